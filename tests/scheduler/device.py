@@ -1,0 +1,84 @@
+"""A shard on the reference backend that is driven turn by turn, without an event loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tgi_core.backend import Capacity, Sampling, Want, WarmupPlan
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.session import Session
+from tgi_core.client.types import Filter, Prefill, ShardInfo, Stopping, Turn
+from tgi_core.scheduler import Event, GenerationRequest, Scheduler
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+
+
+def quiet(what: str, done: int, total: int, unit: str) -> None:
+    """Progress that nobody sees."""
+
+
+@dataclass
+class Device:
+    """Scheduler and model server, and what each request has got so far."""
+
+    scheduler: Scheduler
+    server: ModelServer
+    session: ReferenceSession
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    ended: dict[int, Event] = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)
+
+    def turn(self) -> Turn:
+        """Plan, carry out, complete."""
+        turn = self.scheduler.plan()
+        self.turns.append(turn)
+        for event in self.scheduler.complete(self.server.exchange(turn)):
+            if event.generation is not None:
+                self.tokens.setdefault(event.key, []).extend(token.id for token in event.generation.tokens)
+            if event.error is not None or (event.generation is not None and event.generation.finished is not None):
+                self.ended[event.key] = event
+        return turn
+
+    def run(self, limit: int = 10_000) -> None:
+        """Until there is nothing left to do."""
+        for _ in range(limit):
+            if self.scheduler.idle:
+                return
+            self.turn()
+        raise AssertionError(f"not idle after {limit} turns")
+
+
+def device(tokenizer: Tokenizer, plan: WarmupPlan | None = None, **options: Any) -> Device:
+    """A device with a pool of its own."""
+    session = ReferenceSession(tokenizer.vocab_size, 512, **options)
+    wrapped = Session(session, "reference")
+    info = ShardInfo("toy", "reference", "none", "none", (1, 0), wrapped.capabilities())
+    server = ModelServer(wrapped, tokenizer, info)
+    capacity: Capacity = server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet)
+    return Device(Scheduler(info.capabilities, capacity), server, session)
+
+
+def request(prompt: tuple[int, ...], max_new_tokens: int = 8, seed: int | None = None, **fields: Any) -> GenerationRequest:
+    """Greedy without a seed, sampled with one; runs to its length."""
+    sampling = Sampling() if seed is None else Sampling(do_sample=True, temperature=1.3, seed=seed)
+    stopping = Stopping(max_new_tokens, ignore_eos=True)
+    return GenerationRequest(prompt, sampling, stopping, Want(), **fields)
+
+
+def alone(tokenizer: Tokenizer, wanted: GenerationRequest) -> list[int]:
+    """What a request gets when it has the device to itself, in one chunk."""
+    one = device(tokenizer)
+    key = one.scheduler.add(wanted)
+    one.run()
+    return one.tokens[key]
+
+
+def launched_ids(turn: Turn) -> set[int]:
+    """Wire ids of requests that a turn brings."""
+    return {item.id for item in turn.launch.requests} if isinstance(turn.launch, Prefill) else set()
+
+
+def filters(turn: Turn) -> list[Filter]:
+    """The filters of a turn."""
+    return [verb for verb in turn.bookkeeping if isinstance(verb, Filter)]

@@ -1,0 +1,218 @@
+"""The scheduler on the reference backend: nobody's text depends on anybody else, and nothing leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.scheduler.device import Device, alone, device, request
+from tgi_core.backend import CapacityExceeded, DeviceLost, OutOfMemory, WarmupPlan
+from tgi_core.client.types import Decode, Filter, Prefill
+from tgi_core.scheduler import GenerationRequest
+from tgi_core.tokenizer import Tokenizer
+
+SMALL = WarmupPlan(max_rows=4, max_row_tokens=48, max_step_tokens=16, num_blocks=24, block_size=4)
+
+prompts = st.lists(st.integers(0, 200), min_size=1, max_size=30).map(tuple)
+requests = st.builds(request, prompts, st.integers(1, 18), st.none() | st.integers(0, 2**64 - 1))
+arrivals = st.lists(st.tuples(st.integers(0, 6), requests, st.none() | st.integers(0, 12)), min_size=1, max_size=10)
+
+
+def play(one: Device, script: list[tuple[int, GenerationRequest, int | None]]) -> tuple[dict[int, GenerationRequest], set[int]]:
+    """Add each request after some turns, cancel some of them after more; the requests by key, and who left."""
+    wanted: dict[int, GenerationRequest] = {}
+    leaving: dict[int, int] = {}
+    left: set[int] = set()
+    clock = 0
+    for wait, item, patience in script:
+        for _ in range(wait):
+            clock = step(one, clock, leaving, left)
+        key = one.scheduler.add(item)
+        wanted[key] = item
+        if patience is not None:
+            leaving[key] = clock + patience
+    while not one.scheduler.idle:
+        clock = step(one, clock, leaving, left)
+    return wanted, left
+
+
+def step(one: Device, clock: int, leaving: dict[int, int], left: set[int]) -> int:
+    """One turn, then those whose patience is over leave."""
+    one.turn()
+    for key in [key for key, when in leaving.items() if when <= clock]:
+        del leaving[key]
+        if key not in one.ended:
+            left.add(key)
+        one.scheduler.cancel(key)
+    return clock + 1
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@given(script=arrivals)
+@settings(max_examples=60, deadline=None)
+def test_everyone_gets_what_they_would_get_alone(
+    demo_tokenizer: Tokenizer, asynchronous: bool, script: list[tuple[int, GenerationRequest, int | None]]
+) -> None:
+    """Batching, chunking, growth, preemption and leaving mates change no token; every block comes back."""
+    one = device(demo_tokenizer, SMALL, asynchronous=asynchronous)
+    wanted, left = play(one, script)
+    for key, item in wanted.items():
+        expected = alone(demo_tokenizer, item)
+        got = one.tokens.get(key, [])
+        assert got == (expected[: len(got)] if key in left else expected)
+    assert one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total == 24
+    assert one.scheduler.snapshot.running == one.scheduler.snapshot.queued == 0
+
+
+@given(script=arrivals)
+@settings(max_examples=30, deadline=None)
+def test_promises_are_kept(demo_tokenizer: Tokenizer, script: list[tuple[int, GenerationRequest, int | None]]) -> None:
+    """No turn asks for more than the capacity: the shard refuses nothing."""
+    one = device(demo_tokenizer, SMALL)
+    refusals = []
+    exchange = one.server.exchange
+    one.server.exchange = lambda turn: refusals.append(exchange(turn)) or refusals[-1]  # type: ignore[method-assign, func-returns-value]
+    play(one, script)
+    assert all(result.refused is None for result in refusals)
+
+
+def test_two_steps_are_in_flight(demo_tokenizer: Tokenizer) -> None:
+    """With in_flight 2 the second step is launched before the first is read."""
+    one = device(demo_tokenizer)
+    one.scheduler.add(request((1, 2, 3), 5))
+    first, second = one.turn(), one.turn()
+    assert isinstance(first.launch, Prefill) and first.read is None
+    assert isinstance(second.launch, Decode) and second.read == first.launch.step
+
+
+def test_lock_step_reads_at_once(demo_tokenizer: Tokenizer) -> None:
+    """With in_flight 1 each turn reads the step that it launches."""
+    one = device(demo_tokenizer, asynchronous=False)
+    one.scheduler.add(request((1, 2, 3), 5))
+    turn = one.turn()
+    assert turn.launch is not None and turn.read == turn.launch.step
+
+
+def test_nothing_runs_beyond_the_last_token(demo_tokenizer: Tokenizer) -> None:
+    """A request that ends by length costs no extra step, even one step ahead."""
+    steps: list[int] = []
+    one = device(demo_tokenizer, on_step=lambda work: steps.append(sum(item.take for item in work)))
+    one.scheduler.add(request((1, 2, 3), 4))
+    one.run()
+    assert steps == [3, 1, 1, 1]
+
+
+def test_one_who_leaves_is_in_no_later_step(demo_tokenizer: Tokenizer) -> None:
+    """After cancel the next turn filters the row before it launches anything, and its blocks are free at once."""
+    seen: list[set[int]] = []
+    one = device(demo_tokenizer, on_step=lambda work: seen.append({item.row.request.id for item in work}))
+    stays, leaves = one.scheduler.add(request((1, 2), 40)), one.scheduler.add(request((3, 4), 40))
+    for _ in range(4):
+        one.turn()
+    launched = len(one.turns)
+    one.scheduler.cancel(leaves)
+    assert one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total - 1
+    turn = one.turn()
+    assert [verb.keep for verb in turn.bookkeeping if isinstance(verb, Filter)] == [(1,)]
+    one.run()
+    assert all(rows == {1} for rows in seen[launched:])
+    assert one.tokens[stays] == alone(demo_tokenizer, request((1, 2), 40))
+
+
+def test_a_long_prompt_does_not_stop_the_others(demo_tokenizer: Tokenizer) -> None:
+    """A prompt longer than a step runs in chunks, while rows that decode get a token in every step."""
+    one = device(demo_tokenizer, WarmupPlan(max_row_tokens=256, max_step_tokens=16))
+    short = one.scheduler.add(request((1, 2), 30))
+    one.turn()
+    one.turn()
+    one.scheduler.add(request(tuple(range(100)), 3))
+    before = len(one.tokens[short])
+    for _ in range(6):
+        one.turn()
+    assert len(one.tokens[short]) == before + 6
+    one.run()
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("failing", [1, 2, 3, 5])
+def test_a_step_that_runs_out_of_memory_loses_nothing(demo_tokenizer: Tokenizer, asynchronous: bool, failing: int) -> None:
+    """An error from rows kills the step's batch; its requests continue from their tokens and end as if nothing had been."""
+    faults = {failing: OutOfMemory("the device is full")}
+    one = device(demo_tokenizer, WarmupPlan(max_row_tokens=256), asynchronous=asynchronous, faults=faults)
+    wanted = {one.scheduler.add(item): item for item in (request((1, 2), 9), request((3,), 9, seed=5), request((4, 5, 6), 9))}
+    one.run()
+    assert one.tokens == {key: alone(demo_tokenizer, item) for key, item in wanted.items()}
+
+
+def refuse(one: Device, error: Exception, when: Callable[[int], bool]) -> None:
+    """Make the session's verbs raise, by count of calls."""
+    calls = 0
+    for verb in ("prefill", "decode"):
+        original = getattr(one.session._book, verb)
+
+        def refusing(*arguments: object, original: Callable[..., object] = original) -> object:
+            nonlocal calls
+            calls += 1
+            if when(calls):
+                raise error
+            return original(*arguments)
+
+        setattr(one.session._book, verb, refusing)
+
+
+@pytest.mark.parametrize("error", [OutOfMemory("full"), CapacityExceeded("too much")])
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_refused_step_loses_nothing(demo_tokenizer: Tokenizer, asynchronous: bool, error: Exception) -> None:
+    """An error from a verb changed nothing: the step is planned again, smaller, and all tokens come out right."""
+    one = device(demo_tokenizer, WarmupPlan(max_row_tokens=256), asynchronous=asynchronous)
+    refuse(one, error, lambda call: call in (1, 4, 6))
+    wanted = {one.scheduler.add(item): item for item in (request((1, 2), 9), request((3,), 9, seed=5), request((4, 5, 6), 9))}
+    one.run()
+    assert one.tokens == {key: alone(demo_tokenizer, item) for key, item in wanted.items()}
+    assert one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total
+
+
+def test_a_request_that_never_fits_memory_fails_by_itself(demo_tokenizer: Tokenizer) -> None:
+    """Out of memory again and again with one row alone ends that request with the reason, and the scheduler goes on."""
+    one = device(demo_tokenizer)
+    refuse(one, OutOfMemory("full"), lambda call: call < 5)
+    key = one.scheduler.add(request((1, 2), 9))
+    one.run()
+    assert str(one.ended[key].error) == "full"
+    other = one.scheduler.add(request((1, 2), 9))
+    one.run()
+    assert one.tokens[other] == alone(demo_tokenizer, request((1, 2), 9))
+
+
+def test_a_lost_device_ends_everything_clearly(demo_tokenizer: Tokenizer) -> None:
+    """Device lost: every request gets the reason, and no block stays taken."""
+    one = device(demo_tokenizer, faults={2: DeviceLost("gone")})
+    keys = [one.scheduler.add(request((1, 2), 9)) for _ in range(3)]
+    one.run()
+    assert {str(one.ended[key].error) for key in keys} == {"gone"}
+    assert one.scheduler.lost is not None
+    assert one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total
+
+
+def test_a_request_that_cannot_fit_is_turned_away(demo_tokenizer: Tokenizer) -> None:
+    """A request longer than the whole cache raises at once."""
+    one = device(demo_tokenizer, SMALL)
+    with pytest.raises(ValueError, match="48 fit"):
+        one.scheduler.add(request(tuple(range(40)), 9))
+
+
+def test_cancelling_while_a_refused_turn_is_under_way(demo_tokenizer: Tokenizer) -> None:
+    """A request that leaves between plan and a refusing answer gives its blocks back once."""
+    one = device(demo_tokenizer)
+    refuse(one, OutOfMemory("full"), lambda call: call == 1)
+    stays, leaves = one.scheduler.add(request((1, 2), 5)), one.scheduler.add(request((3, 4), 5))
+    turn = one.scheduler.plan()
+    result = one.server.exchange(turn)
+    one.scheduler.cancel(leaves)
+    one.scheduler.complete(result)
+    one.run()
+    assert leaves not in one.ended and one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total
+    assert stays in one.ended

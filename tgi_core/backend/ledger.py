@@ -1,0 +1,239 @@
+"""The bookkeeping that the contract asks of every session: handles, rows, takes and block tables, without any device.
+
+A `Ledger` checks a verb whole before it changes anything, so an error from a verb leaves the state as it was. Its answer to a step
+verb is the list of `Work` to run, in batch order. Backends may use it or keep books of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tgi_core.backend.errors import CapacityExceeded, InvalidRequest, UnknownBatch, UnknownRequest, Unsupported
+from tgi_core.backend.types import EMPTY, Capabilities, Capacity, Feature, Grant, Handle, Mixing, Request, SamplingField, Step
+
+
+@dataclass(slots=True, eq=False)
+class LiveRow:
+    """A live request. `tokens` grows as the backend appends what it sampled; `computed` positions are in launched steps."""
+
+    request: Request
+    tokens: list[int]
+    computed: int
+    tables: tuple[list[int], ...]
+
+    @property
+    def prompt_left(self) -> int:
+        """Tokens that the request brought and no step has taken yet."""
+        return max(0, len(self.request.tokens) - self.computed)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One row's part of a step: positions start…start + take - 1; `yields` says whether it ends in a new token."""
+
+    row: LiveRow
+    start: int
+    take: int
+    yields: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A step verb that was accepted."""
+
+    step: Step
+    work: tuple[Work, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    row: LiveRow
+    take: int
+    blocks: tuple[tuple[int, ...], ...]
+
+
+class Ledger:
+    """Rows and handles of one session."""
+
+    def __init__(self, capabilities: Capabilities, capacity: Capacity) -> None:
+        self._capabilities = capabilities
+        self._capacity = capacity
+        self._batches: dict[Handle, list[LiveRow]] = {}
+        self._live: set[int] = set()
+        self._handles = itertools.count(1)
+        self._steps = itertools.count(1)
+
+    @property
+    def live_rows(self) -> int:
+        """Rows in any batch."""
+        return len(self._live)
+
+    def prefill(self, batch: Sequence[Request], cached: Handle, grants: Sequence[Grant]) -> Launch:
+        """Admit requests and go on with `cached` in the same step. Raises as `SessionSpec.prefill` does."""
+        if not batch:
+            raise InvalidRequest("prefill needs at least one request")
+        if cached != EMPTY and self._capabilities.mixing is Mixing.NONE:
+            raise Unsupported("this session does not mix prefill and decode in one step")
+        running = self._rows(cached) if cached != EMPTY else []
+        for request in batch:
+            self._check(request)
+        if len({request.id for request in batch}) != len(batch):
+            raise InvalidRequest("a request id appears twice")
+        if len(self._live) + len(batch) > self._capacity.max_rows:
+            raise CapacityExceeded(f"{len(self._live)} + {len(batch)} rows exceed max_rows {self._capacity.max_rows}")
+        fresh = [_Plan(LiveRow(r, list(r.tokens), r.cached, tuple([] for _ in r.blocks)), r.take, r.blocks) for r in batch]
+        return self._launch([cached] if cached != EMPTY else [], self._plans(running, grants) + fresh)
+
+    def decode(self, batches: Sequence[Handle], grants: Sequence[Grant]) -> Launch:
+        """Go on with distinct batches, merged. Raises as `SessionSpec.decode` does."""
+        if not batches or len(set(batches)) != len(batches):
+            raise InvalidRequest("decode needs one or more distinct batches")
+        rows = [row for handle in batches for row in self._rows(handle)]
+        return self._launch(batches, self._plans(rows, grants))
+
+    def filter(self, batch: Handle, keep: Sequence[int]) -> Handle:
+        """Keep the named rows. Raises UnknownBatch, UnknownRequest."""
+        rows = self._rows(batch)
+        wanted = set(keep)
+        if missing := wanted - {row.request.id for row in rows}:
+            raise UnknownRequest(f"batch {batch.id} has no request {min(missing)}", request_ids=tuple(sorted(missing)))
+        self._drop(batch)
+        return self._hold([row for row in rows if row.request.id in wanted])
+
+    def clear(self, batch: Handle | None) -> int:
+        """Drop one batch or all; the number of rows dropped. Raises UnknownBatch."""
+        if batch is None:
+            return sum(self._drop(handle) for handle in list(self._batches))
+        self._rows(batch)
+        return self._drop(batch)
+
+    def _rows(self, handle: Handle) -> list[LiveRow]:
+        if handle not in self._batches:
+            raise UnknownBatch(f"no live batch has handle {handle.id}")
+        return self._batches[handle]
+
+    def _drop(self, handle: Handle) -> int:
+        rows = self._batches.pop(handle)
+        self._live.difference_update(row.request.id for row in rows)
+        return len(rows)
+
+    def _hold(self, rows: list[LiveRow]) -> Handle:
+        if not rows:
+            return EMPTY
+        handle = Handle(next(self._handles))
+        self._batches[handle] = rows
+        self._live.update(row.request.id for row in rows)
+        return handle
+
+    def _plans(self, rows: Iterable[LiveRow], grants: Sequence[Grant]) -> list[_Plan]:
+        granted = {grant.request_id: grant for grant in grants}
+        if len(granted) != len(grants):
+            raise InvalidRequest("two grants name the same request")
+        plans = []
+        for row in rows:
+            grant = granted.pop(row.request.id, None)
+            take = grant.take if grant else (0 if row.prompt_left else 1 + self._capacity.draft)
+            plans.append(_Plan(row, take, grant.blocks if grant else ()))
+        if granted:
+            raise UnknownRequest(f"a grant names request {min(granted)}, which is in no batch of this step")
+        return plans
+
+    def _launch(self, old: Sequence[Handle], plans: list[_Plan]) -> Launch:
+        for plan in plans:
+            self._check_plan(plan)
+        self._check_step(plans)
+        for handle in old:
+            self._drop(handle)
+        work = [self._apply(plan) for plan in plans]
+        handle = self._hold([plan.row for plan in plans])
+        return Launch(Step(next(self._steps), handle), tuple(item for item in work if item.take))
+
+    def _apply(self, plan: _Plan) -> Work:
+        row, start = plan.row, plan.row.computed
+        for table, blocks in zip(row.tables, plan.blocks, strict=False):
+            table.extend(blocks)
+        row.computed += plan.take
+        return Work(row, start, plan.take, yields=bool(plan.take) and row.prompt_left == 0)
+
+    def _check(self, request: Request) -> None:
+        """A request by itself."""
+        length = len(request.tokens)
+        wrong = (
+            (request.id in self._live, "its id is live already"),
+            (not 0 <= request.cached < length, f"cached {request.cached} must be from 0 to {length - 1}"),
+            (not 0 < request.take <= length - request.cached, f"take {request.take} does not fit its tokens"),
+            (not 0 <= request.prompt_len <= length, f"prompt_len {request.prompt_len} exceeds its {length} tokens"),
+            (len(request.blocks) != len(self._capacity.groups), "it needs one block tuple per cache group"),
+            (
+                length > 0 and not 0 <= min(request.tokens) <= max(request.tokens) < self._capabilities.vocab_size,
+                f"token ids must be from 0 to {self._capabilities.vocab_size - 1}",
+            ),
+        )
+        for broken, why in wrong:
+            if broken:
+                raise InvalidRequest(f"request {request.id}: {why}", request_ids=(request.id,))
+        if length > self._capacity.max_row_tokens:
+            text = f"request {request.id}: {length} tokens exceed max_row_tokens {self._capacity.max_row_tokens}"
+            raise CapacityExceeded(text, request_ids=(request.id,))
+        self._check_features(request)
+
+    def _check_features(self, request: Request) -> None:
+        for feature in sorted(_needed(request) - self._capabilities.features, key=lambda item: item.value):
+            raise Unsupported(f"request {request.id} needs {feature.value}", request_ids=(request.id,))
+        for name in sorted(_needed_fields(request) - self._capabilities.sampling, key=lambda item: item.value):
+            raise Unsupported(f"request {request.id} needs sampling by {name.value}", request_ids=(request.id,))
+
+    def _check_plan(self, plan: _Plan) -> None:
+        """One row's take and blocks."""
+        row, groups, id = plan.row, self._capacity.groups, plan.row.request.id
+        limit = row.prompt_left or 1 + self._capacity.draft
+        if not 0 <= plan.take <= limit:
+            raise InvalidRequest(f"request {id}: take {plan.take} must be from 0 to {limit}", request_ids=(id,))
+        end = row.computed + plan.take
+        if end > self._capacity.max_row_tokens:
+            text = f"request {id}: position {end} exceeds max_row_tokens {self._capacity.max_row_tokens}"
+            raise CapacityExceeded(text, request_ids=(id,))
+        if plan.take < row.prompt_left and Feature.CHUNKED_PREFILL not in self._capabilities.features and plan.take:
+            raise Unsupported(f"request {id} needs {Feature.CHUNKED_PREFILL.value}", request_ids=(id,))
+        blocks = plan.blocks or tuple(() for _ in groups)
+        if len(blocks) != len(groups):
+            raise InvalidRequest(f"request {id}: a grant needs one block tuple per cache group", request_ids=(id,))
+        for group, table, more in zip(groups, row.tables, blocks, strict=True):
+            if any(not 1 <= block <= group.num_blocks for block in more):
+                raise InvalidRequest(f"request {id}: block ids must be from 1 to {group.num_blocks}", request_ids=(id,))
+            if (len(table) + len(more)) * group.block_size < end:
+                raise InvalidRequest(f"request {id}: its blocks do not cover position {end - 1}", request_ids=(id,))
+
+    def _check_step(self, plans: Sequence[_Plan]) -> None:
+        """All rows of a step together."""
+        total = sum(plan.take for plan in plans)
+        if total > self._capacity.max_step_tokens:
+            raise CapacityExceeded(f"{total} tokens exceed max_step_tokens {self._capacity.max_step_tokens}")
+        prefilling = sum(1 for plan in plans if plan.take > 1 + self._capacity.draft)
+        if prefilling > self._capacity.max_prefill_rows:
+            raise CapacityExceeded(f"{prefilling} rows prefill, more than max_prefill_rows {self._capacity.max_prefill_rows}")
+
+
+def _needed(request: Request) -> set[Feature]:
+    wanted = {
+        Feature.PREFIX_REUSE: request.cached > 0,
+        Feature.LOGPROBS: request.want.logprobs,
+        Feature.TOP_N: request.want.top_n > 0,
+        Feature.PROMPT_LOGPROBS: request.want.prompt_logprobs,
+        Feature.MASKS: request.masked,
+        Feature.LORA: request.adapter is not None,
+        Feature.MEDIA: bool(request.media),
+    }
+    return {feature for feature, needed in wanted.items() if needed}
+
+
+def _needed_fields(request: Request) -> set[SamplingField]:
+    sampling = request.sampling
+    wanted = {
+        SamplingField.FREQUENCY_PENALTY: sampling.frequency_penalty != 0.0,
+        SamplingField.REPETITION_PENALTY: sampling.repetition_penalty != 1.0,
+        SamplingField.TYPICAL_P: sampling.do_sample and sampling.typical_p < 1.0,
+    }
+    return {field for field, needed in wanted.items() if needed}

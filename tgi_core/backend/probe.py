@@ -1,0 +1,69 @@
+"""Probing a plugin in a child process, so that looking for a device can neither hang nor harm this one.
+
+`python -m tgi_core.backend.probe NAME` is the child; it prints one JSON object as the last line of its standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from tgi_core.backend.registry import Plugin, PluginStatus, find
+from tgi_core.backend.types import Probe, ProbeStatus
+
+TIME_LIMIT_S = 20.0
+
+
+def probe(plugin: Plugin, time_limit_s: float = TIME_LIMIT_S) -> Probe:
+    """What a plugin finds on this machine; a plugin that did not load, hangs or crashes is BROKEN."""
+    return collect(start(plugin), plugin, time_limit_s)
+
+
+def probe_all(plugins: Iterable[Plugin], time_limit_s: float = TIME_LIMIT_S) -> list[tuple[Plugin, Probe]]:
+    """Probe side by side."""
+    started = [(plugin, start(plugin)) for plugin in plugins]
+    return [(plugin, collect(child, plugin, time_limit_s)) for plugin, child in started]
+
+
+def start(plugin: Plugin) -> subprocess.Popen[str] | None:
+    """The probing child, or None for a plugin that cannot be probed."""
+    if plugin.status is not PluginStatus.OK:
+        return None
+    command = [sys.executable, "-m", "tgi_core.backend.probe", plugin.name]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+
+
+def collect(child: subprocess.Popen[str] | None, plugin: Plugin, time_limit_s: float) -> Probe:
+    """Wait for a child's answer."""
+    if child is None:
+        return Probe(ProbeStatus.BROKEN, reason=plugin.reason)
+    try:
+        output, errors = child.communicate(timeout=time_limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return Probe(ProbeStatus.BROKEN, reason=f"its probe took more than {time_limit_s:.0f} s")
+    if child.returncode:
+        last = (errors.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+        return Probe(ProbeStatus.BROKEN, reason=f"its probe failed: {last}")
+    return decode(output.strip().splitlines()[-1])
+
+
+def encode(found: Probe) -> str:
+    """A probe as one line of JSON."""
+    return json.dumps(asdict(found) | {"status": found.status.value})
+
+
+def decode(line: str) -> Probe:
+    """The inverse of `encode`."""
+    value = json.loads(line)
+    return Probe(
+        ProbeStatus(value["status"]), tuple(value["devices"]), value["reason"], value["hint"], value["verified_on_hardware"]
+    )
+
+
+if __name__ == "__main__":
+    print(encode(find(sys.argv[1]).hooks.backend_probe()))

@@ -1,0 +1,247 @@
+"""The reference backend: a deterministic toy language model that keeps every law of the contract, without torch.
+
+Its cache is real: every position's slot holds a state mixed from the slots before it, and tokens come from the slots alone, so a
+block handed to two rows, or granted too early, changes the text. It is asynchronous unless asked otherwise: a step is computed when
+its rows are read, so results and errors arrive late, as on an accelerator. Selected only by name.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tgi_core.backend import sampling
+from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest
+from tgi_core.backend.ledger import Launch, Ledger, Work
+from tgi_core.backend.spec import hookimpl
+from tgi_core.backend.types import (
+    API_VERSION,
+    CacheGroup,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    Cleared,
+    Closed,
+    Determinism,
+    Feature,
+    Grant,
+    Handle,
+    Manifest,
+    Memory,
+    Mixing,
+    OpenOptions,
+    Probe,
+    ProbeStatus,
+    Progress,
+    Request,
+    Row,
+    Rows,
+    SamplingField,
+    Stats,
+    Step,
+    TopToken,
+    WarmupPlan,
+)
+from tgi_core.errors import StartupError
+from tgi_core.model_files import read_json, text_config
+
+_WORD = 0xFFFFFFFFFFFFFFFF
+_CANDIDATES = 8
+_FEATURES = frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX_REUSE, Feature.PROMPT_LOGPROBS, Feature.TOP_N})
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """The reference backend follows the contract it ships with."""
+    return Manifest("reference", "tgi-core", "1.0", API_VERSION, (1, 0), device_kind="none")
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """It needs no device."""
+    return Probe(ProbeStatus.READY, devices=("toy model",), reason="for tests; selected only by name")
+
+
+@hookimpl
+def backend_open(options: OpenOptions) -> ReferenceSession:
+    """Reads nothing but vocabulary size and context length from config.json."""
+    try:
+        config = text_config(read_json(Path(options.model) / "config.json"))
+    except StartupError as error:
+        raise InvalidModel(str(error)) from error
+    return ReferenceSession(int(config.get("vocab_size", 256)), int(config.get("max_position_embeddings", 2048)))
+
+
+def mix(value: int) -> int:
+    """Scramble 64 bits (the finalizer of splitmix64)."""
+    value = (value + 0x9E3779B97F4A7C15) & _WORD
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
+    return value ^ (value >> 31)
+
+
+def toy_logits(state: int, vocab_size: int) -> dict[int, float]:
+    """A few likely tokens, from a state of 64 bits."""
+    logits: dict[int, float] = {}
+    for rank in range(min(_CANDIDATES, vocab_size)):
+        state = mix(state)
+        logits.setdefault(state % vocab_size, -0.5 * rank + (state >> 40) / 2**25)
+    return logits
+
+
+class ReferenceSession:
+    """One rank of the toy model. `faults` maps a step id to the error that reading it raises."""
+
+    def __init__(
+        self,
+        vocab_size: int = 256,
+        max_positions: int = 2048,
+        *,
+        asynchronous: bool = True,
+        faults: Mapping[int, BackendError] | None = None,
+        on_step: Callable[[tuple[Work, ...]], None] | None = None,
+    ) -> None:
+        self._vocab_size, self._max_positions = vocab_size, max_positions
+        self._asynchronous = asynchronous
+        self._faults = dict(faults or {})
+        self._on_step = on_step
+        self._launched: deque[Launch] = deque()
+        self._done: dict[int, Rows] = {}
+        self._slots: list[int] = []
+        self._block_size = 16
+        self._steps = 0
+        self._ledger: Ledger | None = None
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """Everything that needs no adapter, image, mask or draft."""
+        return Capabilities(
+            features=_FEATURES,
+            sampling=frozenset(SamplingField),
+            block_sizes=(1, 4, 16, 64),
+            mixing=Mixing.EAGER,
+            determinism=Determinism.CORE,
+            vocab_size=self._vocab_size,
+            max_positions=self._max_positions,
+        )
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Takes the plan as it is, with modest defaults."""
+        self._block_size = plan.block_size or 16
+        num_blocks = plan.num_blocks or 4096
+        self._slots = [0] * ((num_blocks + 1) * self._block_size)
+        capacity = Capacity(
+            groups=(CacheGroup(CacheKind.FULL, self._block_size, num_blocks),),
+            max_rows=plan.max_rows or 128,
+            max_row_tokens=min(plan.max_row_tokens or self._max_positions, num_blocks * self._block_size),
+            max_step_tokens=plan.max_step_tokens or 2048,
+            max_prefill_rows=plan.max_rows or 128,
+            in_flight=2 if self._asynchronous else 1,
+            memory=(Memory("kv cache", 8 * len(self._slots)),),
+        )
+        self._ledger = Ledger(self.capabilities(), capacity)
+        progress("warming up", 1, 1, "step")
+        return capacity
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Bookkeeping now, tokens when the step is read."""
+        return self._start(self._book.prefill(batch, cached, grants))
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Bookkeeping now, tokens when the step is read."""
+        return self._start(self._book.decode(batches, grants))
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Computes every launched step up to this one, in order."""
+        while step.id not in self._done:
+            if not self._launched or self._launched[0].step.id > step.id:
+                raise InvalidRequest(f"step {step.id} was read before, or never launched")
+            self._compute(self._launched.popleft())
+        if step.id in self._faults:
+            raise self._faults.pop(step.id)
+        return self._done.pop(step.id)
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """A removed row may still be in steps launched before; its late row is made and ignored."""
+        return self._book.filter(batch, keep)
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """Drops rows; the slots keep their stale states, as device memory does."""
+        return Cleared(self._book.clear(batch))
+
+    @hookimpl
+    def stats(self) -> Stats:
+        """Steps computed so far."""
+        return Stats(steps=self._steps, memory=(Memory("kv cache", 8 * len(self._slots)),))
+
+    @hookimpl
+    def close(self) -> Closed:
+        """Forgets everything."""
+        self._launched.clear()
+        self._done.clear()
+        self._slots = []
+        return Closed()
+
+    @property
+    def _book(self) -> Ledger:
+        if self._ledger is None:
+            raise InvalidRequest("warmup comes first")
+        return self._ledger
+
+    def _start(self, launch: Launch) -> Step:
+        self._launched.append(launch)
+        if not self._asynchronous:
+            self._compute(self._launched.popleft())
+        return launch.step
+
+    def _compute(self, launch: Launch) -> None:
+        if self._on_step is not None:
+            self._on_step(launch.work)
+        self._steps += 1
+        self._done[launch.step.id] = Rows(launch.step.id, tuple(self._run(work) for work in launch.work))
+
+    def _run(self, work: Work) -> Row:
+        row, prompt_logprobs = work.row, list[float | None]()
+        wants_prompt = row.request.want.prompt_logprobs
+        if wants_prompt and work.start == 0:
+            prompt_logprobs.append(None)
+        state = 0
+        for position in range(work.start, work.start + work.take):
+            state = self._write(row.tables[0], position, row.tokens[position])
+            if wants_prompt and position + 1 < row.request.prompt_len:
+                logprobs = sampling.log_softmax(toy_logits(state, self._vocab_size))
+                prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
+        row_result: dict[str, Any] = self._sample(work, state) if work.yields else {}
+        return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
+
+    def _write(self, table: list[int], position: int, token: int) -> int:
+        """The state at a position comes from the slots of the position before and of one far back."""
+        before = self._slots[self._slot(table, position - 1)] if position else 0
+        far = self._slots[self._slot(table, position // 2)] if position else 0
+        state = mix(before ^ mix(far ^ token))
+        self._slots[self._slot(table, position)] = state
+        return state
+
+    def _slot(self, table: list[int], position: int) -> int:
+        return table[position // self._block_size] * self._block_size + position % self._block_size
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        row, want, how = work.row, work.row.request.want, work.row.request.sampling
+        logits = toy_logits(state, self._vocab_size)
+        logprobs = sampling.distribution(logits, how, row.tokens, row.request.prompt_len)
+        token = sampling.choose(logprobs, how, len(row.tokens))
+        row.tokens.append(token)
+        top = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[: want.top_n]
+        return {
+            "tokens": (token,),
+            "logprobs": (logprobs[token],) if want.logprobs else (),
+            "top": (tuple(TopToken(id, logprob) for id, logprob in top),) if want.top_n else (),
+        }

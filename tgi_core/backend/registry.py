@@ -1,0 +1,148 @@
+"""Finding backends: metadata first, then each plugin loaded by itself, then probed in a child process.
+
+What is wrong with one plugin never stops another. `select` is the whole policy: a named backend or the reason why not; else the one
+accelerator that is ready; and the CPU only when no accelerator plugin is broken.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from tgi_core.backend.errors import BackendError
+from tgi_core.backend.spec import PROJECT, PluginSpec
+from tgi_core.backend.types import API_VERSION, Manifest, OpenOptions, Probe, ProbeStatus, Progress
+from tgi_core.errors import StartupError
+
+ENTRY_POINT_GROUP = "tgi.backends"
+BY_NAME_ONLY = frozenset({"none"})
+"""Device kinds that are never chosen unless named."""
+
+
+class PluginStatus(Enum):
+    """What became of loading a plugin."""
+
+    OK = "ok"
+    INCOMPATIBLE = "incompatible"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A record of one entry point, whether it loaded or not."""
+
+    name: str
+    distribution: str
+    status: PluginStatus
+    reason: str = ""
+    traceback: str = ""
+    manifest: Manifest | None = None
+    hooks: Any = None
+
+    def open(self, options: OpenOptions, progress: Progress) -> object:
+        """The plugin's session for one rank."""
+        return self.hooks.backend_open(options=options, progress=progress)
+
+
+def installed() -> tuple[EntryPoint, ...]:
+    """Entry points by name, nothing imported. Raises StartupError when two distributions claim a name."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        twin = found.setdefault(entry.name, entry)
+        if twin.value != entry.value:
+            raise StartupError(
+                f"two packages provide a backend named {entry.name}: {_distribution(twin)} and {_distribution(entry)};"
+                " uninstall one"
+            )
+    return tuple(found[name] for name in sorted(found))
+
+
+def load(entry: EntryPoint) -> Plugin:
+    """Import one plugin and check its contract; what goes wrong is in the record, not raised."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(PluginSpec)
+    try:
+        manager.register(entry.load(), name=entry.name)
+        missing = [hook for hook in ("backend_manifest", "backend_probe", "backend_open") if not _implemented(manager, hook)]
+        if missing:
+            return _broken(entry, f"implements no {', '.join(missing)}")
+        manifest = manager.hook.backend_manifest()
+    except Exception as error:
+        return _broken(entry, f"{type(error).__name__}: {error}", traceback.format_exc())
+    if not isinstance(manifest, Manifest):
+        return _broken(entry, f"backend_manifest returned {type(manifest).__name__}")
+    reason = incompatibility(manifest)
+    status = PluginStatus.INCOMPATIBLE if reason else PluginStatus.OK
+    return Plugin(entry.name, _distribution(entry), status, reason, manifest=manifest, hooks=manager.hook)
+
+
+def incompatibility(manifest: Manifest, core: tuple[int, int] = API_VERSION) -> str:
+    """Why this core cannot run a plugin, or "". Equal majors, and no minor required that the core lacks."""
+    major, minor = manifest.api_requires
+    if (major, manifest.api_built[0]) == (core[0], core[0]) and minor <= core[1]:
+        return ""
+    return f"needs backend API {major}.{minor}, this tgi-core has {core[0]}.{core[1]}"
+
+
+def find(name: str) -> Plugin:
+    """A plugin by name, usable or an error with its reason. Raises StartupError."""
+    entries = {entry.name: entry for entry in installed()}
+    if name not in entries:
+        known = ", ".join(sorted(entries)) or "none"
+        raise StartupError(f"--backend {name}: not installed (installed: {known}); try: pip install tgi-backend-{name}")
+    plugin = load(entries[name])
+    if plugin.status is not PluginStatus.OK:
+        raise StartupError(f"--backend {name}: {plugin.status.value}: {plugin.reason}")
+    return plugin
+
+
+def select(probed: Iterable[tuple[Plugin, Probe]]) -> Plugin:
+    """The plugin to use when none was named. Raises StartupError that lists what was found."""
+    candidates = [(plugin, probe) for plugin, probe in probed if _kind(plugin) not in BY_NAME_ONLY]
+    ready = [(plugin, probe) for plugin, probe in candidates if probe.status is ProbeStatus.READY]
+    accelerators = [plugin for plugin, _ in ready if _kind(plugin) != "cpu"]
+    broken = [(plugin, probe) for plugin, probe in candidates if probe.status is ProbeStatus.BROKEN and _kind(plugin) != "cpu"]
+    if len(accelerators) > 1:
+        names = ", ".join(plugin.name for plugin in accelerators)
+        raise StartupError(f"several accelerators are ready: {names}; choose one with --backend")
+    if accelerators:
+        return accelerators[0]
+    if broken:
+        text = "; ".join(f"{plugin.name}: {probe.reason}" for plugin, probe in broken)
+        raise StartupError(f"an accelerator backend is broken ({text}); repair it, or choose with --backend")
+    if ready:
+        return ready[0][0]
+    reasons = "; ".join(f"{plugin.name}: {probe.reason}" for plugin, probe in candidates)
+    raise StartupError(f"no backend is ready{f' ({reasons})' if reasons else ''}; try: pip install tgi-backend-cpu")
+
+
+def open_backend(plugin: Plugin, options: OpenOptions, progress: Progress) -> object:
+    """Open a session; a foreign exception becomes StartupError with the plugin's name."""
+    try:
+        return plugin.open(options, progress)
+    except BackendError as error:
+        raise StartupError(str(error)) from error
+    except Exception as error:
+        raise StartupError(f"backend {plugin.name} failed to open: {type(error).__name__}: {error}") from error
+
+
+def _kind(plugin: Plugin) -> str:
+    return plugin.manifest.device_kind if plugin.manifest else ""
+
+
+def _implemented(manager: pluggy.PluginManager, hook: str) -> bool:
+    return bool(getattr(manager.hook, hook).get_hookimpls())
+
+
+def _broken(entry: EntryPoint, reason: str, trace: str = "") -> Plugin:
+    return Plugin(entry.name, _distribution(entry), PluginStatus.BROKEN, reason, trace)
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"

@@ -1,0 +1,106 @@
+"""The published sampling formula, in plain Python: what every backend at determinism level CORE computes.
+
+One uniform number per (seed, position) from Philox-4x32-10, then the inverse of the cumulative distribution in token-id order. There
+is no generator state, so batch mates, merges, preemption, restart and run-ahead cannot change a token. `position` is the index in the
+row of the token being chosen.
+
+Source of the generator: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tgi_core.backend.types import Sampling
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+
+Logits = Mapping[int, float]
+"""Token id to logit; an absent id has logit minus infinity."""
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 24 random bits, exact in float32."""
+    key0, key1 = seed & _MASK, (seed >> 32) & _MASK
+    c0, c1, c2, c3 = position & _MASK, (position >> 32) & _MASK, 0, 0
+    for _ in range(10):
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (product1 >> 32) ^ c1 ^ key0, product1 & _MASK, (product0 >> 32) ^ c3 ^ key1, product0 & _MASK
+        key0, key1 = (key0 + _WEYL[0]) & _MASK, (key1 + _WEYL[1]) & _MASK
+    return (c0 >> 8) * 2.0**-24
+
+
+def penalize(logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int) -> dict[int, float]:
+    """Repetition penalty over every distinct token of the row, then frequency penalty per occurrence among the generated ones."""
+    out = dict(logits)
+    if sampling.repetition_penalty != 1.0:
+        for token in set(tokens) & out.keys():
+            value = out[token]
+            out[token] = value * sampling.repetition_penalty if value < 0 else value / sampling.repetition_penalty
+    if sampling.frequency_penalty != 0.0:
+        for token, count in Counter(tokens[prompt_len:]).items():
+            if token in out:
+                out[token] -= sampling.frequency_penalty * count
+    return out
+
+
+def log_softmax(logits: Logits) -> dict[int, float]:
+    """Logprobs, by token id."""
+    peak = max(logits.values())
+    total = math.log(sum(math.exp(value - peak) for value in logits.values()))
+    return {token: value - peak - total for token, value in logits.items()}
+
+
+def _by_logprob(logits: Logits) -> list[int]:
+    return sorted(logits, key=lambda token: (-logits[token], token))
+
+
+def _keep_nucleus(order: Sequence[int], logprobs: Logits, mass: float) -> set[int]:
+    """The shortest head of `order` whose probability reaches `mass`; never empty."""
+    total, kept = 0.0, set[int]()
+    for token in order:
+        if kept and total >= mass:
+            break
+        kept.add(token)
+        total += math.exp(logprobs[token])
+    return kept
+
+
+def warp(logits: Logits, sampling: Sampling) -> dict[int, float]:
+    """Temperature, top-k, top-p, typical-p, in that order. Ties are kept or dropped by token id, lowest first."""
+    out = {token: value / sampling.temperature for token, value in logits.items()}
+    if 0 < sampling.top_k < len(out):
+        out = {token: out[token] for token in _by_logprob(out)[: sampling.top_k]}
+    if sampling.top_p < 1.0:
+        kept = _keep_nucleus(_by_logprob(out), log_softmax(out), sampling.top_p)
+        out = {token: out[token] for token in kept}
+    if sampling.typical_p < 1.0:
+        logprobs = log_softmax(out)
+        entropy = -sum(math.exp(value) * value for value in logprobs.values())
+        order = sorted(out, key=lambda token: (abs(-logprobs[token] - entropy), token))
+        kept = _keep_nucleus(order, logprobs, sampling.typical_p)
+        out = {token: out[token] for token in kept}
+    return out
+
+
+def distribution(logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int) -> dict[int, float]:
+    """Logprobs from which the next token is chosen; dropped tokens are absent."""
+    out = penalize(logits, sampling, tokens, prompt_len)
+    return log_softmax(warp(out, sampling) if sampling.do_sample else out)
+
+
+def choose(logprobs: Logits, sampling: Sampling, position: int) -> int:
+    """The lowest id of the likeliest tokens, or the inverse cumulative distribution at `uniform(seed, position)`."""
+    if not sampling.do_sample:
+        return _by_logprob(logprobs)[0]
+    target = uniform(sampling.seed, position)
+    total = 0.0
+    for token in sorted(logprobs):
+        total += math.exp(logprobs[token])
+        if total > target:
+            return token
+    return max(logprobs)

@@ -1,0 +1,100 @@
+"""One open backend behind its wrappers: the only way the core calls a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pluggy
+
+from tgi_core.backend.errors import BackendBug, BackendError
+from tgi_core.backend.spec import PROJECT, SessionSpec
+from tgi_core.backend.types import (
+    Capabilities,
+    Capacity,
+    Cleared,
+    Closed,
+    Grant,
+    Handle,
+    Progress,
+    Request,
+    Rows,
+    Stats,
+    Step,
+    WarmupPlan,
+)
+
+T = TypeVar("T")
+
+HOOKS = ("capabilities", "warmup", "prefill", "decode", "rows", "filter", "clear", "stats", "close")
+
+
+class Session:
+    """The session hooks as methods. A foreign exception or a None becomes BackendBug, so callers see only `BackendError`.
+
+    `wrappers` are pluggy plugins of hook wrappers, outermost first.
+    """
+
+    def __init__(self, implementation: object, name: str, wrappers: Sequence[object] = ()) -> None:
+        self.name = name
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(SessionSpec)
+        try:
+            self._manager.register(implementation, name="backend")
+        except pluggy.PluginValidationError as error:
+            raise BackendBug(f"backend {name}: {error}") from error
+        self._check_complete()
+        for wrapper in reversed(wrappers):  # pluggy calls the wrapper registered last first
+            self._manager.register(wrapper)
+
+    def capabilities(self) -> Capabilities:
+        """See `SessionSpec`, as for all methods here."""
+        return self._call("capabilities", Capabilities)
+
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Warm up once."""
+        return self._call("warmup", Capacity, plan=plan, progress=progress)
+
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Start requests."""
+        return self._call("prefill", Step, batch=batch, cached=cached, grants=grants)
+
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Go on with batches."""
+        return self._call("decode", Step, batches=batches, grants=grants)
+
+    def rows(self, step: Step) -> Rows:
+        """Wait for a step."""
+        return self._call("rows", Rows, step=step)
+
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Keep some rows."""
+        return self._call("filter", Handle, batch=batch, keep=keep)
+
+    def clear(self, batch: Handle | None) -> Cleared:
+        """Drop rows."""
+        return self._call("clear", Cleared, batch=batch)
+
+    def stats(self) -> Stats:
+        """Read counters."""
+        return self._call("stats", Stats)
+
+    def close(self) -> Closed:
+        """End the session."""
+        return self._call("close", Closed)
+
+    def _check_complete(self) -> None:
+        missing = [hook for hook in HOOKS if not getattr(self._manager.hook, hook).get_hookimpls()]
+        if missing:
+            raise BackendBug(f"backend {self.name}: its session implements no {', '.join(missing)}")
+
+    def _call(self, hook: str, kind: type[T], **arguments: Any) -> T:
+        try:
+            result = getattr(self._manager.hook, hook)(**arguments)
+        except BackendError:
+            raise
+        except Exception as error:
+            raise BackendBug(f"backend {self.name}: {hook} raised {type(error).__name__}: {error}") from error
+        if not isinstance(result, kind):
+            raise BackendBug(f"backend {self.name}: {hook} returned {type(result).__name__}, not {kind.__name__}")
+        return result

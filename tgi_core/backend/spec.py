@@ -1,0 +1,99 @@
+"""The hooks that a backend implements.
+
+Two tiers. Plugin hooks are module-level functions of the module that the entry point names; importing it imports neither torch
+nor a vendor library. Session hooks are methods of the object that `backend_open` returns, one session per rank. A hook names only
+the arguments that it needs. No hook returns None.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pluggy
+
+from tgi_core.backend.types import (
+    Capabilities,
+    Capacity,
+    Cleared,
+    Closed,
+    Grant,
+    Handle,
+    Manifest,
+    OpenOptions,
+    Probe,
+    Progress,
+    Request,
+    Rows,
+    Stats,
+    Step,
+    WarmupPlan,
+)
+
+PROJECT = "tgi"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class PluginSpec(Protocol):
+    """What the module behind an entry point of the group `tgi.backends` defines."""
+
+    @hookspec(firstresult=True)
+    def backend_manifest(self) -> Manifest:
+        """Who this plugin is. Pure."""
+
+    @hookspec(firstresult=True)
+    def backend_probe(self) -> Probe:
+        """Whether its device is here. Runs in a child process; avoids importing torch where possible; never raises on absence."""
+
+    @hookspec(firstresult=True)
+    def backend_open(self, options: OpenOptions, progress: Progress) -> object:
+        """Load the model on this rank and return the session. Raises InvalidModel, DeviceBusy, OutOfMemory, Unsupported."""
+
+
+class SessionSpec(Protocol):
+    """What a session object defines. Verbs are serial, in one thread, off the event loop, and take effect in call order.
+
+    An error from a verb changed nothing. An error from `rows` kills that step's handle and everything derived from it.
+    """
+
+    @hookspec(firstresult=True)
+    def capabilities(self) -> Capabilities:
+        """What this session can do; constant for its life."""
+
+    @hookspec(firstresult=True)
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Reserve the cache, compile what will run, and promise limits. Once per session. Raises OutOfMemory."""
+
+    @hookspec(firstresult=True)
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Start new requests, and go on with the live batch `cached` (or EMPTY) in the same step.
+
+        Raises InvalidRequest, UnknownBatch, Unsupported, CapacityExceeded, OutOfMemory.
+        """
+
+    @hookspec(firstresult=True)
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Go on with one or more distinct live batches, merged into one. Raises InvalidRequest, UnknownBatch, OutOfMemory."""
+
+    @hookspec(firstresult=True)
+    def rows(self, step: Step) -> Rows:
+        """Wait for a step and return its rows; each step is read once, in order. All its writes are done on return."""
+
+    @hookspec(firstresult=True)
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Keep the named rows. Host bookkeeping, never waits; a removed row is in no step launched later. `keep=()` clears.
+
+        Raises UnknownBatch, UnknownRequest.
+        """
+
+    @hookspec(firstresult=True)
+    def clear(self, batch: Handle | None) -> Cleared:
+        """Drop one batch, or every batch (None). Raises UnknownBatch."""
+
+    @hookspec(firstresult=True)
+    def stats(self) -> Stats:
+        """Counters since open."""
+
+    @hookspec(firstresult=True)
+    def close(self) -> Closed:
+        """Give everything back. Idempotent."""

@@ -1,0 +1,85 @@
+"""Which cache blocks are free, for each group of a capacity."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from tgi_core.backend import CacheGroup, CacheKind
+
+Blocks = tuple[tuple[int, ...], ...]
+"""One tuple of block ids per cache group."""
+
+
+class BlockPool:
+    """The blocks 1…num_blocks of one group. Allocation is all or nothing."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free = deque(range(1, num_blocks + 1))
+        self._used: set[int] = set()
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be allocated."""
+        return len(self._free)
+
+    def allocate(self, count: int) -> tuple[int, ...]:
+        """Take `count` blocks. Raises ValueError when fewer are free; then nothing is taken."""
+        if count > len(self._free):
+            raise ValueError(f"{count} blocks wanted, {len(self._free)} free")
+        blocks = tuple(self._free.popleft() for _ in range(count))
+        self._used.update(blocks)
+        return blocks
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Give blocks back. Raises ValueError for a block that is not in use."""
+        for block in blocks:
+            if block not in self._used:
+                raise ValueError(f"block {block} is not in use")
+            self._used.remove(block)
+            self._free.append(block)
+
+
+class CacheBlocks:
+    """The pools of all groups, asked together."""
+
+    def __init__(self, groups: tuple[CacheGroup, ...]) -> None:
+        self._groups = groups
+        self._pools = tuple(BlockPool(group.num_blocks) for group in groups)
+        self.stride = min(group.block_size for group in groups)
+        """No row needs a block more often than once in this many positions."""
+
+    @property
+    def free(self) -> int:
+        """Free blocks of the group that is shortest of them."""
+        return min(pool.free for pool in self._pools)
+
+    @property
+    def total(self) -> int:
+        """Blocks of the smallest group."""
+        return min(pool.num_blocks for pool in self._pools)
+
+    @property
+    def max_row_tokens(self) -> int:
+        """The longest row that fits when it is alone."""
+        sizes = [group.num_blocks * group.block_size for group in self._groups if group.kind is not CacheKind.STATE]
+        return min(sizes) if sizes else 1 << 62
+
+    def missing(self, tables: tuple[list[int], ...], positions: int) -> tuple[int, ...]:
+        """How many blocks each group lacks to cover `positions` positions."""
+        counts = (1 if group.kind is CacheKind.STATE else -(-positions // group.block_size) for group in self._groups)
+        return tuple(max(0, count - len(table)) for count, table in zip(counts, tables, strict=True))
+
+    def fits(self, counts: tuple[int, ...], spare: int = 0) -> bool:
+        """Whether every group has that many blocks free and `spare` more."""
+        return all(count + spare <= pool.free for count, pool in zip(counts, self._pools, strict=True))
+
+    def allocate(self, counts: tuple[int, ...]) -> Blocks:
+        """Take blocks of every group; ask `fits` first."""
+        return tuple(pool.allocate(count) for count, pool in zip(counts, self._pools, strict=True))
+
+    def release(self, tables: Iterable[Iterable[int]]) -> None:
+        """Give back blocks of every group."""
+        for pool, table in zip(self._pools, tables, strict=True):
+            pool.release(table)

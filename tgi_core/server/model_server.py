@@ -1,0 +1,158 @@
+"""The model server: carries out turns on one open backend, and turns its rows into text.
+
+Synchronous and single-threaded; whoever owns it (a thread in process, a child process) calls it one turn at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tgi_core.backend import BackendError, Capacity, Handle, Progress, Request, Row, RowFault, RowFaultKind, Step, WarmupPlan
+from tgi_core.backend.errors import Left, Scope, UnknownBatch
+from tgi_core.backend.session import Session
+from tgi_core.backend.types import EMPTY
+from tgi_core.client.types import (
+    Bookkeeping,
+    Clear,
+    Fault,
+    Generation,
+    Prefill,
+    ShardInfo,
+    ShardRequest,
+    StepResult,
+    StepVerb,
+    Turn,
+    TurnResult,
+)
+from tgi_core.server.transcript import Transcript
+from tgi_core.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+class ModelServer:
+    """One shard: batches and steps by the scheduler's numbers, one transcript per live request."""
+
+    def __init__(self, session: Session, tokenizer: Tokenizer, info: ShardInfo) -> None:
+        self.info = info
+        self._session = session
+        self._tokenizer = tokenizer
+        self._batches: dict[int, Handle] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._steps: dict[int, Step] = {}
+        self._transcripts: dict[int, Transcript] = {}
+
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Warm the backend up."""
+        return self._session.warmup(plan, progress)
+
+    def close(self) -> None:
+        """Close the backend."""
+        self._session.close()
+
+    def exchange(self, turn: Turn) -> TurnResult:
+        """Bookkeeping, launch, read. Never raises `BackendError`: faults are in the result."""
+        refused = None
+        try:
+            for verb in turn.bookkeeping:
+                self._keep_books(verb)
+            if turn.launch is not None:
+                self._launch(turn.launch)
+        except BackendError as error:
+            refused = self._fault(error)
+        result = self._read(turn.read) if turn.read is not None and turn.read in self._steps else None
+        return TurnResult(refused, result)
+
+    def _keep_books(self, verb: Bookkeeping) -> None:
+        if isinstance(verb, Clear):
+            self._session.clear(None if verb.batch is None else self._handle(verb.batch))
+            for batch in [verb.batch] if verb.batch is not None else list(self._batches):
+                self._forget(batch, ())
+            return
+        handle = self._session.filter(self._handle(verb.batch), verb.keep)
+        self._forget(verb.batch, verb.keep)
+        if handle != EMPTY:
+            self._batches[verb.batch], self._members[verb.batch] = handle, verb.keep
+
+    def _launch(self, verb: StepVerb) -> None:
+        if isinstance(verb, Prefill):
+            transcripts = {request.id: Transcript(self._tokenizer, request) for request in verb.requests}
+            merged: tuple[int, ...] = () if verb.cached is None else (verb.cached,)
+            cached = EMPTY if verb.cached is None else self._handle(verb.cached)
+            step = self._session.prefill(tuple(_backend_request(item) for item in verb.requests), cached, verb.grants)
+            self._transcripts.update(transcripts)
+        else:
+            transcripts, merged = {}, verb.batches
+            step = self._session.decode(tuple(map(self._handle, verb.batches)), verb.grants)
+        members = tuple(id for batch in merged for id in self._members.pop(batch)) + tuple(transcripts)
+        for batch in merged:
+            del self._batches[batch]
+        self._steps[verb.step], self._batches[verb.step], self._members[verb.step] = step, step.handle, members
+
+    def _read(self, number: int) -> StepResult:
+        step = self._steps.pop(number)
+        try:
+            rows = self._session.rows(step)
+        except BackendError as error:
+            self._drop_everything()
+            return StepResult(number, fault=self._fault(error))
+        generations = [made for row in rows.rows if (made := self._generation(row)) is not None]
+        return StepResult(number, tuple(generations), forward_ns=rows.forward_ns, sample_ns=rows.sample_ns)
+
+    def _generation(self, row: Row) -> Generation | None:
+        """What a row says, None for a late row of a request that is gone; a failure in its text is its own."""
+        transcript = self._transcripts.get(row.request_id)
+        if transcript is None:
+            return None
+        try:
+            if not all(0 <= id < self.info.capabilities.vocab_size for id in row.tokens):
+                raise ValueError(f"the backend made tokens {row.tokens}, outside the vocabulary")
+            made = transcript.push(row)
+        except Exception as error:
+            _log.exception("request %d: its text failed", row.request_id)
+            made = Generation(row.request_id, fault=RowFault(RowFaultKind.TEXT, f"{type(error).__name__} in its text"))
+        if made is not None and (made.finished or made.fault):
+            del self._transcripts[row.request_id]
+        return made
+
+    def _drop_everything(self) -> None:
+        """An error from rows kills the step's batch and all derived from it; the scheduler keeps one chain, so that is everything."""
+        self._steps.clear()
+        self._batches.clear()
+        self._members.clear()
+        self._transcripts.clear()
+        try:
+            self._session.clear(None)
+        except BackendError as error:
+            _log.warning("clearing after a failed step failed: %s", error)
+
+    def _forget(self, batch: int, keep: tuple[int, ...]) -> None:
+        """Drop a batch's name and the transcripts of the rows it does not keep."""
+        del self._batches[batch]
+        for id in set(self._members.pop(batch)).difference(keep):
+            self._transcripts.pop(id, None)
+
+    def _handle(self, batch: int) -> Handle:
+        if batch not in self._batches:
+            raise UnknownBatch(f"the shard has no batch {batch}")
+        return self._batches[batch]
+
+    def _fault(self, error: BackendError) -> Fault:
+        lost = error.leaves is not Left.UNCHANGED
+        if error.scope is Scope.SESSION:
+            _log.error("backend %s: %s: %s", self._session.name, type(error).__name__, error)
+        return Fault(error.scope, type(error).__name__, str(error), error.request_ids, lost)
+
+
+def _backend_request(request: ShardRequest) -> Request:
+    return Request(
+        id=request.id,
+        tokens=request.input_ids,
+        prompt_len=request.prompt_len,
+        cached=request.cached,
+        blocks=request.blocks,
+        take=request.take,
+        sampling=request.sampling,
+        want=request.want,
+        adapter=request.adapter,
+    )

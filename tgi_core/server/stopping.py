@@ -1,0 +1,48 @@
+"""When an answer ends."""
+
+from __future__ import annotations
+
+from tgi_core.client.types import FinishReason, Stopping
+
+
+class StopMatcher:
+    """Finds the first of several stop strings in a text that comes in pieces; a match may span pieces."""
+
+    def __init__(self, stop: tuple[str, ...]) -> None:
+        self._stop = stop
+        self._longest = max(map(len, stop), default=0)
+        self._tail = ""
+
+    def push(self, piece: str) -> int | None:
+        """How many characters of `piece` belong to the text if a stop string ends in it, else None."""
+        if not self._longest or not piece:
+            return None
+        window = self._tail + piece
+        ends = [found + len(text) for text in self._stop if (found := window.find(text)) >= 0]
+        if ends:
+            return min(ends) - len(self._tail)
+        self._tail = window[-(self._longest - 1) :] if self._longest > 1 else ""
+        return None
+
+
+class StoppingCriteria:
+    """Length first, then end of sequence, then stop strings: TGI's order, so the last allowed token always reports length."""
+
+    def __init__(self, stopping: Stopping, eos_ids: frozenset[int]) -> None:
+        self._max_new_tokens = stopping.max_new_tokens
+        self._eos_ids = frozenset() if stopping.ignore_eos else eos_ids
+        self._matcher = StopMatcher(stopping.stop)
+        self.generated = 0
+        """Tokens seen."""
+
+    def push(self, token: int, text: str) -> tuple[FinishReason | None, int]:
+        """The reason to end, if any, and how much of `text` belongs to the answer. A stop string stays in the answer."""
+        self.generated += 1
+        end = self._matcher.push(text)
+        if self.generated >= self._max_new_tokens:
+            return FinishReason.LENGTH, len(text) if end is None else end
+        if token in self._eos_ids:
+            return FinishReason.EOS_TOKEN, len(text)
+        if end is not None:
+            return FinishReason.STOP_SEQUENCE, end
+        return None, len(text)

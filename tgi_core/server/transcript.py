@@ -1,0 +1,69 @@
+"""One request's text in the making: its rows go in, its generations come out."""
+
+from __future__ import annotations
+
+from tgi_core.backend import Row
+from tgi_core.client.types import Candidate, GeneratedText, Generation, PromptToken, ShardRequest, Token
+from tgi_core.server.detokenize import Detokenizer
+from tgi_core.server.stopping import StoppingCriteria
+from tgi_core.tokenizer import Tokenizer
+
+
+class Transcript:
+    """Turns rows into generations. A continued request picks up where its text was."""
+
+    def __init__(self, tokenizer: Tokenizer, request: ShardRequest) -> None:
+        self._tokenizer = tokenizer
+        self._request = request
+        prompt = request.input_ids[: request.prompt_len]
+        self._context = prompt[-1:]
+        self._detokenizer = Detokenizer(tokenizer, prompt)
+        self._stopping = StoppingCriteria(request.stopping, tokenizer.eos_ids)
+        self._generated: list[int] = []
+        self._prompt_logprobs: list[float | None] = []
+        for token in request.input_ids[request.prompt_len :]:
+            self._stopping.push(token, self._detokenizer.push(token))
+            self._generated.append(token)
+
+    def push(self, row: Row) -> Generation | None:
+        """What a row adds, None if nothing yet; `finished` or `fault` make it the last."""
+        if row.fault is not None:
+            return Generation(row.request_id, fault=row.fault)
+        self._prompt_logprobs.extend(row.prompt_logprobs)
+        if not row.tokens:
+            return None
+        prompt = self._prompt_tokens()
+        tokens: list[Token] = []
+        for index, id in enumerate(row.tokens):
+            token, finished = self._step(row, index, id)
+            tokens.append(token)
+            if finished is not None:
+                return Generation(row.request_id, tuple(tokens), prompt, finished)
+        return Generation(row.request_id, tuple(tokens), prompt)
+
+    def _step(self, row: Row, index: int, id: int) -> tuple[Token, GeneratedText | None]:
+        self._generated.append(id)
+        text = self._detokenizer.push(id)
+        reason, keep = self._stopping.push(id, text)
+        finished = None
+        if reason is not None:
+            rest = self._detokenizer.flush() if keep == len(text) else ""
+            finished = GeneratedText(self._whole_text(len(text) - keep), self._stopping.generated, reason)
+            text = text[:keep] + rest
+        top = tuple(self._candidate(item.id, item.logprob) for item in row.top[index]) if row.top else ()
+        logprob = row.logprobs[index] if row.logprobs else float("nan")
+        return Token(id, text, logprob, id in self._tokenizer.special_ids, top), finished
+
+    def _whole_text(self, cut: int) -> str:
+        """All generated tokens without special ones, less `cut` characters; one prompt token in front keeps a leading space."""
+        before = self._tokenizer.decode(self._context, skip_special_tokens=True)
+        text = self._tokenizer.decode([*self._context, *self._generated], skip_special_tokens=True)[len(before) :]
+        return text[: len(text) - cut]
+
+    def _candidate(self, id: int, logprob: float) -> Candidate:
+        return Candidate(id, self._tokenizer.decode([id]), logprob, id in self._tokenizer.special_ids)
+
+    def _prompt_tokens(self) -> tuple[PromptToken, ...]:
+        logprobs, self._prompt_logprobs = self._prompt_logprobs, []
+        ids = self._request.input_ids[: self._request.prompt_len]
+        return tuple(PromptToken(id, self._tokenizer.decode([id]), logprob) for id, logprob in zip(ids, logprobs, strict=False))

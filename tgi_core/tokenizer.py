@@ -1,0 +1,79 @@
+"""The model's tokenizer, from tokenizer.json alone: no torch, no transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Fast
+
+from tgi_core.errors import StartupError
+from tgi_core.model_files import read_optional_json
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids and, for each, the span of characters that it covers."""
+
+    ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+
+
+class Tokenizer:
+    """Text to token ids and back. Thread-safe: it holds no state between calls."""
+
+    def __init__(self, fast: Any, eos_ids: frozenset[int], special_ids: frozenset[int]) -> None:
+        self._fast = fast
+        self.eos_ids = eos_ids
+        """Ids that end a text."""
+        self.special_ids = special_ids
+        """Ids that `decode` leaves out on demand."""
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer:
+        """Read tokenizer.json and the end-of-sequence ids of a model directory. Raises StartupError."""
+        path = directory / "tokenizer.json"
+        if not path.exists():
+            raise StartupError(f"{path}: not found; a model needs its tokenizer.json")
+        try:
+            fast = Fast.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise StartupError(f"{path}: not a tokenizer: {error}") from error
+        special = frozenset(id for id, token in fast.get_added_tokens_decoder().items() if token.special)
+        return cls(fast, _eos_ids(directory, fast), special)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, added tokens included."""
+        return int(self._fast.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
+        """Token ids of a text."""
+        encoding = self._fast.encode(text, add_special_tokens=add_special_tokens)
+        return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Text of token ids; an incomplete character shows as U+FFFD."""
+        return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its exact name."""
+        found = self._fast.token_to_id(token)
+        return None if found is None else int(found)
+
+
+def _eos_ids(directory: Path, fast: Any) -> frozenset[int]:
+    """generation_config.json, else config.json, else the eos_token of tokenizer_config.json."""
+    for name in ("generation_config.json", "config.json"):
+        declared = read_optional_json(directory / name).get("eos_token_id")
+        if isinstance(declared, int):
+            return frozenset({declared})
+        if isinstance(declared, list) and declared:
+            return frozenset(declared)
+    token = read_optional_json(directory / "tokenizer_config.json").get("eos_token")
+    if isinstance(token, dict):
+        token = token.get("content")
+    found = fast.token_to_id(token) if isinstance(token, str) else None
+    return frozenset() if found is None else frozenset({int(found)})
