@@ -41,7 +41,6 @@ class Settings:
     served_model_name: str | None = _setting(None, "Name under which the model is listed; default: as given.", group="Model")
     # device
     backend: str | None = _setting(None, "Backend to use; default: the one accelerator that is ready, else cpu.", group="Device")
-    num_threads: int | None = _setting(None, "Compute threads; default: the processors of the cgroup.", group="Device", minimum=1)
     memory_fraction: float = _setting(
         0.9, "Share of the memory limit that the server may use.", group="Device", minimum=0.01, maximum=1.0
     )

@@ -178,7 +178,7 @@ def test_a_refused_step_loses_nothing(demo_tokenizer: Tokenizer, asynchronous: b
 def test_a_request_that_never_fits_memory_fails_by_itself(demo_tokenizer: Tokenizer) -> None:
     """Out of memory again and again with one row alone ends that request with the reason, and the scheduler goes on."""
     one = device(demo_tokenizer)
-    refuse(one, OutOfMemory("full"), lambda call: call < 5)
+    refuse(one, OutOfMemory("full"), lambda call: call < 3)
     key = one.scheduler.add(request((1, 2), 9))
     one.run()
     assert str(one.ended[key].error) == "full"

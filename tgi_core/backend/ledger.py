@@ -109,6 +109,13 @@ class Ledger:
         self._rows(batch)
         return self._drop(batch)
 
+    def kill(self, rows: Iterable[LiveRow]) -> None:
+        """End every batch that holds one of these rows: what the failure of their step leaves."""
+        ended = {row.request.id for row in rows}
+        for handle, held in list(self._batches.items()):
+            if ended.intersection(row.request.id for row in held):
+                self._drop(handle)
+
     def _rows(self, handle: Handle) -> list[LiveRow]:
         if handle not in self._batches:
             raise UnknownBatch(f"no live batch has handle {handle.id}")

@@ -45,6 +45,11 @@ class Plugin:
     manifest: Manifest | None = None
     hooks: Any = None
 
+    @property
+    def device_kind(self) -> str:
+        """What its manifest says, "" when there is none."""
+        return self.manifest.device_kind if self.manifest else ""
+
     def open(self, options: OpenOptions, progress: Progress) -> object:
         """The plugin's session for one rank."""
         return self.hooks.backend_open(options=options, progress=progress)
@@ -73,7 +78,7 @@ def load(entry: EntryPoint) -> Plugin:
         if missing:
             return _broken(entry, f"implements no {', '.join(missing)}")
         manifest = manager.hook.backend_manifest()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  a plugin may raise anything
         return _broken(entry, f"{type(error).__name__}: {error}", traceback.format_exc())
     if not isinstance(manifest, Manifest):
         return _broken(entry, f"backend_manifest returned {type(manifest).__name__}")
@@ -104,10 +109,12 @@ def find(name: str) -> Plugin:
 
 def select(probed: Iterable[tuple[Plugin, Probe]]) -> Plugin:
     """The plugin to use when none was named. Raises StartupError that lists what was found."""
-    candidates = [(plugin, probe) for plugin, probe in probed if _kind(plugin) not in BY_NAME_ONLY]
+    candidates = [(plugin, probe) for plugin, probe in probed if plugin.device_kind not in BY_NAME_ONLY]
     ready = [(plugin, probe) for plugin, probe in candidates if probe.status is ProbeStatus.READY]
-    accelerators = [plugin for plugin, _ in ready if _kind(plugin) != "cpu"]
-    broken = [(plugin, probe) for plugin, probe in candidates if probe.status is ProbeStatus.BROKEN and _kind(plugin) != "cpu"]
+    accelerators = [plugin for plugin, _ in ready if plugin.device_kind != "cpu"]
+    broken = [
+        (plugin, probe) for plugin, probe in candidates if probe.status is ProbeStatus.BROKEN and plugin.device_kind != "cpu"
+    ]
     if len(accelerators) > 1:
         names = ", ".join(plugin.name for plugin in accelerators)
         raise StartupError(f"several accelerators are ready: {names}; choose one with --backend")
@@ -130,10 +137,6 @@ def open_backend(plugin: Plugin, options: OpenOptions, progress: Progress) -> ob
         raise StartupError(str(error)) from error
     except Exception as error:
         raise StartupError(f"backend {plugin.name} failed to open: {type(error).__name__}: {error}") from error
-
-
-def _kind(plugin: Plugin) -> str:
-    return plugin.manifest.device_kind if plugin.manifest else ""
 
 
 def _implemented(manager: pluggy.PluginManager, hook: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tgi_core.backend.errors import BackendError
 from tgi_core.backend.spec import hookimpl
-from tgi_core.backend.types import Grant, Handle, Request, Rows, Step
+from tgi_core.backend.types import Grant, Handle, Request, Step
 
 Observe = Callable[[str, float, str], None]
 """Called with a verb's name, its seconds and the name of its error ("" when it succeeded)."""

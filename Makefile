@@ -1,0 +1,53 @@
+# make serve | test | check | install, and the longer ones below. Everything runs in .venv, which is made on first use.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := -e ".[engine,dev]" -e backends/cpu -e conformance-tests
+SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-tests/tgi_conformance
+HOST ?= 127.0.0.1
+PORT ?= 3000
+
+.PHONY: install serve test check format bench coverage-models test-transformers4 demo-model clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml backends/cpu/pyproject.toml conformance-tests/pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt $(PACKAGES)
+	touch $@
+
+serve: install
+	$(BIN)/tgi serve --hostname $(HOST) --port $(PORT) $(MODEL)
+
+test: install
+	$(BIN)/pytest -n 2 --dist loadfile
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install
+	$(BIN)/python bench/engine.py $(MODEL)
+
+coverage-models: install
+	$(BIN)/python scripts/coverage_models.py --out docs/models.md
+
+# the same ten model types on the oldest transformers that is supported
+test-transformers4: install
+	$(PYTHON) -m venv .venv-transformers4
+	.venv-transformers4/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" $(PACKAGES)
+	.venv-transformers4/bin/pytest -n 2 --dist loadfile tests/engine tests/cpu
+
+demo-model: install
+	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0
+
+clean:
+	rm -rf $(VENV) .venv-transformers4

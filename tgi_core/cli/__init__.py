@@ -1,0 +1,51 @@
+"""The command line: `tgi serve`, `tgi backends`.
+
+Each command is imported when it is called, so that `tgi --help` loads neither the router nor a model library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from tgi_core import __version__
+from tgi_core.errors import StartupError
+
+_COMMANDS = {
+    "backends": "List the installed backends and what they find on this machine.",
+    "serve": "Serve a model: a directory, or an id on the Hugging Face hub.",
+}
+
+
+class _Commands(click.Group):
+    """Commands by name; the module of the same name in this package holds the command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"tgi_core.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tgi")
+def tgi() -> None:
+    """Serve large language models over the API of text-generation-inference; the hardware is a plugin."""
+
+
+def main() -> None:
+    """The entry point: a StartupError is one line and exit status 1."""
+    try:
+        tgi()
+    except StartupError as error:
+        click.echo(f"tgi: error: {error}", err=True)
+        sys.exit(1)

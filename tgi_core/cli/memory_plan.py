@@ -1,0 +1,41 @@
+"""The table that says what the memory goes to."""
+
+from __future__ import annotations
+
+import sys
+
+from tgi_core.backend import Capacity
+from tgi_core.client.types import ShardInfo
+
+
+def lines(backend: str, info: ShardInfo, capacity: Capacity) -> list[tuple[str, str]]:
+    """Name and value of each row."""
+    rows = [("backend", f"{backend} ({info.device_kind})"), ("number format", info.dtype)]
+    rows += [(f"memory: {item.name}", f"{item.num_bytes / 2**20:,.1f} MiB") for item in capacity.memory]
+    for group in capacity.groups:
+        tokens = group.num_blocks * group.block_size
+        rows.append(
+            (f"cache: {group.kind.value}", f"{group.num_blocks:,} blocks of {group.block_size:,} tokens = {tokens:,} tokens")
+        )
+    rows += [
+        ("requests in a batch", f"{capacity.max_rows:,}"),
+        ("tokens per request", f"{capacity.max_row_tokens:,}"),
+        ("tokens per step", f"{capacity.max_step_tokens:,}"),
+    ]
+    return rows
+
+
+def print_memory_plan(backend: str, info: ShardInfo, capacity: Capacity) -> None:
+    """Print the table to standard error."""
+    rows = lines(backend, info, capacity)
+    if not sys.stderr.isatty():
+        for name, value in rows:
+            print(f"{name}: {value}", file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="memory plan", show_header=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    Console(stderr=True).print(table)

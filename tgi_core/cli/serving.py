@@ -1,0 +1,110 @@
+"""Putting the house together: model files, backend, shard, scheduler, router, socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tgi_core.backend import API_VERSION, BackendError, Capacity, OpenOptions, Progress, WarmupPlan
+from tgi_core.backend.probe import probe_all
+from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, open_backend, select
+from tgi_core.backend.session import Session
+from tgi_core.backend.wrappers import Metrics, Trace
+from tgi_core.cli.listening import bind, listen
+from tgi_core.cli.memory_plan import print_memory_plan
+from tgi_core.client.local import LocalShard
+from tgi_core.client.types import ShardInfo
+from tgi_core.config import Settings
+from tgi_core.errors import StartupError
+from tgi_core.model_files import locate, read_json
+from tgi_core.scheduler import SchedulerLoop
+from tgi_core.server.model_server import ModelServer
+from tgi_core.telemetry.logs import set_up
+from tgi_core.telemetry.progress import progress
+from tgi_core.telemetry.verbs import VerbTimes
+from tgi_core.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A shard that is ready for requests."""
+
+    shard: LocalShard
+    info: ShardInfo
+    capacity: Capacity
+    verbs: VerbTimes
+
+
+async def serve(model: str, settings: Settings) -> None:
+    """Serve until told to stop. Raises StartupError."""
+    start = time.monotonic()
+    set_up(settings.json_output)
+    listener = bind(settings)
+    directory = locate(model, settings.revision)
+    read_json(directory / "config.json")
+    tokenizer = Tokenizer.load(directory)
+    plugin = choose_backend(settings.backend)
+
+    from tgi_router import ServedModel, create_app
+
+    served = ServedModel.load(directory, settings.served_model_name or model, settings)
+    with progress() as show:
+        opened = await open_shard(plugin, directory, tokenizer, settings, show)
+    print_memory_plan(plugin.name, opened.info, opened.capacity)
+    loop = SchedulerLoop(opened.shard, opened.info, opened.capacity)
+    app = create_app(settings, served, loop)
+    serving = asyncio.create_task(loop.run())
+    host, port = listener.getsockname()[:2]
+    click.echo(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}", err=True)
+    try:
+        await listen(app, listener, settings)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await opened.shard.close()
+
+
+def choose_backend(name: str | None) -> Plugin:
+    """The named backend, unprobed; or the one that the machine calls for. Raises StartupError."""
+    if name is not None:
+        return find(name)
+    plugins = [load(entry) for entry in installed()]
+    wanted = [item for item in plugins if item.device_kind not in BY_NAME_ONLY]
+    return select(probe_all(wanted))
+
+
+async def open_shard(plugin: Plugin, directory: Path, tokenizer: Tokenizer, settings: Settings, show: Progress) -> Opened:
+    """Open the backend in a thread of its own and warm it up. Raises StartupError."""
+    options = OpenOptions(str(directory), settings.dtype, memory_fraction=settings.memory_fraction)
+    implementation = await asyncio.to_thread(open_backend, plugin, options, show)
+    verbs = VerbTimes()
+    try:
+        session = Session(implementation, plugin.name, wrappers=(Trace(), Metrics(verbs.observe)))
+        capabilities = session.capabilities()
+        info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, capabilities)
+        shard = LocalShard(ModelServer(session, tokenizer, info))
+        block_size = capabilities.block_sizes[0]
+        capacity = await shard.warmup(warmup_plan(settings, block_size), show)
+    except BackendError as error:
+        raise StartupError(f"backend {plugin.name}: {error}") from error
+    return Opened(shard, info, capacity, verbs)
+
+
+def warmup_plan(settings: Settings, block_size: int) -> WarmupPlan:
+    """What the settings wish of the backend. Raises StartupError for a cache of less than one block."""
+    tokens = settings.kv_cache_tokens
+    if tokens is not None and tokens < block_size:
+        raise StartupError(f"--kv-cache-tokens {tokens}: less than one block of {block_size} tokens")
+    return WarmupPlan(
+        max_rows=settings.max_batch_size,
+        max_row_tokens=settings.max_total_tokens,
+        max_step_tokens=settings.max_batch_prefill_tokens,
+        num_blocks=None if tokens is None else tokens // block_size,
+    )

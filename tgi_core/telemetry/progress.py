@@ -1,0 +1,60 @@
+"""Progress of slow work: a bar on a terminal, a plain line now and then otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from tgi_core.backend import Progress
+
+_LINE_EVERY_S = 2.0
+
+
+def describe(what: str, done: int, total: int, unit: str, seconds: float) -> str:
+    """One line: how much of what, and how fast."""
+    share = 100 * done // total if total else 100
+    if unit == "B":
+        rate = done / seconds / 1e6 if seconds > 0 else 0.0
+        return f"{what}: {done / 1e6:,.1f} of {total / 1e6:,.1f} MB ({share} %), {rate:,.0f} MB/s"
+    return f"{what}: {done} of {total} ({share} %)"
+
+
+class PlainProgress:
+    """Prints a line at the end of each piece of work, and every two seconds before."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, float] = {}
+        self._printed = 0.0
+
+    def __call__(self, what: str, done: int, total: int, unit: str) -> None:
+        """Called by whoever does the work."""
+        now = time.monotonic()
+        start = self._started.setdefault(what, now)
+        if done >= total or now - self._printed >= _LINE_EVERY_S:
+            self._printed = now
+            print(describe(what, done, total, unit, now - start), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress() -> Generator[Progress, None, None]:
+    """Show progress while the block runs."""
+    if not sys.stderr.isatty():
+        yield PlainProgress()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskID, TextColumn
+    from rich.progress import Progress as Bars
+
+    tasks: dict[str, tuple[TaskID, float]] = {}
+    with Bars(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True)) as bars:
+
+        def show(what: str, done: int, total: int, unit: str) -> None:
+            now = time.monotonic()
+            if what not in tasks:
+                tasks[what] = bars.add_task(what), now
+            task, start = tasks[what]
+            bars.update(task, completed=done, total=total, description=describe(what, done, total, unit, now - start))
+
+        yield show
