@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import uvicorn
@@ -48,7 +48,16 @@ def _address(hostname: str) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to `listen`."""
+    """A uvicorn server that leaves signals to `listen`, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen."""
+        await super().startup(sockets)
+        self._on_ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -56,16 +65,17 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-async def listen(app: Any, listener: socket.socket, settings: Settings) -> None:
+async def listen(app: Any, listener: socket.socket, settings: Settings, on_ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT; a second one ends at once."""
     config = uvicorn.Config(
         app,
         log_config=None,
+        log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=settings.graceful_termination_timeout,
         server_header=False,
     )
-    server = HttpServer(config)
+    server = HttpServer(config, on_ready)
 
     def stop() -> None:
         server.force_exit = server.should_exit

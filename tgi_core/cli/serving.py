@@ -21,7 +21,7 @@ from tgi_core.client.local import LocalShard
 from tgi_core.client.types import ShardInfo
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
-from tgi_core.model_files import locate, read_json
+from tgi_core.model_files import DEMO, locate, read_json
 from tgi_core.scheduler import SchedulerLoop
 from tgi_core.server.model_server import ModelServer
 from tgi_core.telemetry.logs import set_up
@@ -54,17 +54,21 @@ async def serve(model: str, settings: Settings) -> None:
 
     from tgi_router import ServedModel, create_app
 
-    served = ServedModel.load(directory, settings.served_model_name or model, settings)
+    name = settings.served_model_name or ("tgi-core/demo" if directory == DEMO else model)
+    served = ServedModel.load(directory, name, settings)
     with progress() as show:
         opened = await open_shard(plugin, directory, tokenizer, settings, show)
     print_memory_plan(plugin.name, opened.info, opened.capacity)
     loop = SchedulerLoop(opened.shard, opened.info, opened.capacity)
     app = create_app(settings, served, loop)
     serving = asyncio.create_task(loop.run())
-    host, port = listener.getsockname()[:2]
-    click.echo(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}", err=True)
+
+    def ready() -> None:
+        host, port = listener.getsockname()[:2]
+        click.echo(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}", err=True)
+
     try:
-        await listen(app, listener, settings)
+        await listen(app, listener, settings, ready)
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

@@ -73,6 +73,7 @@ class SchedulerLoop:
         try:
             result = await self._client.exchange(turn)
         except BackendError as error:
+            _log.error("the shard is gone: %s", error)
             self._fail_all(str(error))
             return
         self._note_starts(turn, start)
@@ -105,8 +106,6 @@ class SchedulerLoop:
         self._work.set()
 
     def _fail_all(self, reason: str) -> None:
-        if self._failure is None:
-            self._failure = reason
-            _log.error("serving ends: %s", reason)
+        self._failure = self._failure or reason
         for event in self._scheduler.fail_all(GenerationFailed(reason)):
             self._deliver(event)
