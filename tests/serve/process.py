@@ -37,9 +37,12 @@ class ServerProcess:
         self.child.send_signal(signal.SIGTERM)
         return self.child.wait(60)
 
-    def close(self) -> None:
-        """End it if it still runs, and let go of its output."""
-        if self.child.poll() is None:
+    def close(self, group: bool = False) -> None:
+        """End it, or the process group that it leads, if it still runs; let go of its output."""
+        if self.child.poll() is None and group:
+            os.killpg(self.child.pid, signal.SIGTERM)
+            self.child.wait(60)
+        elif self.child.poll() is None:
             self.stop()
         self._reader.join()
         if self.child.stderr is not None:
