@@ -1,0 +1,80 @@
+"""Blocks are conserved: none is lost, none is handed out twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tgi_core.backend import CacheGroup, CacheKind
+from tgi_core.blocks import BlockPool, CacheBlocks
+
+TOTAL = 12
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Allocates and releases at will."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(TOTAL)
+        self.held: list[int] = []
+
+    @rule(count=st.integers(0, TOTAL + 3))
+    def allocate(self, count: int) -> None:
+        """All or nothing."""
+        if count > self.pool.free:
+            with pytest.raises(ValueError, match="free"):
+                self.pool.allocate(count)
+            return
+        got = self.pool.allocate(count)
+        assert len(got) == count and not set(got) & set(self.held)
+        self.held += got
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        """Any of those that are held."""
+        blocks = data.draw(st.lists(st.sampled_from(self.held), unique=True))
+        self.pool.release(blocks)
+        self.held = [block for block in self.held if block not in blocks]
+
+    @rule(block=st.integers(-1, TOTAL + 2))
+    def release_a_stranger(self, block: int) -> None:
+        """A block that is not in use cannot be given back."""
+        if block not in self.held:
+            with pytest.raises(ValueError, match="not in use"):
+                self.pool.release([block])
+
+    @invariant()
+    def conserved(self) -> None:
+        """Free and used add up, and ids are 1…TOTAL."""
+        assert self.pool.free + len(self.held) == TOTAL
+        assert all(1 <= block <= TOTAL for block in self.held)
+
+
+TestPool = PoolMachine.TestCase
+
+kinds = st.sampled_from([CacheKind.FULL, CacheKind.WINDOW, CacheKind.CROSS])
+groups = st.lists(st.builds(CacheGroup, kinds, st.sampled_from([1, 4, 16]), st.integers(1, 40)), min_size=1, max_size=3).map(
+    tuple
+)
+
+
+@given(groups, st.integers(0, 200), st.integers(0, 200))
+def test_tables_cover_positions(cache: tuple[CacheGroup, ...], first: int, more: int) -> None:
+    """A row that grows gets, in each group, just the blocks that cover its positions; a state group gives one block for good."""
+    cache = (*cache, CacheGroup(CacheKind.STATE, 1, 3))
+    blocks = CacheBlocks(cache)
+    tables: tuple[list[int], ...] = tuple([] for _ in cache)
+    for positions in (first, first + more):
+        counts = blocks.missing(tables, positions)
+        if not blocks.fits(counts):
+            break
+        for table, got in zip(tables, blocks.allocate(counts), strict=True):
+            table.extend(got)
+        assert [len(table) for table in tables[:-1]] == [-(-positions // group.block_size) for group in cache[:-1]]
+        assert len(tables[-1]) == 1
+    blocks.release(tables)
+    assert blocks.fits(tuple(group.num_blocks for group in cache))
