@@ -1,0 +1,91 @@
+"""The loop: many callers, one shard, exact ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.scheduler.device import alone, quiet, request
+from tgi_core.backend import DeviceLost, WarmupPlan
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.session import Session
+from tgi_core.client.local import LocalShard
+from tgi_core.client.types import ShardInfo
+from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream, SchedulerLoop
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+
+
+@asynccontextmanager
+async def running(tokenizer: Tokenizer, **options: Any) -> AsyncGenerator[SchedulerLoop, None]:
+    """A loop over a shard in this process."""
+    session = Session(ReferenceSession(tokenizer.vocab_size, 512, **options), "reference")
+    info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
+    shard = LocalShard(ModelServer(session, tokenizer, info))
+    capacity = await shard.warmup(WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4), quiet)
+    loop = SchedulerLoop(shard, info, capacity)
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await shard.close()
+
+
+async def collect(stream: GenerationStream) -> list[int]:
+    """All token ids of a stream."""
+    return [token.id async for generation in stream for token in generation.tokens]
+
+
+def wanted(index: int) -> GenerationRequest:
+    """A request of its own kind."""
+    return request((index, index + 1), 5 + index % 20, seed=index if index % 2 else None)
+
+
+async def test_everyone_gets_their_own(demo_tokenizer: Tokenizer) -> None:
+    """Forty callers at once on a cache that holds a few of them: each stream ends with what its request makes alone."""
+    async with running(demo_tokenizer) as loop:
+        streams = [loop.submit(wanted(index)) for index in range(40)]
+        results = await asyncio.gather(*map(collect, streams))
+        assert all(stream.started_at is not None and stream.started_at >= stream.queued_at for stream in streams)
+        assert loop.snapshot().running == loop.snapshot().queued == 0
+        assert loop.snapshot().blocks_free == loop.snapshot().blocks_total
+    assert results == [alone(demo_tokenizer, wanted(index)) for index in range(40)]
+
+
+async def test_leaving_in_the_middle(demo_tokenizer: Tokenizer) -> None:
+    """A caller that cancels after its second token gets no more; the others end as ever, and all blocks come back."""
+    async with running(demo_tokenizer) as loop:
+        leaving, staying = loop.submit(request((1, 2), 60)), loop.submit(request((3, 4), 20))
+        seen = 0
+        async for _ in leaving:
+            seen += 1
+            if seen == 2:
+                leaving.cancel()
+        assert await collect(staying) == alone(demo_tokenizer, request((3, 4), 20))
+        assert loop.snapshot().blocks_free == loop.snapshot().blocks_total
+
+
+async def test_a_lost_shard_fails_what_runs_and_what_comes(demo_tokenizer: Tokenizer) -> None:
+    """Device lost: streams raise the reason, later requests are refused with it, and health is gone."""
+    async with running(demo_tokenizer, faults={3: DeviceLost("the device fell off")}) as loop:
+        assert await loop.healthy()
+        with pytest.raises(GenerationFailed, match="fell off"):
+            await collect(loop.submit(request((1, 2), 20)))
+        with pytest.raises(GenerationFailed, match="fell off"):
+            loop.submit(request((1, 2), 20))
+        assert not await loop.healthy()
+
+
+async def test_ending_the_loop_ends_the_streams(demo_tokenizer: Tokenizer) -> None:
+    """A stream that is open when the loop ends raises; nobody waits for ever."""
+    async with running(demo_tokenizer) as loop:
+        stream = loop.submit(request((1, 2), 60))
+        await anext(stream)
+    with pytest.raises(GenerationFailed, match="shutting down"):
+        await collect(stream)
