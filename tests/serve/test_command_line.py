@@ -10,7 +10,7 @@ import pytest
 from tests.serve.process import run
 from tgi_core.config import Settings, environment_variable, flag
 
-HEAVY = ("torch", "transformers", "numpy", "fastapi", "tgi_router", "huggingface_hub", "tokenizers")
+HEAVY = ("torch", "transformers", "numpy", "starlette", "tgi_router", "huggingface_hub", "tokenizers")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["--version"]])

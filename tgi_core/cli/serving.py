@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from prometheus_client import CollectorRegistry
 
 from tgi_core.backend import API_VERSION, BackendError, Capacity, OpenOptions, Progress, WarmupPlan
 from tgi_core.backend.probe import probe_all
@@ -24,9 +25,9 @@ from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO, locate, read_json
 from tgi_core.scheduler import SchedulerLoop
 from tgi_core.server.model_server import ModelServer
+from tgi_core.telemetry.batches import BatchMetrics
 from tgi_core.telemetry.logs import set_up
 from tgi_core.telemetry.progress import progress
-from tgi_core.telemetry.verbs import VerbTimes
 from tgi_core.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,6 @@ class Opened:
     shard: LocalShard
     info: ShardInfo
     capacity: Capacity
-    verbs: VerbTimes
 
 
 async def serve(model: str, settings: Settings) -> None:
@@ -56,11 +56,13 @@ async def serve(model: str, settings: Settings) -> None:
 
     name = settings.served_model_name or ("tgi-core/demo" if directory == DEMO else model)
     served = ServedModel.load(directory, name, settings)
+    registry = CollectorRegistry()
+    batches = BatchMetrics(registry)
     with progress() as show:
-        opened = await open_shard(plugin, directory, tokenizer, settings, show)
+        opened = await open_shard(plugin, directory, tokenizer, settings, show, batches)
     print_memory_plan(plugin.name, opened.info, opened.capacity)
-    loop = SchedulerLoop(opened.shard, opened.info, opened.capacity)
-    app = create_app(settings, served, loop)
+    loop = SchedulerLoop(opened.shard, opened.info, opened.capacity, batches.turn)
+    app = create_app(settings, served, loop, registry)
     serving = asyncio.create_task(loop.run())
 
     def ready() -> None:
@@ -84,13 +86,14 @@ def choose_backend(name: str | None) -> Plugin:
     return select(probe_all(wanted))
 
 
-async def open_shard(plugin: Plugin, directory: Path, tokenizer: Tokenizer, settings: Settings, show: Progress) -> Opened:
+async def open_shard(
+    plugin: Plugin, directory: Path, tokenizer: Tokenizer, settings: Settings, show: Progress, batches: BatchMetrics
+) -> Opened:
     """Open the backend in a thread of its own and warm it up. Raises StartupError."""
     options = OpenOptions(str(directory), settings.dtype, memory_fraction=settings.memory_fraction)
     implementation = await asyncio.to_thread(open_backend, plugin, options, show)
-    verbs = VerbTimes()
     try:
-        session = Session(implementation, plugin.name, wrappers=(Trace(), Metrics(verbs.observe)))
+        session = Session(implementation, plugin.name, wrappers=(Trace(), Metrics(batches.verb)))
         capabilities = session.capabilities()
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, capabilities)
         shard = LocalShard(ModelServer(session, tokenizer, info))
@@ -98,7 +101,7 @@ async def open_shard(plugin: Plugin, directory: Path, tokenizer: Tokenizer, sett
         capacity = await shard.warmup(warmup_plan(settings, block_size), show)
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error
-    return Opened(shard, info, capacity, verbs)
+    return Opened(shard, info, capacity)
 
 
 def warmup_plan(settings: Settings, block_size: int) -> WarmupPlan:

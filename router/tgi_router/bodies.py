@@ -1,0 +1,206 @@
+"""The request bodies, as strict as serde: no coercion, unknown fields ignored, null only where a field is optional."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
+
+from tgi_router.json_text import dumps, single
+
+
+def _to_single(value: float) -> float:
+    try:
+        return single(value)
+    except OverflowError:
+        raise ValueError("number out of range, expected f32") from None
+
+
+def _finite(value: float) -> float:
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("number out of range, expected f32")
+    return value
+
+
+F32 = Annotated[float, AfterValidator(_to_single), AfterValidator(_finite)]
+I32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+U32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
+U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(unsafe_hash=True)
+class _FirstFault(FailFast):
+    """Hashable, unlike its base, so that it may stand in a union."""
+
+
+ListOf = Annotated[list[Item], _FirstFault()]
+"""A list that is judged by its first fault: a megabyte of faults would otherwise be collected one by one."""
+
+
+class Body(BaseModel):
+    """Base of all bodies."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class Parameters(Body):
+    """How to generate; the other carriers map onto these."""
+
+    best_of: U64 | None = None
+    temperature: F32 | None = None
+    repetition_penalty: F32 | None = None
+    frequency_penalty: F32 | None = None
+    top_k: I32 | None = None
+    top_p: F32 | None = None
+    typical_p: F32 | None = None
+    do_sample: bool = False
+    max_new_tokens: U32 | None = None
+    return_full_text: bool | None = None
+    stop: ListOf[str] = []
+    truncate: U64 | None = None
+    watermark: bool = False
+    details: bool = False
+    decoder_input_details: bool = False
+    seed: U64 | None = None
+    top_n_tokens: U32 | None = None
+    grammar: dict[str, Any] | None = None
+    adapter_id: str | None = None
+
+
+def _sampled() -> Parameters:
+    """TGI's trap: without `parameters` the answer is sampled, with `{}` it is greedy."""
+    return Parameters(do_sample=True)
+
+
+class GenerateBody(Body):
+    """POST /generate, /generate_stream and /tokenize."""
+
+    inputs: str
+    parameters: Parameters = Field(default_factory=_sampled)
+
+
+class CompatGenerateBody(GenerateBody):
+    """POST /."""
+
+    stream: bool = False
+
+
+class StreamOptions(Body):
+    """Whether a last chunk tells the usage."""
+
+    include_usage: bool = False
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_prompts(value: Any) -> Any:
+    if value == []:
+        raise ValueError("Empty array detected. Do not use an empty array for the prompt.")
+    return _as_list(value)
+
+
+class OpenAIBody(Body):
+    """What chat and completions have in common. OpenAI's clients may send null and bare strings where TGI's types refuse them."""
+
+    model: str | None = None
+    max_tokens: U32 | None = Field(None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
+    temperature: F32 | None = None
+    top_p: F32 | None = None
+    seed: U64 | None = None
+    stop: Annotated[ListOf[str], BeforeValidator(_as_list)] | None = None
+    frequency_penalty: F32 | None = None
+    presence_penalty: F32 | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class CompletionBody(OpenAIBody):
+    """POST /v1/completions."""
+
+    prompt: Annotated[ListOf[str], BeforeValidator(_as_prompts)]
+    repetition_penalty: F32 | None = None
+    suffix: str | None = None
+
+
+class ImageUrl(Body):
+    """Where an image is."""
+
+    url: str
+
+
+class MessageChunk(Body):
+    """A part of a message's content."""
+
+    type: Literal["text", "image_url"]
+    text: str | None = None
+    image_url: ImageUrl | None = None
+
+    @model_validator(mode="after")
+    def _check_part(self) -> MessageChunk:
+        if (self.text if self.type == "text" else self.image_url) is None:
+            raise ValueError(f"missing field `{self.type}`")
+        return self
+
+    def __str__(self) -> str:
+        """An image stays in the text as the Markdown by which TGI finds it."""
+        return self.text or "" if self.type == "text" or self.image_url is None else f"![]({self.image_url.url})"
+
+
+def _as_chunks(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class Message(Body):
+    """One turn of a conversation: a content, or the tool calls of an assistant."""
+
+    role: str
+    content: Annotated[ListOf[MessageChunk], BeforeValidator(_as_chunks)] | None = None
+    tool_calls: ListOf[dict[str, Any]] | None = None
+
+    @model_validator(mode="after")
+    def _check_body(self) -> Message:
+        if self.content is None and self.tool_calls is None:
+            raise ValueError("data did not match any variant of untagged enum MessageBody")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The content as one string, which is all that a template sees."""
+        if self.content is None:
+            return dumps(self.tool_calls)
+        return "".join(str(chunk) for chunk in self.content)
+
+
+class FunctionDefinition(Body):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: Any = Field(None, validation_alias=AliasChoices("parameters", "arguments"))
+
+
+class Tool(Body):
+    """A tool; only functions exist."""
+
+    type: str
+    function: FunctionDefinition
+
+
+class ChatBody(OpenAIBody):
+    """POST /v1/chat/completions."""
+
+    messages: ListOf[Message]
+    logprobs: bool | None = None
+    top_logprobs: U32 | None = None
+    logit_bias: ListOf[F32] | dict[str, Any] | None = None
+    n: U32 | None = None
+    tools: ListOf[Tool] | None = None
+    tool_choice: Any = None
+    tool_prompt: str | None = None
+    response_format: dict[str, Any] | None = None

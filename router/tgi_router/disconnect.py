@@ -1,0 +1,37 @@
+"""Noticing that a client has left. The server tells it, but stops no handler by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from anyio import CancelScope
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Run the body; cancel it when the client leaves. The request's body must have been read before."""
+    with CancelScope() as scope:
+        watcher = asyncio.create_task(_watch(receive, scope))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+
+async def answer_unless_left(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The answer of `work`, which is cancelled when the client leaves; then nobody reads what is returned."""
+    async with while_connected(request.receive):
+        return await work
+    return Response(status_code=499)
+
+
+async def _watch(receive: Receive, scope: CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

@@ -1,0 +1,30 @@
+"""Metrics as text for Prometheus, with counters named exactly as TGI names them.
+
+The library's own writer insists on the suffix `_total` and adds `_created` series; dashboards made for TGI know neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def expose(registry: CollectorRegistry) -> str:
+    """The text of all metrics of a registry. Names, help texts and label values are our own words and need no escaping."""
+    return "".join(line for metric in registry.collect() for line in _lines(metric))
+
+
+def _lines(metric: Metric) -> Iterator[str]:
+    yield f"# HELP {metric.name} {metric.documentation}\n"
+    yield f"# TYPE {metric.name} {metric.type}\n"
+    for sample in metric.samples:
+        if sample.name.endswith("_created"):
+            continue
+        name = metric.name if metric.type == "counter" else sample.name
+        labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+        yield f"{name}{{{labels}}} " if labels else f"{name} "
+        yield f"{int(sample.value) if sample.value.is_integer() else sample.value}\n"

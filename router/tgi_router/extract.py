@@ -1,0 +1,63 @@
+"""From an HTTP body to a typed value, with TGI's plain-text answers to what cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+
+from tgi_router.errors import BodyRejected
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[Body], limit: int) -> Body:
+    """The body as `model`. Checks content type, size, syntax and types, in this order. Raises BodyRejected."""
+    if not _is_json(request.headers.get("content-type", "")):
+        raise BodyRejected(415, "Expected request with `Content-Type: application/json`")
+    return parse(await _read(request, limit), model)
+
+
+def parse(data: bytes, model: type[Body]) -> Body:
+    """JSON bytes as `model`. Raises BodyRejected."""
+    try:
+        value: Any = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise BodyRejected(400, f"Failed to parse the request body as JSON: {error}") from error
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise BodyRejected(422, f"Failed to deserialize the JSON body into the target type: {_reason(error)}") from error
+
+
+def _is_json(content_type: str) -> bool:
+    """`application/json` or `application/*+json`, whatever the parameters."""
+    kind, _, subtype = content_type.partition(";")[0].strip().lower().partition("/")
+    return kind == "application" and (subtype == "json" or subtype.endswith("+json"))
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    too_long = BodyRejected(413, "Failed to buffer the request body: length limit exceeded")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_long
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise too_long
+    return bytes(data)
+
+
+def _reason(error: ValidationError) -> str:
+    """The first fault, with its path; never the value, which is the client's."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path, text = list(first["loc"]), first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        text = f"missing field `{path.pop()}`"
+    elif first["type"] == "model_type":
+        text = "invalid type, expected an object"
+    where = ".".join(str(part) for part in path)
+    return f"{where}: {text}" if where else text

@@ -1,0 +1,50 @@
+"""What the router needs of a scheduler."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tgi_core.client.types import ShardInfo
+from tgi_core.scheduler.stream import GenerationStream
+from tgi_core.scheduler.types import GenerationRequest, Limits
+
+
+class Load(Protocol):
+    """How busy the scheduler is at one moment."""
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch."""
+
+    @property
+    def blocks_free(self) -> int:
+        """Blocks of the KV cache that nobody holds."""
+
+    @property
+    def blocks_total(self) -> int:
+        """Blocks of the KV cache."""
+
+
+class Generator(Protocol):
+    """Turns validated requests into streams of generations. Everything here is called on the event loop."""
+
+    @property
+    def info(self) -> ShardInfo:
+        """The model that is open behind it, and what its backend declared."""
+
+    @property
+    def limits(self) -> Limits:
+        """What a request may be; constant once the generator is up."""
+
+    def submit(self, request: GenerationRequest) -> GenerationStream:
+        """Queue a request. Raises `tgi_core.scheduler.types.Overloaded`."""
+
+    async def healthy(self) -> bool:
+        """Whether a request would be answered now."""
+
+    def snapshot(self) -> Load:
+        """The present load; cheap."""

@@ -1,0 +1,44 @@
+"""The x-* headers of answers that generate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from tgi_core.client.types import ShardInfo
+from tgi_router.inference import Result
+
+
+class ComputeHeaders:
+    """Headers that tell what an answer cost."""
+
+    def __init__(self, info: ShardInfo) -> None:
+        device = f"1-{info.device_kind.lower().replace(' ', '-')}"
+        self._type = os.environ.get("COMPUTE_TYPE", device)
+
+    def stream(self, characters: int) -> dict[str, str]:
+        """For a stream: what is known before it starts. `characters` is the length of all prompts."""
+        return {"x-compute-type": self._type, "x-compute-characters": str(characters), "x-accel-buffering": "no"}
+
+    def complete(self, results: Sequence[Result]) -> dict[str, str]:
+        """For a whole answer: sums over its results."""
+        timings = [result.timings for result in results]
+        return {
+            "x-compute-type": self._type,
+            "x-compute-characters": str(sum(len(result.choice.prompt.text) for result in results)),
+            "x-total-time": _milliseconds(each.total for each in timings),
+            "x-validation-time": _milliseconds(each.validation for each in timings),
+            "x-queue-time": _milliseconds(each.queue for each in timings),
+            "x-inference-time": _milliseconds(each.inference for each in timings),
+            "x-time-per-token": _milliseconds(each.per_token for each in timings),
+            "x-prompt-tokens": str(sum(result.choice.valid.input_length for result in results)),
+            "x-generated-tokens": str(sum(result.text.generated_tokens for result in results)),
+        }
+
+    def complete_one(self, result: Result) -> dict[str, str]:
+        """For the answer to one prompt; it also tells the seconds as a decimal."""
+        return {**self.complete([result]), "x-compute-time": f"{result.timings.total:.9f}"}
+
+
+def _milliseconds(seconds: Iterable[float]) -> str:
+    return str(sum(int(each * 1000) for each in seconds))

@@ -1,0 +1,227 @@
+"""From prompts to generations: permits, validation, submission, and an exact account of how each call ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from random import getrandbits
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
+from tgi_core.config import Settings
+from tgi_core.scheduler.stream import GenerationStream
+from tgi_core.scheduler.types import Overloaded, SchedulerError
+from tgi_router.bodies import Parameters
+from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, RouterError, ShardFailed
+from tgi_router.generator import Generator
+from tgi_router.metrics import Metrics, Timings
+from tgi_router.permits import Permits
+from tgi_router.served_model import ServedModel
+from tgi_router.validation import Prompt, Validator, ValidRequest, effective_limits
+from tgi_router.workers import Workers
+
+
+@dataclass(slots=True)
+class Choice:
+    """One text under way. `counted` is false for the further samples of a best_of."""
+
+    index: int
+    prompt: Prompt
+    valid: ValidRequest
+    stream: GenerationStream
+    counted: bool = True
+    last_at: float | None = None
+    """When its last token came."""
+    finished: GeneratedText | None = None
+    timings: Timings | None = None
+    """Where its time went, once finished."""
+
+
+@dataclass(slots=True)
+class Result:
+    """A complete text with its tokens."""
+
+    choice: Choice
+    text: GeneratedText
+    timings: Timings
+    tokens: list[Token] = field(default_factory=list)
+    prompt: tuple[PromptToken, ...] = ()
+
+
+class Inference:
+    """What all routes that generate share."""
+
+    def __init__(self, settings: Settings, model: ServedModel, generator: Generator, metrics: Metrics, workers: Workers) -> None:
+        self.settings = settings
+        self.model = model
+        self.generator = generator
+        self.workers = workers
+        self.limits = effective_limits(settings, generator.limits)
+        self.metrics = metrics
+        self.permits = Permits(settings.max_concurrent_requests)
+        self.validator = Validator(settings, model.tokenizer, self.limits, generator.info.capabilities, workers)
+
+    def call(self, prompts: tuple[Prompt, ...], parameters: Parameters, *, streaming: bool, logprobs: bool | None = None) -> Call:
+        """Generations from prompts, to be entered with `async with`. For `logprobs` see `Validator.validate`."""
+        return Call(self, prompts, parameters, streaming, logprobs)
+
+
+class Call:
+    """Generations that are admitted together and end together.
+
+    Entering takes permits, validates and submits; raises RouterError. Leaving cancels what still runs, gives the permits back and
+    counts every generation once, however the body ended.
+    """
+
+    def __init__(
+        self, inference: Inference, prompts: tuple[Prompt, ...], parameters: Parameters, streaming: bool, logprobs: bool | None
+    ) -> None:
+        self._inference = inference
+        self._metrics = inference.metrics
+        self._prompts = prompts
+        self._parameters = parameters
+        self._streaming = streaming
+        self._logprobs = logprobs
+        self._permits = 0
+        self._started = monotonic()
+        self._queued = self._started
+        self._tasks: list[asyncio.Task[None]] = []
+        self.choices: list[Choice] = []
+
+    async def __aenter__(self) -> Self:
+        self._metrics.asked(len(self._prompts))
+        try:
+            await self._admit()
+        except BaseException as error:
+            self._end(error)
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end(error)
+
+    async def _admit(self) -> None:
+        inference, parameters = self._inference, self._parameters
+        inference.validator.check_best_of(parameters, self._streaming)
+        samples = max(parameters.best_of or 1, 1)
+        inference.permits.take(samples * len(self._prompts))
+        self._permits = samples * len(self._prompts)
+        valid = [await inference.validator.validate(prompt, parameters, self._logprobs) for prompt in self._prompts]
+        self._queued = monotonic()
+        for prompt, request in zip(self._prompts, valid, strict=True):
+            self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens)
+            for sample in range(samples):
+                self._submit(prompt, request if sample == 0 else _another_sample(request), sample == 0)
+
+    def _submit(self, prompt: Prompt, valid: ValidRequest, counted: bool) -> None:
+        try:
+            stream = self._inference.generator.submit(valid.request)
+        except SchedulerError as error:
+            raise _told(error) from error
+        self.choices.append(Choice(len(self.choices), prompt, valid, stream, counted))
+
+    def _end(self, error: BaseException | None) -> None:
+        """The one place where a call is accounted for: it is complete when all its texts are, whatever came after."""
+        for task in self._tasks:
+            task.cancel()
+        for choice in self.choices:
+            choice.stream.cancel()
+        self._inference.permits.give_back(self._permits)
+        self._permits = 0
+        if not self.choices or any(choice.finished is None for choice in self.choices):
+            self._metrics.failed(error, len(self._prompts))
+            return
+        for choice in self.choices:
+            if choice.counted and choice.finished is not None and choice.timings is not None:
+                self._metrics.succeeded(choice.timings, choice.finished.generated_tokens)
+
+    async def generations(self) -> AsyncIterator[tuple[Choice, Generation]]:
+        """Everything that is generated, in the order in which it comes. Raises RouterError."""
+        if len(self.choices) == 1:
+            choice = self.choices[0]
+            async for generation in self._follow(choice):
+                yield choice, generation
+            return
+        arrived: asyncio.Queue[tuple[Choice, Generation | None]] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(self._forward(choice, arrived)) for choice in self.choices]
+        running = len(self._tasks)
+        while running:
+            choice, item = await arrived.get()
+            if item is not None:
+                yield choice, item
+            else:
+                running -= 1
+                await self._tasks[choice.index]
+
+    async def _forward(self, choice: Choice, arrived: asyncio.Queue[tuple[Choice, Generation | None]]) -> None:
+        try:
+            async for generation in self._follow(choice):
+                arrived.put_nowait((choice, generation))
+        finally:
+            arrived.put_nowait((choice, None))
+
+    async def _follow(self, choice: Choice) -> AsyncIterator[Generation]:
+        try:
+            async for generation in choice.stream:
+                if generation.fault is not None:
+                    raise ShardFailed(generation.fault.message)
+                self._note(choice, generation)
+                yield generation
+        except SchedulerError as error:
+            raise _told(error) from error
+        if choice.finished is None:
+            raise IncompleteStream if self._streaming else Incomplete
+
+    def _note(self, choice: Choice, generation: Generation) -> None:
+        """Measure at the moment of arrival."""
+        now = monotonic()
+        if generation.tokens and choice.counted:
+            if choice.last_at is None:
+                self._metrics.first_token(now - self._started)
+            else:
+                self._metrics.next_token(now - choice.last_at)
+            choice.last_at = now
+        if generation.finished is not None:
+            choice.finished = generation.finished
+            choice.timings = self._timings(choice, generation.finished, now)
+
+    def _timings(self, choice: Choice, text: GeneratedText, now: float) -> Timings:
+        """Durations of the stream are differences of its own clock, which need not be ours."""
+        stream = choice.stream
+        total, validation = now - self._started, self._queued - self._started
+        queue = 0.0 if stream.started_at is None else max(stream.started_at - stream.queued_at, 0.0)
+        inference = max(total - validation - queue, 0.0)
+        return Timings(total, validation, queue, inference, inference / max(text.generated_tokens, 1))
+
+    async def results(self) -> list[Result]:
+        """All texts in full, in the order of the prompts. Raises RouterError."""
+        tokens: list[list[Token]] = [[] for _ in self.choices]
+        prompts: list[tuple[PromptToken, ...]] = [() for _ in self.choices]
+        done: list[Result] = []
+        async for choice, generation in self.generations():
+            tokens[choice.index].extend(generation.tokens)
+            prompts[choice.index] += generation.prompt
+            if generation.finished is not None and choice.timings is not None:
+                index = choice.index
+                done.append(Result(choice, generation.finished, choice.timings, tokens[index], prompts[index]))
+        return sorted(done, key=lambda result: result.choice.index)
+
+
+def tokens_of(generation: Generation) -> Iterator[tuple[Token, GeneratedText | None]]:
+    """What a step made, token by token; the last token of a text comes with its ending."""
+    last = len(generation.tokens) - 1
+    for place, token in enumerate(generation.tokens):
+        yield token, generation.finished if place == last else None
+
+
+def _another_sample(valid: ValidRequest) -> ValidRequest:
+    """The same request with another seed."""
+    sampling = replace(valid.request.sampling, seed=getrandbits(64))
+    return replace(valid, request=replace(valid.request, sampling=sampling))
+
+
+def _told(error: SchedulerError) -> RouterError:
+    return ModelOverloaded() if isinstance(error, Overloaded) else ShardFailed(str(error))

@@ -1,0 +1,42 @@
+"""JSON as TGI prints it: compact, UTF-8 left as it is, 32-bit floats in shortest round-trip form, NaN and infinities null."""
+
+from __future__ import annotations
+
+import json
+from json.encoder import encode_basestring
+from math import isfinite
+from struct import Struct
+
+_SINGLE = Struct("f")
+
+quote = encode_basestring
+"""A JSON string literal. It escapes CR and LF, so that no text can break a line of an event stream."""
+
+
+def dumps(value: object) -> str:
+    """Compact JSON. Floats must have gone through `shortest`."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def single(value: float) -> float:
+    """The nearest 32-bit float. Raises OverflowError beyond their range."""
+    nearest: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
+    return nearest
+
+
+def shortest(value: float | None) -> float | None:
+    """A double that prints as the shortest text of a 32-bit float; None for what JSON cannot hold."""
+    if value is None or not isfinite(value):
+        return None
+    nearest = single(value)
+    for digits in (6, 7, 8):  # %g drops trailing zeros, so that 6 covers all shorter texts; 9 digits always suffice
+        candidate = float(f"{nearest:.{digits}g}")
+        if single(candidate) == nearest:
+            return candidate
+    return float(f"{nearest:.9g}")
+
+
+def number(value: float | None) -> str:
+    """The JSON text of a 32-bit float."""
+    short = shortest(value)
+    return "null" if short is None else repr(short)

@@ -1,0 +1,149 @@
+"""TGI's own routes: POST /, /generate and /generate_stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tgi_core.client.types import Candidate, GeneratedText, PromptToken, Token
+from tgi_router.bodies import CompatGenerateBody, GenerateBody
+from tgi_router.disconnect import answer_unless_left
+from tgi_router.errors import IncompleteStream, RouterError, StreamRuleBroken, error_json
+from tgi_router.extract import read_body
+from tgi_router.headers import ComputeHeaders
+from tgi_router.inference import Call, Choice, Inference, Result, tokens_of
+from tgi_router.json_text import number, quote
+from tgi_router.sse import EventStream, event
+from tgi_router.validation import Prompt
+
+
+class NativeRoutes:
+    """Handlers of the native requests."""
+
+    def __init__(self, inference: Inference, headers: ComputeHeaders) -> None:
+        self._inference = inference
+        self._headers = headers
+        self._limit = inference.settings.payload_limit
+
+    def routes(self) -> list[Route]:
+        """The routes, for the app."""
+        return [
+            Route("/", self.compat_generate, methods=["POST"]),
+            Route("/generate", self.generate, methods=["POST"]),
+            Route("/generate_stream", self.generate_stream, methods=["POST"]),
+        ]
+
+    async def compat_generate(self, request: Request) -> Response:
+        """POST /: either of the others; the answer is a list of one, with the prompt in its text unless told otherwise."""
+        body = await read_body(request, CompatGenerateBody, self._limit)
+        full = body.parameters.return_full_text
+        body = body.model_copy(
+            update={"parameters": body.parameters.model_copy(update={"return_full_text": True if full is None else full})}
+        )
+        if body.stream:
+            return self._stream(body)
+        return await answer_unless_left(request, self._complete(body, "[{}]"))
+
+    async def generate(self, request: Request) -> Response:
+        """POST /generate: one JSON object."""
+        body = await read_body(request, GenerateBody, self._limit)
+        return await answer_unless_left(request, self._complete(body, "{}"))
+
+    async def generate_stream(self, request: Request) -> Response:
+        """POST /generate_stream: one event per token."""
+        return self._stream(await read_body(request, GenerateBody, self._limit))
+
+    async def _complete(self, body: GenerateBody, frame: str) -> Response:
+        async with self._call(body, streaming=False) as call:
+            best, others = _best(await call.results())
+        answer = frame.replace("{}", _answer_json(best, others, body))
+        return Response(answer, media_type="application/json", headers=self._headers.complete_one(best))
+
+    def _stream(self, body: GenerateBody) -> EventStream:
+        return EventStream(self._events(body), self._headers.stream(len(body.inputs)))
+
+    async def _events(self, body: GenerateBody) -> AsyncGenerator[bytes, None]:
+        try:
+            async with self._call(body, streaming=True) as call:
+                index = 0
+                async for choice, generation in call.generations():
+                    for token, ending in tokens_of(generation):
+                        index += 1
+                        yield event(_event_json(index, token, ending, choice, body))
+        except RouterError as error:
+            yield event(error_json(error))
+            if isinstance(error, StreamRuleBroken):  # TGI's stream goes on to notice that it has no end
+                yield event(error_json(IncompleteStream()))
+
+    def _call(self, body: GenerateBody, streaming: bool) -> Call:
+        return self._inference.call((Prompt(body.inputs),), body.parameters, streaming=streaming)
+
+
+def _best(results: Sequence[Result]) -> tuple[Result, list[Result]]:
+    """The result with the highest mean logprob, the first of equals, and the others."""
+    best = max(results, key=_mean_logprob)
+    return best, [result for result in results if result is not best]
+
+
+def _mean_logprob(result: Result) -> float:
+    return sum(token.logprob for token in result.tokens) / max(len(result.tokens), 1)
+
+
+def _answer_json(best: Result, others: Sequence[Result], body: GenerateBody) -> str:
+    text = quote(_full_text(best.text, body))
+    if not (body.parameters.details or body.parameters.decoder_input_details):
+        return f'{{"generated_text":{text}}}'
+    samples = [f'{{"generated_text":{quote(_full_text(each.text, body))},{_sequence_json(each, "")}}}' for each in others]
+    best_of = f',"best_of_sequences":[{",".join(samples)}]' if samples else ""
+    return f'{{"generated_text":{text},"details":{{{_sequence_json(best, best_of)}}}}}'
+
+
+def _sequence_json(result: Result, best_of: str) -> str:
+    """The fields that the best sequence and the others share, in TGI's order."""
+    prefill = ",".join(_prompt_token_json(token) for token in result.prompt)
+    tokens = ",".join(_token_json(token) for token in result.tokens)
+    tops = ",".join(_top_json(token) for token in result.tokens)
+    top_tokens = f',"top_tokens":[{tops}]' if any(token.top for token in result.tokens) else ""
+    return (
+        f'"finish_reason":"{result.text.finish_reason.value}","generated_tokens":{result.text.generated_tokens},'
+        f'"seed":{_or_null(result.choice.valid.seed)},"prefill":[{prefill}],"tokens":[{tokens}]{best_of}{top_tokens}'
+    )
+
+
+def _event_json(index: int, token: Token, ending: GeneratedText | None, choice: Choice, body: GenerateBody) -> str:
+    """One event of a stream; `ending` comes with the last token."""
+    top = f',"top_tokens":{_top_json(token)}' if token.top else ""
+    text = "null" if ending is None else quote(_full_text(ending, body))
+    details = "null" if ending is None or not body.parameters.details else _stream_details_json(ending, choice)
+    return f'{{"index":{index},"token":{_token_json(token)}{top},"generated_text":{text},"details":{details}}}'
+
+
+def _stream_details_json(ending: GeneratedText, choice: Choice) -> str:
+    return (
+        f'{{"finish_reason":"{ending.finish_reason.value}","generated_tokens":{ending.generated_tokens},'
+        f'"seed":{_or_null(choice.valid.seed)},"input_length":{choice.valid.input_length}}}'
+    )
+
+
+def _token_json(token: Token | Candidate) -> str:
+    special = "true" if token.special else "false"
+    return f'{{"id":{token.id},"text":{quote(token.text)},"logprob":{number(token.logprob)},"special":{special}}}'
+
+
+def _top_json(token: Token) -> str:
+    return f"[{','.join(_token_json(candidate) for candidate in token.top)}]"
+
+
+def _prompt_token_json(token: PromptToken) -> str:
+    return f'{{"id":{token.id},"text":{quote(token.text)},"logprob":{number(token.logprob)}}}'
+
+
+def _full_text(text: GeneratedText, body: GenerateBody) -> str:
+    return body.inputs + text.text if body.parameters.return_full_text else text.text
+
+
+def _or_null(value: int | None) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,100 @@
+"""The routes that generate nothing: health, info, models, metrics, tokenize."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tgi_core import __version__
+from tgi_core.tokenizer import Encoded
+from tgi_router.bodies import GenerateBody
+from tgi_router.errors import Unhealthy
+from tgi_router.exposition import CONTENT_TYPE
+from tgi_router.extract import read_body
+from tgi_router.inference import Inference
+from tgi_router.json_text import dumps
+
+
+class SmallRoutes:
+    """Handlers that ask the server about itself."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self._info = dumps(_info(inference))
+        self._models = dumps(_models(inference.model.name))
+
+    def routes(self) -> list[Route]:
+        """The routes, for the app."""
+        return [
+            Route("/", self.health, methods=["GET"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/ping", self.health, methods=["GET"]),
+            Route("/info", self.info, methods=["GET"]),
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+        ]
+
+    async def health(self, request: Request) -> Response:
+        """200 with an empty body while requests would be answered."""
+        if not await self._inference.generator.healthy():
+            raise Unhealthy
+        return Response()
+
+    async def info(self, request: Request) -> Response:
+        """The model and the limits."""
+        return Response(self._info, media_type="application/json")
+
+    async def models(self, request: Request) -> Response:
+        """OpenAI's list of models: the one that is served."""
+        return Response(self._models, media_type="application/json")
+
+    async def metrics(self, request: Request) -> Response:
+        """The scrape for Prometheus."""
+        return Response(self._inference.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+    async def tokenize(self, request: Request) -> Response:
+        """The tokens of an input, with the bytes that each covers."""
+        body = await read_body(request, GenerateBody, self._inference.settings.payload_limit)
+        text = body.inputs
+        answer = await self._inference.workers.run(len(text), self._tokens_json, text)
+        return Response(answer, media_type="application/json")
+
+    def _tokens_json(self, text: str) -> str:
+        return dumps(_tokens(text, self._inference.model.tokenizer.encode(text)))
+
+
+def _tokens(text: str, encoded: Encoded) -> list[dict[str, object]]:
+    """TGI counts offsets in bytes; the tokenizer counts characters."""
+    at = list(accumulate((len(character.encode()) for character in text), initial=0))
+    return [
+        {"id": id, "text": text[start:stop], "start": at[start], "stop": at[stop]}
+        for id, (start, stop) in zip(encoded.ids, encoded.offsets, strict=True)
+    ]
+
+
+def _info(inference: Inference) -> dict[str, object]:
+    settings, model, limits = inference.settings, inference.model, inference.limits
+    return {
+        "model_id": model.name,
+        "model_sha": model.revision,
+        "model_pipeline_tag": None,
+        "max_concurrent_requests": settings.max_concurrent_requests,
+        "max_best_of": settings.max_best_of,
+        "max_stop_sequences": settings.max_stop_sequences,
+        "max_input_tokens": limits.max_input_tokens,
+        "max_total_tokens": limits.max_total_tokens,
+        "validation_workers": settings.validation_workers,
+        "max_client_batch_size": settings.max_client_batch_size,
+        "router": "text-generation-router",  # clients look for this name
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def _models(name: str) -> dict[str, object]:
+    return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": name}]}

@@ -1,0 +1,193 @@
+"""The rules that a request must keep, in TGI's order and words, and the `GenerationRequest` made from one that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import getrandbits
+
+from tgi_core.backend import Capabilities, Feature, Sampling, SamplingField, Want
+from tgi_core.client.types import Stopping
+from tgi_core.config import Settings
+from tgi_core.scheduler.types import GenerationRequest, Limits
+from tgi_core.tokenizer import Tokenizer
+from tgi_router.bodies import Parameters
+from tgi_router.errors import StreamRuleBroken, ValidationFailed
+from tgi_router.workers import Workers
+
+RUN = 1024
+"""TGI runs at most this many new tokens at a time and accepts what fits one run."""
+
+Rule = tuple[bool, str]
+"""Whether it is broken, and what to tell the client then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A text to go on from. A template has put its own special tokens in."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ValidRequest:
+    """A request that may be submitted."""
+
+    request: GenerationRequest
+    input_length: int
+
+    @property
+    def seed(self) -> int | None:
+        """The seed to report: none when nothing is drawn."""
+        return self.request.sampling.seed if self.request.sampling.do_sample else None
+
+
+class Validator:
+    """Checks requests against the settings, the limits and what the backend declared."""
+
+    def __init__(
+        self, settings: Settings, tokenizer: Tokenizer, limits: Limits, capabilities: Capabilities, workers: Workers
+    ) -> None:
+        self._settings = settings
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._capabilities = capabilities
+        self._workers = workers
+
+    def check_best_of(self, parameters: Parameters, streaming: bool) -> None:
+        """The rules that come before a permit is taken. Raises ValidationFailed."""
+        best_of, largest = parameters.best_of, self._settings.max_best_of
+        if streaming:
+            if best_of not in (None, 1):
+                raise StreamRuleBroken("`best_of` != 1 is not supported when streaming tokens")
+            if parameters.decoder_input_details:
+                raise StreamRuleBroken("`decoder_input_details` == true is not supported when streaming tokens")
+        elif best_of is not None and best_of > 1:
+            if largest == 1:
+                raise ValidationFailed("`best_of` != 1 is not allowed for this endpoint")
+            if best_of > largest:
+                raise ValidationFailed(f"`best_of` must be > 0 and <= {largest}. Given: {best_of}")
+
+    async def validate(self, prompt: Prompt, parameters: Parameters, logprobs: bool | None) -> ValidRequest:
+        """Everything else. `logprobs`: the client asked for them, or (False) they are not shown, or (None) they are shown where
+        there are any. Raises ValidationFailed."""
+        _check(self._parameter_rules(parameters))
+        _check(self._declared_rules(parameters, bool(logprobs)))
+        _check(self._input_rules(prompt, parameters))
+        encoded = await self._workers.run(
+            len(prompt.text), self._tokenizer.encode, prompt.text, add_special_tokens=prompt.add_special_tokens
+        )
+        ids = encoded.ids if parameters.truncate is None else encoded.ids[-parameters.truncate :]
+        _check(self._length_rules(len(ids), parameters))
+        room = self._limits.max_total_tokens - len(ids)
+        request = GenerationRequest(
+            input_ids=ids,
+            sampling=_sampling(parameters),
+            stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop)),
+            want=self._want(parameters, logprobs),
+        )
+        return ValidRequest(request, len(ids))
+
+    def _parameter_rules(self, given: Parameters) -> Iterator[Rule]:
+        stops, top_n = self._settings.max_stop_sequences, self._settings.max_top_n_tokens
+        several = (given.best_of or 1) > 1
+        drawn = (given.temperature, given.top_k, given.top_p, given.typical_p) != (None,) * 4
+        yield several and not (given.do_sample or drawn), "you must use sampling when `best_of` is > 1"
+        yield _at_most(given.temperature, 0), "`temperature` must be strictly positive"
+        yield _at_most(given.repetition_penalty, 0), "`repetition_penalty` must be strictly positive"
+        yield not -2 <= (given.frequency_penalty or 0) <= 2, "`frequency_penalty` must be >= -2.0 and <= 2.0"
+        yield _outside(given.top_p), "`top_p` must be > 0.0 and < 1.0"
+        yield _outside(given.typical_p), "`typical_p` must be > 0.0 and < 1.0"
+        yield _at_most(given.top_k, 0), "`top_k` must be strictly positive"
+        yield given.max_new_tokens == 0, "`max_new_tokens` must be strictly positive"
+        yield len(given.stop) > stops, f"`stop` supports up to {stops} stop sequences. Given: {len(given.stop)}"
+        yield several and given.seed is not None, "`seed` must not be set when `best_of` > 1"
+        asked = given.top_n_tokens or 0
+        yield asked > top_n, f"`top_n_tokens` must be >= 0 and <= {top_n}. Given: {asked}"
+
+    def _declared_rules(self, given: Parameters, logprobs: bool) -> Iterator[Rule]:
+        """What the client named is refused where the backend did not declare it, never ignored."""
+        sampling, features = self._capabilities.sampling, self._capabilities.features
+        named = {
+            SamplingField.REPETITION_PENALTY: given.repetition_penalty not in (None, 1.0),
+            SamplingField.FREQUENCY_PENALTY: bool(given.frequency_penalty),
+            SamplingField.TYPICAL_P: given.typical_p is not None,
+            SamplingField.SEED: given.seed is not None,
+        }
+        for field, asked in named.items():
+            yield asked and field not in sampling, f"`{field.value}` is not supported by this backend"
+        yield bool(given.top_n_tokens) and Feature.TOP_N not in features, "`top_n_tokens` != 0 is not allowed for this endpoint"
+        yield (
+            self._prompt_logprobs(given) and Feature.PROMPT_LOGPROBS not in features,
+            "`decoder_input_details` is not supported by this backend",
+        )
+        unranked = Feature.LOGPROBS not in features
+        yield logprobs and unranked, "`logprobs` is not supported by this backend"
+        yield (given.best_of or 1) > 1 and unranked, "`best_of` > 1 is not supported by this backend"
+        yield given.watermark, "`watermark` is not supported"
+
+    def _input_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
+        largest = self._limits.max_input_tokens
+        yield not prompt.text, "`inputs` cannot be empty"
+        yield (
+            given.truncate is not None and not 0 < given.truncate <= largest,
+            f"`truncate` must be strictly positive and less than {largest}. Given: {given.truncate}",
+        )
+
+    def _length_rules(self, length: int, given: Parameters) -> Iterator[Rule]:
+        total, largest = self._limits.max_total_tokens, self._limits.max_input_tokens
+        new = max(total - length, 0) if given.max_new_tokens is None else min(given.max_new_tokens, RUN)
+        sums = f"Given: {length} `inputs` tokens and {new} `max_new_tokens`"
+        checked = min(new, RUN)
+        yield length + checked > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
+        yield length > largest, f"`inputs` must have less than {largest} tokens. Given: {length}"
+        yield length == 0, "`inputs` cannot be empty"  # a tokenizer may make nothing of a text
+        yield given.grammar is not None, "grammar is not supported"
+
+    def _prompt_logprobs(self, given: Parameters) -> bool:
+        """TGI shows no prompt details, and says nothing, unless the operator has switched them on."""
+        return given.decoder_input_details and self._settings.enable_prefill_logprobs
+
+    def _want(self, given: Parameters, logprobs: bool | None) -> Want:
+        return Want(
+            logprobs=logprobs is not False and Feature.LOGPROBS in self._capabilities.features,
+            top_n=given.top_n_tokens or 0,
+            prompt_logprobs=self._prompt_logprobs(given),
+        )
+
+
+def effective_limits(settings: Settings, promised: Limits) -> Limits:
+    """What the backend promised, within what the operator set."""
+    total = min(promised.max_total_tokens, settings.max_total_tokens or promised.max_total_tokens)
+    longest = min(promised.max_input_tokens, settings.max_input_tokens or promised.max_input_tokens, total - 1)
+    return Limits(max_input_tokens=longest, max_total_tokens=total)
+
+
+def _check(rules: Iterator[Rule]) -> None:
+    for broken, text in rules:
+        if broken:
+            raise ValidationFailed(text)
+
+
+def _at_most(value: float | None, bound: float) -> bool:
+    return value is not None and value <= bound
+
+
+def _outside(share: float | None) -> bool:
+    return share is not None and not 0 < share < 1
+
+
+def _sampling(given: Parameters) -> Sampling:
+    """A temperature of 1 alone does not switch sampling on: the shard sees no difference from its default."""
+    warped = given.temperature not in (None, 1.0) or (given.top_k, given.top_p, given.typical_p) != (None, None, None)
+    return Sampling(
+        do_sample=given.do_sample or warped,
+        temperature=given.temperature or 1.0,
+        top_k=given.top_k or 0,
+        top_p=given.top_p or 1.0,
+        typical_p=given.typical_p or 1.0,
+        repetition_penalty=given.repetition_penalty or 1.0,
+        frequency_penalty=given.frequency_penalty or 0.0,
+        seed=getrandbits(64) if given.seed is None else given.seed,
+    )

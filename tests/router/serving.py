@@ -1,0 +1,100 @@
+"""A real server on a loopback socket, in a thread with an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from tgi_router import Generator
+
+Opening = Callable[[], AbstractAsyncContextManager[Generator]]
+
+
+class HttpServer(uvicorn.Server):
+    """Tells when it listens, and ends at once when told to."""
+
+    def __init__(self, config: uvicorn.Config, listening: threading.Event) -> None:
+        super().__init__(config)
+        self._listening = listening
+        self._ending = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def main_loop(self) -> None:
+        self._listening.set()
+        await self._ending.wait()
+
+    def end(self) -> None:
+        """Called from the thread of the test."""
+        self._loop.call_soon_threadsafe(self._ending.set)
+
+
+class Served:
+    """A running server. `client` talks to it."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.client = httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=10)
+
+    def connect(self) -> socket.socket:
+        """A bare connection."""
+        return socket.create_connection(self.address, timeout=10)
+
+    def send(self, path: str, body: str) -> socket.socket:
+        """A bare connection on which a JSON request has been sent."""
+        data = body.encode()
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+        connection = self.connect()
+        connection.sendall(head.encode() + data)
+        return connection
+
+
+@contextmanager
+def serving(create: Callable[[Generator], Any], opening: Opening) -> Iterator[Served]:
+    """Serve the app that `create` makes of the generator that `opening` yields."""
+    # asyncio switches Nagle's delay off only for sockets that name their protocol
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listening = threading.Event()
+    servers: list[HttpServer] = []
+
+    async def main() -> None:
+        async with opening() as generator:
+            config = uvicorn.Config(create(generator), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+            servers.append(HttpServer(config, listening))
+            await servers[0].serve(sockets=[listener])
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    try:
+        assert listening.wait(10)
+        served = Served(listener.getsockname())
+        with served.client:
+            yield served
+    finally:
+        servers[0].end()  # it takes its time to end, which no test needs to wait for
+
+
+def already(generator: Generator) -> Opening:
+    """An opening for a generator that needs none."""
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Generator]:
+        yield generator
+
+    return opening
+
+
+def read_until(connection: socket.socket, ending: bytes) -> bytes:
+    """Everything up to and including `ending`."""
+    data = b""
+    while ending not in data:
+        piece = connection.recv(65536)
+        assert piece, f"closed after {data!r}"
+        data += piece
+    return data

@@ -1,0 +1,171 @@
+"""Bodies that cannot be read, routes that do not exist, and browsers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.router.conftest import Serve
+from tests.router.scripted import says
+from tests.router.serving import Served, read_until
+
+JSON = {"content-type": "application/json"}
+UNTYPED = "Expected request with `Content-Type: application/json`"
+SYNTAX = "Failed to parse the request body as JSON"
+TYPES = "Failed to deserialize the JSON body into the target type: "
+POSTS = ("/", "/generate", "/generate_stream", "/tokenize", "/v1/chat/completions", "/v1/completions")
+
+
+def post(served: Served, content: bytes, content_type: str = "application/json", path: str = "/generate") -> Any:
+    """A raw body."""
+    return served.client.post(path, content=content, headers={"content-type": content_type})
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_every_route_reads_bodies_alike(hello: Served, path: str) -> None:
+    """415, 400 and 422 are plain text with TGI's words on every route."""
+    for content, content_type, status, text in [
+        (b"{}", "text/plain", 415, UNTYPED),
+        (b"{", "application/json", 400, SYNTAX),
+        (b"{}", "application/json", 422, TYPES + "missing field `"),
+        (b"[]", "application/json", 422, TYPES + "invalid type, expected an object"),
+    ]:
+        answer = post(hello, content, content_type, path)
+        assert answer.status_code == status
+        assert answer.text.startswith(text)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/vnd.api+json"])
+def test_content_types(hello: Served, content_type: str) -> None:
+    """Parameters, case and the suffix +json do not matter."""
+    assert post(hello, b'{"inputs":"Hi"}', content_type).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b'{"inputs":"Hi"} x', b'{"inputs":"Hi","x":NaN}', b'{"inputs":"Hi","x":-Infinity}', b'{"inputs":"\xff"}',
+        b'{"inputs":"\\ud800"}', b"\xef\xbb\xbf{}", b"[" * 100_000, b'{"a":' * 100_000,
+        b'{"inputs":"Hi","x":1' + b"0" * 5000 + b"}",
+    ],
+    ids=["empty", "trailing", "nan", "infinity", "utf8", "surrogate", "bom", "depth", "object depth", "digits"],
+)  # fmt: skip
+def test_not_json(hello: Served, content: bytes) -> None:
+    """What is not JSON is 400, never 500."""
+    answer = post(hello, content)
+    assert answer.status_code == 400
+    assert answer.text.startswith(SYNTAX)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        '"temperature":"0.5"', '"temperature":true', '"temperature":1e39', '"temperature":1e999', '"max_new_tokens":-1',
+        '"max_new_tokens":4294967296', '"max_new_tokens":1.0', '"max_new_tokens":true', '"max_new_tokens":"5"', '"seed":-1',
+        '"seed":18446744073709551616', '"top_k":2147483648', '"stop":"x"', '"stop":null', '"stop":[1]', '"do_sample":null',
+        '"do_sample":1', '"details":null', '"watermark":null', '"decoder_input_details":null', '"grammar":"x"', '"adapter_id":5',
+    ],
+)  # fmt: skip
+def test_wrong_types(hello: Served, parameters: str) -> None:
+    """Types are as strict as serde's; the text names the field."""
+    answer = post(hello, f'{{"inputs":"Hi","parameters":{{{parameters}}}}}'.encode())
+    name = parameters.split('"')[1]
+    assert answer.status_code == 422
+    assert answer.text.startswith(f"{TYPES}parameters.{name}")
+
+
+def test_many_faults_are_one_fault(hello: Served) -> None:
+    """A list of a million wrong items is judged by its first."""
+    answer = post(hello, b'{"inputs":"Hi","parameters":{"stop":[' + b"1," * 900_000 + b"1]}}")
+    assert (answer.status_code, answer.text) == (422, f"{TYPES}parameters.stop.0: Input should be a valid string")
+
+
+def test_null_and_unknown_fields(hello: Served) -> None:
+    """Optional fields accept null, unknown ones are ignored; `parameters` and `stream` are not optional."""
+    names = ("best_of", "temperature", "repetition_penalty", "frequency_penalty", "top_k", "top_p", "typical_p", "max_new_tokens",
+             "return_full_text", "truncate", "seed", "top_n_tokens", "grammar", "adapter_id", "no_such_field")  # fmt: skip
+    body = {"inputs": "Hi", "parameters": dict.fromkeys(names), "no_such_field": {}}
+    assert hello.client.post("/generate", json=body).status_code == 200
+    assert hello.client.post("/generate", json={"inputs": "Hi", "parameters": None}).status_code == 422
+    assert hello.client.post("/", json={"inputs": "Hi", "stream": None}).status_code == 422
+
+
+def test_messages_are_checked(hello: Served) -> None:
+    """A message has a content of known parts, or tool calls."""
+    for message in (
+        {"role": "user"},
+        {"role": "user", "content": None},
+        {"content": "Hi"},
+        {"role": "user", "content": [{"type": "x"}]},
+    ):
+        assert hello.client.post("/v1/chat/completions", json={"messages": [message]}).status_code == 422
+
+
+def test_body_limit(serve: Serve) -> None:
+    """A body over the limit is 413, declared or chunked, before it is parsed."""
+    served, _ = serve(payload_limit=100)
+    text = "Failed to buffer the request body"
+    declared = post(served, b'{"inputs":"' + b"x" * 200)
+    assert (declared.status_code, declared.text[: len(text)]) == (413, text)
+    chunked = served.client.post("/generate", content=iter([b"x" * 60, b"x" * 60]), headers=JSON)
+    assert (chunked.status_code, chunked.text[: len(text)]) == (413, text)
+    assert post(served, b'{"inputs":"Hi"}').status_code == 200
+
+
+def test_client_leaves_inside_its_body(hello: Served) -> None:
+    """A body that never comes to its end harms nobody."""
+    with hello.connect() as connection:
+        connection.sendall(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{")
+    assert post(hello, b'{"inputs":"Hi"}').status_code == 200
+
+
+def test_unknown_paths_and_methods(hello: Served) -> None:
+    """404 and 405 have no body; no path is redirected."""
+    assert [(answer.status_code, answer.content) for answer in (hello.client.get("/nope"), hello.client.post("/generate/"))] == [
+        (404, b"")
+    ] * 2
+    for method, path in (("GET", "/generate"), ("PUT", "/"), ("POST", "/info"), ("DELETE", "/v1/models")):
+        answer = hello.client.request(method, path)
+        assert (answer.status_code, answer.content) == (405, b"")
+
+
+def test_cors(hello: Served) -> None:
+    """Browsers of any origin may GET and POST JSON, but are not granted an Authorization header."""
+    asks = {"origin": "http://a.example", "access-control-request-method": "POST"}
+    plain = hello.client.options("/generate", headers={**asks, "access-control-request-headers": "content-type"})
+    assert plain.status_code == 200
+    assert plain.headers["access-control-allow-origin"] == "*"
+    assert plain.headers["access-control-allow-methods"] == "GET, POST"
+    refused = hello.client.options("/generate", headers={**asks, "access-control-request-headers": "authorization"})
+    assert "authorization" not in refused.headers["access-control-allow-headers"].lower()
+    answer = hello.client.get("/info", headers={"origin": "http://a.example"})
+    assert answer.headers["access-control-allow-origin"] == "*"
+
+
+def test_cors_origins(serve: Serve) -> None:
+    """--cors-allow-origin grants only the origins it lists."""
+    served, _ = serve(cors_allow_origin=("http://a.example",))
+    granted = {
+        origin: served.client.get("/info", headers={"origin": origin}).headers
+        for origin in ("http://a.example", "http://b.example")
+    }
+    assert granted["http://a.example"]["access-control-allow-origin"] == "http://a.example"
+    assert "access-control-allow-origin" not in granted["http://b.example"]
+
+
+def test_text_cannot_break_an_event(serve: Serve) -> None:
+    """Line breaks in generated text stay inside their event."""
+    served, _ = serve(lambda request: says("a\r\n\ndata: x\r\r\n"))
+    lines = served.client.post("/generate_stream", json={"inputs": "Hi"}).content.split(b"\n")
+    assert all(line.startswith(b"data: {") or line == b"" for line in lines)
+    assert len(lines) == 5
+
+
+def test_pipelined_requests(hello: Served) -> None:
+    """Two requests on one connection are answered in turn."""
+    with hello.send("/generate", '{"inputs":"Hi"}') as connection:
+        assert b"Hello world" in read_until(connection, b'world"}')
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"200 OK" in read_until(connection, b"\r\n\r\n")

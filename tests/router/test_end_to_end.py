@@ -1,0 +1,177 @@
+"""The router on the real scheduler and model server, with the reference backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tgi_router import Generator, ServedModel, create_app
+
+from tests.router.serving import Served, read_until, serving
+from tgi_core.backend import WarmupPlan
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.session import Session
+from tgi_core.client.local import LocalShard
+from tgi_core.client.types import ShardInfo
+from tgi_core.config import Settings
+from tgi_core.scheduler import SchedulerLoop
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+
+
+class Device:
+    """The parts behind the router, and which requests each step computed."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.steps: list[int] = []
+        self._tokenizer = tokenizer
+        self.loop: SchedulerLoop | None = None
+
+    def on_step(self, work: Any) -> None:
+        """Note how many rows ran."""
+        self.steps.append(len(work))
+
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[Generator]:
+        """A scheduler loop on a shard in this process."""
+        session = Session(ReferenceSession(self._tokenizer.vocab_size, 2048, on_step=self.on_step), "reference")
+        info = ShardInfo("demo", "reference", "none", "float32", (1, 0), session.capabilities())
+        shard = LocalShard(ModelServer(session, self._tokenizer, info))
+        capacity = await shard.warmup(WarmupPlan(max_row_tokens=2048), lambda what, done, total, unit: None)
+        self.loop = SchedulerLoop(shard, info, capacity)
+        running = asyncio.create_task(self.loop.run())
+        try:
+            yield self.loop
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await shard.close()
+
+
+@pytest.fixture(scope="module")
+def device(model: ServedModel) -> Device:
+    """One device for all tests here; each leaves it idle."""
+    return Device(model.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def served(model: ServedModel, device: Device) -> Iterator[Served]:
+    """The whole house on a socket."""
+    settings = Settings(enable_prefill_logprobs=True, max_concurrent_requests=32)
+    with serving(lambda generator: create_app(settings, model, generator), device.opening) as running:
+        yield running
+
+
+def generate(served: Served, inputs: str = "The quick brown fox", **parameters: Any) -> Any:
+    """A native answer."""
+    answer = served.client.post("/generate", json={"inputs": inputs, "parameters": {"max_new_tokens": 12, **parameters}})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_greedy_is_repeatable_and_streams_alike(served: Served) -> None:
+    """Greedy answers repeat; the stream's tokens add up to the whole answer, token by token the same."""
+    whole = generate(served, details=True)
+    assert generate(served, details=True) == whole
+    parameters = {"max_new_tokens": 12, "details": True}
+    text = served.client.post("/generate_stream", json={"inputs": "The quick brown fox", "parameters": parameters}).text
+    events = [json.loads(event[6:]) for event in text.split("\n\n")[:-1]]
+    assert [event["token"] for event in events] == whole["details"]["tokens"]
+    assert events[-1]["generated_text"] == whole["generated_text"]
+    assert events[-1]["details"]["finish_reason"] == whole["details"]["finish_reason"]
+
+
+def test_seeds(served: Served) -> None:
+    """The same seed draws the same answer, also when the seed was drawn by the server and taken from the details."""
+    first = generate(served, do_sample=True, temperature=2.0, details=True)
+    again = generate(served, do_sample=True, temperature=2.0, seed=first["details"]["seed"])
+    assert again["generated_text"] == first["generated_text"]
+    others = {generate(served, do_sample=True, temperature=2.0, seed=seed)["generated_text"] for seed in range(4)}
+    assert len(others) > 1
+
+
+def test_prompt_and_top_tokens(served: Served) -> None:
+    """The prompt's tokens and the likeliest tokens arrive with their logprobs."""
+    details = generate(served, decoder_input_details=True, top_n_tokens=3)["details"]
+    ids = [token["id"] for token in served.client.post("/tokenize", json={"inputs": "The quick brown fox"}).json()]
+    assert [token["id"] for token in details["prefill"]] == ids
+    assert details["prefill"][0]["logprob"] is None
+    assert all(len(top) == 3 for top in details["top_tokens"])
+    assert [top[0]["id"] for top in details["top_tokens"]] == [token["id"] for token in details["tokens"]]
+
+
+def test_truncate(served: Served) -> None:
+    """A truncated prompt gives what its last tokens alone give."""
+    details = generate(served, decoder_input_details=True, truncate=3)["details"]
+    ids = [token["id"] for token in served.client.post("/tokenize", json={"inputs": "The quick brown fox"}).json()]
+    assert [token["id"] for token in details["prefill"]] == ids[-3:]
+
+
+def test_stop_string(served: Served) -> None:
+    """A stop string ends the answer, stays in it natively, and is the reason."""
+    whole = generate(served, details=True)
+    texts = [token["text"] for token in whole["details"]["tokens"]]
+    stop = next(text for text in texts[2:] if text.strip())
+    stopped = generate(served, details=True, stop=[stop])
+    assert stopped["details"]["finish_reason"] == "stop_sequence"
+    assert stopped["generated_text"].endswith(stop)
+
+
+def test_best_of(served: Served) -> None:
+    """Of two samples the likelier one is answered."""
+    answer = generate(served, best_of=2, do_sample=True, temperature=3.0, details=True)["details"]
+    [other] = answer["best_of_sequences"]
+
+    def mean(tokens: list[Any]) -> float:
+        return float(sum(token["logprob"] for token in tokens) / len(tokens))
+
+    assert mean(answer["tokens"]) >= mean(other["tokens"])
+
+
+def test_chat_and_completions(served: Served) -> None:
+    """Both of OpenAI's routes answer; temperature 0 gives the native greedy answer."""
+    body = {"prompt": "The quick brown fox", "max_tokens": 12, "temperature": 0}
+    completion = served.client.post("/v1/completions", json=body).json()
+    assert completion["choices"][0]["text"] == generate(served)["generated_text"]
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 12, "temperature": 0}
+    whole = served.client.post("/v1/chat/completions", json=chat).json()
+    streamed = served.client.post("/v1/chat/completions", json={**chat, "stream": True}).text.split("\n\n")[:-2]
+    pieces = [json.loads(event[6:])["choices"][0] for event in streamed]
+    assert "".join(piece["delta"]["content"] for piece in pieces) == whole["choices"][0]["message"]["content"]
+    assert pieces[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
+
+
+def test_batch_mates_change_nothing(served: Served) -> None:
+    """Sixteen requests at once each get the answer that they get alone."""
+    prompts = [f"Story number {number}" for number in range(16)]
+    alone = [generate(served, prompt) for prompt in prompts]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(lambda prompt: generate(served, prompt), prompts)) == alone
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", '{"inputs":"Hi","parameters":{"max_new_tokens":1500}}'),
+        ("/generate_stream", '{"inputs":"Hi","parameters":{"max_new_tokens":1500}}'),
+        ("/v1/completions", '{"prompt":["a","b"],"max_tokens":1500,"stream":true}'),
+    ],
+)
+def test_leaving_frees_the_device(served: Served, device: Device, path: str, body: str) -> None:
+    """Once a client has left, its requests are out of the scheduler and all their blocks are free."""
+    assert device.loop is not None
+    before, free = len(device.steps), device.loop.snapshot().blocks_total
+    with served.send(path, body) as connection:
+        if "stream" in path:
+            read_until(connection, b"data: ")
+        while not device.loop.snapshot().running:
+            served.client.get("/health")
+    while device.loop.snapshot().running or device.loop.snapshot().queued:
+        served.client.get("/health")
+    assert device.loop.snapshot().blocks_free == free
+    assert len(device.steps) - before < 1400

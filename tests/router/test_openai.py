@@ -1,0 +1,232 @@
+"""POST /v1/chat/completions and /v1/completions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.router.conftest import Serve
+from tests.router.scripted import NOTHING, detailed, says
+from tests.router.serving import Served
+from tgi_core.client.types import FinishReason
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+
+
+def chunks(text: str) -> list[Any]:
+    """The payloads of a stream, which must end with [DONE]."""
+    *events, done, nothing = text.split("\n\n")
+    assert (done, nothing) == ("data: [DONE]", "")
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+def chat(served: Served, **more: Any) -> Any:
+    """A chat call."""
+    return served.client.post("/v1/chat/completions", json={**CHAT, **more})
+
+
+def complete(served: Served, **more: Any) -> Any:
+    """A completions call."""
+    return served.client.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 8, **more})
+
+
+def test_chat_answer(hello: Served) -> None:
+    """A chat answer has OpenAI's shape in TGI's key order, with an id, and echoes the name of the model."""
+    answer = chat(hello, model="dummy").json()
+    assert list(answer) == ["object", "id", "created", "model", "system_fingerprint", "choices", "usage"]
+    assert answer["object"] == "chat.completion"
+    assert answer["id"].startswith("chatcmpl-") and answer["model"] == "dummy"
+    message = {"role": "assistant", "content": "Hello world"}
+    assert answer["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+    usage = answer["usage"]
+    assert usage["completion_tokens"] == 3 and usage["total_tokens"] == usage["prompt_tokens"] + 3
+
+
+@pytest.mark.parametrize("name", [None, "tgi"])
+def test_chat_names_the_served_model(hello: Served, name: str | None) -> None:
+    """No name, and TGI's placeholder, mean the served model."""
+    assert chat(hello, model=name).json()["model"] == "demo"
+
+
+def test_chat_stream_bytes(hello: Served) -> None:
+    """Chunks repeat the role, special tokens add no text, the last has the reason; then [DONE]."""
+    text = chat(hello, stream=True).text
+    first = chunks(text)[0]
+    head = (
+        f'data: {{"object":"chat.completion.chunk","id":"{first["id"]}","created":{first["created"]},"model":"demo",'
+        f'"system_fingerprint":"{first["system_fingerprint"]}","choices":[{{"index":0,"delta":{{"role":"assistant","content":'
+    )
+    middle = '},"logprobs":null,"finish_reason":'
+    assert text == (
+        f'{head}"Hello"{middle}null}}],"usage":null}}\n\n{head}" world"{middle}null}}],"usage":null}}\n\n'
+        f'{head}""{middle}"stop"}}],"usage":null}}\n\ndata: [DONE]\n\n'
+    )
+
+
+def test_chat_stream_usage_on_demand(hello: Served) -> None:
+    """include_usage adds a last chunk without a choice."""
+    *others, last = chunks(chat(hello, stream=True, stream_options={"include_usage": True}).text)
+    assert [each["usage"] for each in others] == [None] * 3
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 3
+
+
+def test_chat_logprobs(serve: Serve) -> None:
+    """Logprobs of tokens and their likeliest rivals, in whole answers and in chunks; asked for only when wanted."""
+    served, generator = serve(lambda request: detailed())
+    rivals = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": None}]
+    content = [{"token": 'a\n"é', "logprob": -0.1, "top_logprobs": rivals}, {"token": "b", "logprob": None, "top_logprobs": []}]
+    whole = chat(served, logprobs=True, top_logprobs=2).json()["choices"][0]
+    assert whole["logprobs"] == {"content": content} and whole["finish_reason"] == "length"
+    streamed = chunks(chat(served, logprobs=True, top_logprobs=2, stream=True).text)
+    assert [each["choices"][0]["logprobs"]["content"][0] for each in streamed] == content
+    chat(served)
+    wants = [generator.submitted.get_nowait().want for _ in range(3)]
+    assert [(want.logprobs, want.top_n) for want in wants] == [(True, 2), (True, 2), (False, 0)]
+
+
+def test_undeclared_logprobs_are_refused(serve: Serve) -> None:
+    """A client that asks for logprobs which the backend has not is told so; one that does not ask is served."""
+    served, _ = serve(scripted={"capabilities": NOTHING})
+    assert chat(served, logprobs=True).json()["error"] == "Input validation error: `logprobs` is not supported by this backend"
+    assert chat(served, logprobs=False).status_code == 200
+
+
+def test_sampling_follows_openai(serve: Serve) -> None:
+    """Chat samples by default; temperature 0 is greedy; top_p 1 is off; an empty or bare stop string is understood."""
+    served, generator = serve()
+    for more in ({}, {"temperature": 0}, {"top_p": 1.0}, {"stop": "x"}, {"stop": ""}, {"max_completion_tokens": 3}):
+        assert chat(served, **more).status_code == 200
+    plain, greedy, open_p, bare, empty, alias = (generator.submitted.get_nowait() for _ in range(6))
+    assert plain.sampling.do_sample and not greedy.sampling.do_sample
+    assert open_p.sampling.do_sample and open_p.sampling.top_p == 1.0
+    assert (bare.stopping.stop, empty.stopping.stop) == (("x",), ())
+    assert (plain.stopping.max_new_tokens, alias.stopping.max_new_tokens) == (8, 3)
+
+
+def test_stop_string_ends_with_stop(serve: Serve) -> None:
+    """A stop string ends an answer with OpenAI's reason on both routes, streamed or not."""
+    served, _ = serve(lambda request: says("a", "b", reason=FinishReason.STOP_SEQUENCE))
+    for call in (chat, complete):
+        assert call(served, stop=["b"]).json()["choices"][0]["finish_reason"] == "stop"
+        reasons = [each["choices"][0]["finish_reason"] for each in chunks(call(served, stop=["b"], stream=True).text)]
+        assert reasons == [None, "stop"]
+
+
+def test_null_fields_mean_absent(hello: Served) -> None:
+    """OpenAI's clients may send null for every optional field."""
+    names = (
+        "model", "temperature", "top_p", "seed", "stop", "frequency_penalty", "presence_penalty", "stream", "stream_options",
+        "logprobs", "top_logprobs", "logit_bias", "n", "tools", "tool_choice", "tool_prompt", "response_format",
+    )  # fmt: skip
+    assert chat(hello, **dict.fromkeys(names)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("more", "error_type", "text"),
+    [
+        ({"presence_penalty": 0.5}, "validation", "Input validation error: `presence_penalty` != 0 is not supported"),
+        ({"logit_bias": {"5": 1}}, "validation", "Input validation error: `logit_bias` is not supported"),
+        ({"response_format": {"type": "json_object"}}, "validation", "Input validation error: grammar is not supported"),
+        ({"tools": TOOLS}, "tool_error", "Tool error: tools are not supported yet"),
+        ({"tools": TOOLS, "tool_choice": "f"}, "tool_error", "Tool error: tools are not supported yet"),
+        (
+            {"tools": [], "response_format": {"type": "regex"}},
+            "tool_error",
+            "Tool error: Grammar and tools are mutually exclusive",
+        ),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, "template_error", "Template error: Unknown role: robot"),
+    ],
+)
+def test_chat_refusals(hello: Served, more: dict[str, Any], error_type: str, text: str) -> None:
+    """What cannot be honoured yet is told as TGI's error object with status 422."""
+    answer = chat(hello, **more)
+    assert answer.status_code == 422
+    assert answer.json()["error_type"] == error_type
+    assert answer.json()["error"].startswith(text)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tools": []},
+        {"tools": TOOLS, "tool_choice": "none"},
+        {"response_format": {"type": "text"}},
+        {"presence_penalty": 0, "n": 1},
+    ],
+)
+def test_chat_accepts_what_asks_for_nothing(hello: Served, more: dict[str, Any]) -> None:
+    """Tools that are not to be used, a format of plain text and a penalty of 0 are plain chat."""
+    assert chat(hello, **more).json()["choices"][0]["message"]["content"] == "Hello world"
+
+
+def test_chat_stream_errors(serve: Serve) -> None:
+    """Template errors of a streamed chat have a status; validation errors are an event under 200, and [DONE] follows."""
+    served, _ = serve(changes={"chat_template": None})
+    answer = chat(served, stream=True)
+    assert (answer.status_code, answer.text) == (
+        422,
+        '{"error":"Template error: template not found","error_type":"template_error"}',
+    )
+    answer = complete(served, stream=True, top_p=7)
+    assert answer.status_code == 200
+    message = "Input validation error: `top_p` must be > 0.0 and < 1.0"
+    assert chunks(answer.text) == [{"error": {"message": message, "http_status_code": 422}}]
+
+
+def test_completion_answer(hello: Served) -> None:
+    """A completion names the served model whatever the client asked for; it has no x-compute-time."""
+    answer = complete(hello, model="other")
+    body = answer.json()
+    assert list(body) == ["object", "id", "created", "model", "system_fingerprint", "choices", "usage"]
+    assert (body["object"], body["model"], body["id"][:5]) == ("text_completion", "demo", "cmpl-")
+    assert body["choices"] == [{"index": 0, "text": "Hello world", "logprobs": None, "finish_reason": "stop"}]
+    assert "x-compute-time" not in answer.headers and answer.headers["x-generated-tokens"] == "3"
+
+
+def test_completion_batch(serve: Serve) -> None:
+    """Several prompts are answered in their order, with usage and headers summed over them."""
+    texts = iter("abc")
+    served, generator = serve(lambda request: says(next(texts), reason=FinishReason.LENGTH))
+    answer = complete(served, prompt=["one", "two", "three"])
+    choices = answer.json()["choices"]
+    assert [(each["index"], each["text"], each["finish_reason"]) for each in choices] == [
+        (0, "a", "length"), (1, "b", "length"), (2, "c", "length"),
+    ]  # fmt: skip
+    lengths = [len(generator.submitted.get_nowait().input_ids) for _ in range(3)]
+    assert answer.json()["usage"] == {"prompt_tokens": sum(lengths), "completion_tokens": 3, "total_tokens": sum(lengths) + 3}
+    assert (answer.headers["x-compute-characters"], answer.headers["x-prompt-tokens"]) == ("11", str(sum(lengths)))
+
+
+def test_completion_stream(hello: Served) -> None:
+    """Prompts share one stream; special tokens add no text; the last chunk of each prompt tells its usage."""
+    events = chunks(complete(hello, prompt=["one", "two"], stream=True).text)
+    for index in (0, 1):
+        mine = [each for each in events if each["choices"][0]["index"] == index]
+        assert [each["choices"][0]["text"] for each in mine] == ["Hello", " world", ""]
+        assert [each["choices"][0]["finish_reason"] for each in mine] == [None, None, "stop"]
+        assert [list(each)[-1] for each in mine] == ["system_fingerprint", "system_fingerprint", "usage"]
+        assert mine[-1]["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "error_type", "text"),
+    [
+        ({"prompt": ["x"] * 5}, "batch size exceeded", "Number of prompts exceeds the maximum allowed batch size of 4"),
+        ({"suffix": ""}, "suffix not supported", "Suffix is not supported and can be achieved by preprocessing the prompt."),
+        ({"prompt": ""}, "validation", "Input validation error: `inputs` cannot be empty"),
+    ],
+)
+def test_completion_refusals(hello: Served, more: dict[str, Any], error_type: str, text: str) -> None:
+    """Too many prompts, a suffix and an empty prompt are told as error objects, streamed or not."""
+    answer = complete(hello, **more)
+    assert (answer.status_code, answer.json()) == (422, {"error": text, "error_type": error_type})
+
+
+def test_completion_refuses_empty_list(hello: Served) -> None:
+    """An empty list of prompts is a type error, in plain text."""
+    answer = complete(hello, prompt=[])
+    assert answer.status_code == 422
+    assert "Empty array detected. Do not use an empty array for the prompt." in answer.text
