@@ -65,9 +65,10 @@ def test_a_distribution_is_one(values: dict[int, float], top_k: int, top_p: floa
 
 @given(logits, st.lists(st.integers(0, 50), max_size=6))
 def test_penalties(values: dict[int, float], history: Sequence[int]) -> None:
-    """The repetition penalty acts once per distinct token of the row, the frequency penalty per generated occurrence."""
-    how = Sampling(repetition_penalty=2.0, frequency_penalty=0.5)
+    """Repetition acts once per distinct token of the row, frequency per generated occurrence, presence once; bias is added."""
+    how = Sampling(repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25, logit_bias=((3, 4.0),))
     out = sampling.penalize(values, how, [*history, 7, 7], len(history))
     for token, value in values.items():
         expected = (value * 2 if value < 0 else value / 2) if token in {*history, 7} else value
-        assert math.isclose(out[token], expected - (1.0 if token == 7 else 0.0))
+        expected += (4.0 if token == 3 else 0.0) - (1.25 if token == 7 else 0.0)
+        assert math.isclose(out[token], expected)

@@ -177,6 +177,10 @@ class Ledger:
                 length > 0 and not 0 <= min(request.tokens) <= max(request.tokens) < self._capabilities.vocab_size,
                 f"token ids must be from 0 to {self._capabilities.vocab_size - 1}",
             ),
+            (
+                not all(0 <= token < self._capabilities.vocab_size for token, _ in request.sampling.logit_bias),
+                "logit_bias names a token outside the vocabulary",
+            ),
         )
         for broken, why in wrong:
             if broken:
@@ -240,6 +244,8 @@ def _needed_fields(request: Request) -> set[SamplingField]:
     sampling = request.sampling
     wanted = {
         SamplingField.FREQUENCY_PENALTY: sampling.frequency_penalty != 0.0,
+        SamplingField.LOGIT_BIAS: bool(sampling.logit_bias),
+        SamplingField.PRESENCE_PENALTY: sampling.presence_penalty != 0.0,
         SamplingField.REPETITION_PENALTY: sampling.repetition_penalty != 1.0,
         SamplingField.TYPICAL_P: sampling.do_sample and sampling.typical_p < 1.0,
     }

@@ -35,16 +35,20 @@ def uniform(seed: int, position: int) -> float:
 
 
 def penalize(logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int) -> dict[int, float]:
-    """Repetition penalty over every distinct token of the row, then frequency penalty per occurrence among the generated ones."""
+    """Repetition penalty over every distinct token of the row; then, among the generated tokens, frequency penalty per occurrence and
+    presence penalty once; then the bias."""
     out = dict(logits)
     if sampling.repetition_penalty != 1.0:
         for token in set(tokens) & out.keys():
             value = out[token]
             out[token] = value * sampling.repetition_penalty if value < 0 else value / sampling.repetition_penalty
-    if sampling.frequency_penalty != 0.0:
+    if sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0:
         for token, count in Counter(tokens[prompt_len:]).items():
             if token in out:
-                out[token] -= sampling.frequency_penalty * count
+                out[token] -= sampling.frequency_penalty * count + sampling.presence_penalty
+    for token, bias in sampling.logit_bias:
+        if token in out:
+            out[token] += bias
     return out
 
 

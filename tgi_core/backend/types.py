@@ -51,6 +51,8 @@ class SamplingField(Enum):
     """Fields of `Sampling` that a session may honour beyond greedy, temperature, top-k and top-p."""
 
     FREQUENCY_PENALTY = "frequency_penalty"
+    LOGIT_BIAS = "logit_bias"
+    PRESENCE_PENALTY = "presence_penalty"
     REPETITION_PENALTY = "repetition_penalty"
     SEED = "seed"
     TYPICAL_P = "typical_p"
@@ -216,10 +218,11 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a row's next token is chosen, in this order: repetition penalty, frequency penalty, mask, temperature, top-k, top-p,
+    """How a row's next token is chosen, in this order: repetition, frequency and presence penalty, logit bias, mask, temperature, top-k, top-p,
     typical-p, choice (`tgi_core.backend.sampling` is the formula).
 
     `do_sample=False` is argmax after penalties and mask. `top_k=0`, `top_p=1`, `typical_p=1` are off.
+    `logit_bias` pairs token ids with what is added to their logits.
     """
 
     do_sample: bool = False
@@ -229,6 +232,8 @@ class Sampling:
     typical_p: float = 1.0
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
 
 
