@@ -1,0 +1,56 @@
+"""The CPU as the engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tgi_backend_cpu.linear import linear
+from tgi_backend_cpu.limits import memory_limit
+from tgi_core.backend import Unsupported
+from tgi_core.engine.attention.torch_sdpa import TorchAttention
+from tgi_core.engine.device import AttentionProvider
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class CpuKit:
+    """Memory, threads and kernels of this machine."""
+
+    def __init__(self, threads: int, memory_fraction: float) -> None:
+        self.device = torch.device("cpu")
+        self._memory_fraction = memory_fraction
+        torch.set_num_threads(threads)
+
+    def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
+        """float32 or bfloat16. A checkpoint in float16 runs in bfloat16, which this processor computes and float16 it doesn't."""
+        if asked == "auto":
+            return torch.float32 if stored not in (torch.bfloat16, torch.float16) else torch.bfloat16
+        if asked in ("float16", "half"):
+            return torch.bfloat16
+        if asked not in _DTYPES:
+            raise Unsupported(f"dtype {asked}: the CPU runs {', '.join(_DTYPES)} (float16 is run as bfloat16)")
+        return _DTYPES[asked]
+
+    def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
+        """A linear layer with packed weights where that works."""
+        return linear(weight, bias)
+
+    def attention(self) -> Sequence[AttentionProvider]:
+        """Attention in torch."""
+        return (TorchAttention(),)
+
+    def free_bytes(self) -> int:
+        """What is available now, less the share that the operator keeps back."""
+        limit = memory_limit()
+        return max(0, limit.available - int((1 - self._memory_fraction) * limit.total))
+
+    def default_rows(self) -> int:
+        """Few cores: more rows than this only wait for each other."""
+        return 64
+
+    def default_step_tokens(self) -> int:
+        """A prefill chunk that takes well under a second for a small model."""
+        return 2048

@@ -1,0 +1,40 @@
+"""The plugin hooks. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+from tgi_backend_cpu import __version__
+from tgi_backend_cpu.limits import cpu_count, cpu_name
+from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, Progress, hookimpl
+
+_NEEDED = ("numpy", "torch", "transformers", "safetensors")
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """Who this plugin is."""
+    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 0), api_requires=(1, 0), device_kind="cpu")
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """Every machine has a CPU; what may be missing is a package."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return Probe(ProbeStatus.BROKEN, reason=f"not installed: {', '.join(missing)}", hint="pip install tgi-backend-cpu")
+    return Probe(ProbeStatus.READY, devices=(f"{cpu_name()}, {cpu_count()} threads",), verified_on_hardware=True)
+
+
+@hookimpl
+def backend_open(options: OpenOptions, progress: Progress) -> object:
+    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory."""
+    threads = cpu_count()
+    # Read by the OpenMP runtime when torch loads it. A thread that spins while it waits takes the core from the server's own work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    from tgi_backend_cpu.kit import CpuKit
+    from tgi_core.engine.opening import open_session
+
+    return open_session(options, CpuKit(threads, options.memory_fraction), progress)

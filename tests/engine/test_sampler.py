@@ -1,0 +1,123 @@
+"""The sampler against the published formula."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tgi_core.backend import Request, RowFaultKind, Sampling, Want
+from tgi_core.backend import sampling as formula
+from tgi_core.backend.ledger import LiveRow
+from tgi_core.engine.sampler import likeliest, prompt_logprobs, sample
+
+VOCAB = 24
+
+samplings = st.builds(
+    Sampling,
+    do_sample=st.booleans(),
+    temperature=st.sampled_from([0.31, 0.7, 1.0, 1.9]),
+    top_k=st.sampled_from([0, 1, 3, 7, 100]),
+    top_p=st.sampled_from([1.0, 0.1234, 0.618, 0.9137]),
+    typical_p=st.sampled_from([1.0, 1.0, 0.2345, 0.8171]),
+    repetition_penalty=st.sampled_from([1.0, 1.37, 0.71]),
+    frequency_penalty=st.sampled_from([0.0, 0.53, -0.29]),
+    seed=st.integers(0, 2**64 - 1),
+)
+rows_of_tokens = st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=12)
+logits = st.lists(st.sampled_from([-3.21, -1.07, 0.0, 0.4142, 1.618, 2.718, 3.1]), min_size=VOCAB, max_size=VOCAB)
+
+
+def live(id: int, tokens: Sequence[int], sampling: Sampling, top_n: int = 0, masked: bool = False) -> LiveRow:
+    """A row that is about to choose its next token; half of its tokens were generated."""
+    want = Want(logprobs=True, top_n=top_n)
+    request = Request(id, tuple(tokens), len(tokens) // 2, 0, ((1,),), 1, sampling, want, masked)
+    return LiveRow(request, list(tokens), len(tokens), ([1],))
+
+
+def expected(values: Sequence[float], row: LiveRow, allowed: Sequence[bool] | None = None) -> tuple[int, dict[int, float]]:
+    """Token and distribution by the formula."""
+    given = {i: value for i, value in enumerate(values)}
+    how = row.request.sampling
+    penalized = formula.penalize(given, how, row.tokens, row.request.prompt_len)
+    if allowed is not None:
+        penalized = {i: value for i, value in penalized.items() if allowed[i]}
+    logprobs = formula.log_softmax(formula.warp(penalized, how) if how.do_sample else penalized)
+    return formula.choose(logprobs, how, len(row.tokens)), logprobs
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(logits, rows_of_tokens, samplings), min_size=1, max_size=5))
+def test_formula(cases: list[tuple[list[float], list[int], Sampling]]) -> None:
+    """Tokens, logprobs and top tokens of a mixed batch are those of the formula, row by row, ties included."""
+    rows = [live(i, tokens, how, top_n=4) for i, (_, tokens, how) in enumerate(cases)]
+    found = sample(torch.tensor([values for values, _, _ in cases]), rows, None)
+    for i, (values, _, _) in enumerate(cases):
+        token, logprobs = expected(values, rows[i])
+        assert found.tokens[i] == token
+        assert found.logprobs[i] == pytest.approx(logprobs[token], abs=1e-5)
+        best = sorted(logprobs, key=lambda t: (-round(logprobs[t], 5), t))[:4]
+        assert [top.id for top in found.top[i]] == best
+
+
+@settings(max_examples=60, deadline=None)
+@given(logits, rows_of_tokens, samplings, st.lists(st.booleans(), min_size=VOCAB, max_size=VOCAB).filter(any))
+def test_mask(values: list[float], tokens: list[int], how: Sampling, allowed: list[bool]) -> None:
+    """A mask applies after the penalties and before the filters; a token that it forbids is never chosen."""
+    row = live(1, tokens, how, masked=True)
+    found = sample(torch.tensor([values]), [row], torch.tensor([allowed]))
+    assert found.tokens[0] == expected(values, row, allowed)[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(logits, rows_of_tokens, samplings), min_size=2, max_size=5))
+def test_independent_of_mates(cases: list[tuple[list[float], list[int], Sampling]]) -> None:
+    """A row gets the same token alone as in any batch."""
+    rows = [live(i, tokens, how) for i, (_, tokens, how) in enumerate(cases)]
+    together = sample(torch.tensor([values for values, _, _ in cases]), rows, None)
+    for i, (values, _, _) in enumerate(cases):
+        assert sample(torch.tensor([values]), [rows[i]], None).tokens == [together.tokens[i]]
+
+
+def test_wide_vocabulary_agrees_with_formula() -> None:
+    """Rows whose nucleus fits the head that is looked at first, and rows whose nucleus doesn't, both follow the formula."""
+    generator = torch.Generator().manual_seed(3)
+    flat, sharp = torch.randn(2000, generator=generator) * 0.1, torch.randn(2000, generator=generator) * 4
+    for values in (flat, sharp):
+        for seed in range(20):
+            row = live(1, [1, 2], Sampling(do_sample=True, top_p=0.9, seed=seed))
+            assert sample(values.unsqueeze(0), [row], None).tokens[0] == expected(values.tolist(), row)[0]
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+def test_row_fault(poison: float) -> None:
+    """A row whose logits are not finite fails alone; its mates are chosen as ever."""
+    scores = torch.linspace(-1, 1, VOCAB).repeat(3, 1)
+    scores[1, 5] = poison
+    found = sample(scores, [live(i, [1, 2], Sampling(do_sample=i == 2, seed=1)) for i in range(3)], None)
+    assert list(found.faults) == [1] and found.faults[1].kind is RowFaultKind.NAN
+    assert found.tokens[0] == VOCAB - 1
+
+
+def test_empty_mask_is_a_row_fault() -> None:
+    """A mask that allows nothing ends its own row only."""
+    allowed = torch.ones(2, VOCAB, dtype=torch.bool)
+    allowed[0] = False
+    found = sample(torch.zeros(2, VOCAB), [live(i, [1, 2], Sampling(), masked=i == 0) for i in range(2)], allowed)
+    assert list(found.faults) == [0] and found.faults[0].kind is RowFaultKind.MASK
+
+
+def test_top_tokens_break_ties_by_id() -> None:
+    """Of equally likely tokens the lowest ids are named, in rising order."""
+    assert [token.id for token in likeliest(torch.zeros(50).log_softmax(-1), 5)] == [0, 1, 2, 3, 4]
+
+
+def test_prompt_logprobs() -> None:
+    """They are the model's own, of each next prompt token."""
+    scores: Tensor = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0))
+    wanted = scores.log_softmax(-1)[torch.arange(3), torch.tensor([4, 5, 6])].tolist()
+    assert prompt_logprobs(scores, [4, 5, 6]) == pytest.approx(wanted, abs=1e-5)

@@ -1,0 +1,64 @@
+"""The paged KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one attention layer keeps per position; keys and values may differ in width."""
+
+    kv_heads: int
+    key_width: int
+    value_width: int
+
+    def elements(self) -> int:
+        """Elements per position."""
+        return self.kv_heads * (self.key_width + self.value_width)
+
+
+class LayerCache:
+    """Keys and values of one layer, [num_blocks + 1, block_size, kv_heads, width] each; block 0 stays zero."""
+
+    __slots__ = ("flat_keys", "flat_values", "keys", "values")
+
+    def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        rows = (num_blocks + 1, block_size, shape.kv_heads)
+        self.keys = torch.zeros(*rows, shape.key_width, dtype=dtype, device=device)
+        self.values = torch.zeros(*rows, shape.value_width, dtype=dtype, device=device)
+        self.flat_keys = self.keys.view(-1, shape.kv_heads, shape.key_width)
+        self.flat_values = self.values.view(-1, shape.kv_heads, shape.value_width)
+
+    def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store key and value [kv_heads, tokens, width] at `slots` [tokens], counted as block · block_size + offset."""
+        self.flat_keys.index_copy_(0, slots, key.transpose(0, 1))
+        self.flat_values.index_copy_(0, slots, value.transpose(0, 1))
+
+    def wipe(self, blocks: Tensor) -> None:
+        """Zero whole blocks.
+
+        A block that is begun but not filled would otherwise show what its last owner left there. Masked positions weigh zero, but
+        zero times NaN is NaN: a faulted row could reach its successor.
+        """
+        self.keys.index_fill_(0, blocks, 0)
+        self.values.index_fill_(0, blocks, 0)
+
+
+class PagedCache:
+    """The caches of all layers of a model."""
+
+    def __init__(
+        self, shapes: tuple[LayerShape, ...], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self.layers = tuple(LayerCache(shape, num_blocks, block_size, dtype, device) for shape in shapes)
+
+    @staticmethod
+    def block_bytes(shapes: tuple[LayerShape, ...], block_size: int, dtype: torch.dtype) -> int:
+        """Bytes of one block over all layers."""
+        return block_size * sum(shape.elements() for shape in shapes) * dtype.itemsize

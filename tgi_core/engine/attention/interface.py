@@ -1,0 +1,101 @@
+"""The function that transformers' attention modules call, and how it finds the step that runs.
+
+Source: transformers' `AttentionInterface`. A name without a registered mask function gets no mask from transformers
+(`masking_utils._preprocess_mask_arguments`), which is what a ragged step needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+NAME = "tgi_ragged"
+"""The name of the attention function in transformers' table."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionParameters:
+    """What an attention module asks for beside queries, keys and values.
+
+    `window` is the number of positions a query sees, itself included. `chunk` cuts the row into chunks that don't see each other.
+    `sinks` holds one extra logit per query head.
+    """
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+    chunk: int | None = None
+    sinks: Tensor | None = None
+
+
+class Attending(Protocol):
+    """Who answers attention calls while a model runs."""
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
+        """Attention of one layer: query [heads, tokens, width], key and value [kv_heads, tokens, width] → [tokens, heads, width]."""
+
+
+class NotRagged(Exception):
+    """A model does something with attention that a ragged step cannot honour."""
+
+
+_active: ContextVar[Attending] = ContextVar("tgi_attending")
+
+
+@contextmanager
+def attending(who: Attending) -> Iterator[None]:
+    """Let `who` answer the attention calls of this thread."""
+    token = _active.set(who)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def register() -> None:
+    """Put the function into transformers' table. Idempotent."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attention_forward)
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention signature: query [1, heads, tokens, width], keys and values alike → [1, tokens, heads, width]."""
+    parameters = AttentionParameters(
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=kwargs.get("sliding_window"),
+        softcap=kwargs.get("softcap"),
+        chunk=_chunk_size(module),
+        sinks=kwargs.get("s_aux"),
+    )
+    if attention_mask is not None:
+        raise NotRagged("attention with a mask of the model's own")
+    if kwargs.get("position_bias") is not None:
+        raise NotRagged("attention with a position bias")
+    if kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
+        raise NotRagged("attention that is not causal")
+    out = _active.get().attend(module, query[0], key[0], value[0], parameters)
+    return out.unsqueeze(0).contiguous(), None
+
+
+def _chunk_size(module: nn.Module) -> int | None:
+    """The chunk of a layer of kind `chunked_attention` (Llama 4), which transformers expresses in the mask alone."""
+    config = getattr(module, "config", None)
+    kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if not kinds or layer is None or layer >= len(kinds) or kinds[layer] != "chunked_attention":
+        return None
+    return torch.iinfo(torch.int32).max if config is None else config.attention_chunk_size

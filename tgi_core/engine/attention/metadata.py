@@ -1,0 +1,115 @@
+"""What attention must know of a step, built once on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tgi_core.backend.ledger import Work
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """The rows that run one token: `tables` [rows, blocks] padded with the null block, `lengths` [rows] positions after the step.
+
+    `equal` says that all lengths are the same, so that no position need be hidden for its length.
+    """
+
+    tables: Tensor
+    lengths: Tensor
+    max_length: int
+    equal: bool
+
+    @property
+    def count(self) -> int:
+        """How many rows; they hold the first flat tokens of the step."""
+        return self.tables.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRow:
+    """A row that runs flat tokens start…end-1 after `past` positions in the cache; `table` [blocks] covers them all."""
+
+    start: int
+    end: int
+    past: int
+    table: Tensor
+
+
+@dataclass(slots=True)
+class StepMetadata:
+    """One ragged step. `order` lists the work in the order of the flat tokens: decode rows first.
+
+    `slots` [tokens] are the places in the cache, `begun` the blocks that the step starts without filling them.
+    `masks` is where attention keeps what layers share within the step.
+    """
+
+    order: list[Work]
+    input_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    begun: Tensor | None
+    cu_seqlens: np.ndarray
+    decode: DecodeRows | None
+    prefill: tuple[PrefillRow, ...]
+    masks: dict[object, Tensor | None] = field(default_factory=dict)
+
+
+def build(works: Sequence[Work], block_size: int, device: torch.device) -> StepMetadata:
+    """The metadata of a step over one cache group."""
+    order = [work for work in works if work.take == 1] + [work for work in works if work.take > 1]
+    num_decode = sum(work.take == 1 for work in order)
+    takes = np.fromiter((work.take for work in order), np.int64, len(order))
+    starts = np.fromiter((work.start for work in order), np.int64, len(order))
+    cu_seqlens = np.concatenate(([0], np.cumsum(takes)))
+    positions = np.arange(cu_seqlens[-1]) + np.repeat(starts - cu_seqlens[:-1], takes)
+    ids = np.concatenate([np.asarray(work.row.tokens[work.start : work.start + work.take], np.int64) for work in order])
+    tables = _padded_tables(order, block_size)
+    blocks = tables[np.repeat(np.arange(len(order)), takes), positions // block_size]
+    ends = starts + takes
+    return StepMetadata(
+        order=order,
+        input_ids=torch.from_numpy(ids).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        slots=torch.from_numpy(blocks * block_size + positions % block_size).to(device),
+        begun=_begun(tables, starts, ends, block_size, device),
+        cu_seqlens=cu_seqlens,
+        decode=_decode_rows(tables[:num_decode], ends[:num_decode], block_size, device),
+        prefill=tuple(
+            PrefillRow(
+                start=int(cu_seqlens[i]),
+                end=int(cu_seqlens[i + 1]),
+                past=int(starts[i]),
+                table=torch.from_numpy(tables[i, : -(-int(ends[i]) // block_size)]).to(device),
+            )
+            for i in range(num_decode, len(order))
+        ),
+    )
+
+
+def _padded_tables(order: list[Work], block_size: int) -> np.ndarray:
+    """[rows, blocks] of block ids, cut to what each row has reached."""
+    used = [-(-(work.start + work.take) // block_size) for work in order]
+    tables = np.zeros((len(order), max(used)), np.int64)
+    for i, (work, count) in enumerate(zip(order, used, strict=True)):
+        tables[i, :count] = work.row.tables[0][:count]
+    return tables
+
+
+def _begun(tables: np.ndarray, starts: np.ndarray, ends: np.ndarray, block_size: int, device: torch.device) -> Tensor | None:
+    """The last block of each row that the step enters at its first position and doesn't fill."""
+    last = ends // block_size
+    rows = np.flatnonzero((ends % block_size != 0) & (starts <= last * block_size))
+    return torch.from_numpy(tables[rows, last[rows]]).to(device) if rows.size else None
+
+
+def _decode_rows(tables: np.ndarray, lengths: np.ndarray, block_size: int, device: torch.device) -> DecodeRows | None:
+    if not len(lengths):
+        return None
+    longest = int(lengths.max())
+    tables = np.ascontiguousarray(tables[:, : -(-longest // block_size)])
+    return DecodeRows(torch.from_numpy(tables).to(device), torch.from_numpy(lengths).to(device), longest, bool((lengths == longest).all()))

@@ -1,0 +1,109 @@
+"""Attention over gathered blocks in plain torch: right on any device, and the oracle for faster providers."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tgi_core.engine.attention.cache import LayerCache
+from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepMetadata
+
+
+class TorchAttention:
+    """The provider `torch`."""
+
+    name = "torch"
+
+    def probe(self) -> str:
+        """Why this provider cannot run here; empty when it can."""
+        return ""
+
+    def attend(self, query: Tensor, cache: LayerCache, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
+        """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
+        outputs = []
+        if step.decode is not None:
+            outputs.append(_decode(query[:, : step.decode.count], cache, step, step.decode, parameters))
+        outputs += [_prefill(query[:, row.start : row.end], cache, step, row, parameters) for row in step.prefill]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _decode(query: Tensor, cache: LayerCache, step: StepMetadata, rows: DecodeRows, parameters: AttentionParameters) -> Tensor:
+    """All decode rows at once, padded to the longest. Query heads that share a KV head become queries of one head."""
+    heads, count, width = query.shape
+    kv_heads = cache.keys.shape[2]
+    tables = rows.tables.flatten()
+    keys = _gathered(cache.keys, tables).unflatten(0, (count, -1))[:, : rows.max_length].transpose(1, 2)
+    values = _gathered(cache.values, tables).unflatten(0, (count, -1))[:, : rows.max_length].transpose(1, 2)
+    grouped = query.transpose(0, 1).reshape(count, kv_heads, heads // kv_heads, width)
+    key = ("decode", parameters.window, parameters.chunk)
+    if key not in step.masks:
+        step.masks[key] = _decode_mask(rows, parameters, query.dtype)
+    sinks = None if parameters.sinks is None else parameters.sinks.view(1, kv_heads, -1, 1)
+    out = scaled_attention(grouped, keys, values, step.masks[key], parameters, sinks)
+    return out.reshape(count, heads, -1)
+
+
+def _decode_mask(rows: DecodeRows, parameters: AttentionParameters, dtype: torch.dtype) -> Tensor | None:
+    """[rows, 1, 1, positions] to add to the scores: which positions each row sees; None when every row sees all of them."""
+    window, chunk = parameters.window, parameters.chunk
+    if rows.equal and (window is None or window >= rows.max_length) and (chunk is None or chunk >= rows.max_length):
+        return None
+    last = rows.lengths.unsqueeze(1) - 1
+    visible = _visible(last, torch.arange(rows.max_length, device=last.device), parameters)
+    return _additive(visible, dtype)[:, None, None, :]
+
+
+def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillRow, parameters: AttentionParameters) -> Tensor:
+    heads, count, width = query.shape
+    length = row.past + count
+    kv_heads = cache.keys.shape[2]
+    keys = _gathered(cache.keys, row.table)[:length].transpose(0, 1).unsqueeze(0)
+    values = _gathered(cache.values, row.table)[:length].transpose(0, 1).unsqueeze(0)
+    key = ("prefill", row.start, parameters.window, parameters.chunk)
+    if key not in step.masks:
+        queries = torch.arange(row.past, length, device=query.device).unsqueeze(1)
+        step.masks[key] = _additive(_visible(queries, torch.arange(length, device=query.device), parameters), query.dtype)
+    group = heads // kv_heads
+    if group > 1:
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+    sinks = None if parameters.sinks is None else parameters.sinks.view(1, heads, 1, 1)
+    return scaled_attention(query.unsqueeze(0), keys, values, step.masks[key], parameters, sinks)[0].transpose(0, 1)
+
+
+def _gathered(blocks: Tensor, table: Tensor) -> Tensor:
+    """[positions, kv_heads, width] of the blocks in `table`."""
+    return blocks.index_select(0, table).flatten(0, 1)
+
+
+def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters) -> Tensor:
+    """Which key positions a query at a position sees: causal, within its window, within its chunk."""
+    mask = keys <= queries
+    if parameters.window is not None:
+        mask = mask & (keys > queries - parameters.window)
+    if parameters.chunk is not None:
+        mask = mask & (keys >= queries // parameters.chunk * parameters.chunk)
+    return mask
+
+
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """Zero where visible, minus infinity elsewhere: made once per step, where SDPA would turn a bool mask into it in every layer."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
+
+
+def scaled_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, parameters: AttentionParameters, sinks: Tensor | None
+) -> Tensor:
+    """Softmax attention [rows, heads, queries, width] with what SDPA has no word for: a soft cap and sinks."""
+    if parameters.softcap is None and sinks is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=parameters.scaling)
+    scores = query.float() @ key.float().transpose(-1, -2) * parameters.scaling
+    if parameters.softcap is not None:
+        scores = torch.tanh(scores / parameters.softcap) * parameters.softcap
+    if mask is not None:
+        scores = scores + mask
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.float().expand(*scores.shape[:-1], 1)), -1)
+    weights = scores.softmax(-1)[..., : key.shape[-2]]
+    return (weights @ value.float()).to(query.dtype)

@@ -1,0 +1,27 @@
+"""Grammar masks: packed bits from the core, made into what the sampler takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tgi_core.backend import MaskSource
+from tgi_core.backend.ledger import LiveRow
+
+
+def allowed_tokens(source: MaskSource, rows: Sequence[LiveRow], shape: torch.Size) -> Tensor:
+    """[rows, vocabulary] bool. A row without a mask may choose anything; a row whose mask has the wrong size may choose nothing."""
+    vocab = shape[-1]
+    allowed = torch.ones(shape, dtype=torch.bool)
+    masked = [i for i, row in enumerate(rows) if row.request.masked]
+    packed = source.fill(tuple(rows[i].request.id for i in masked))
+    words = -(-vocab // 32)
+    if len(packed) != len(masked) * words * 4:
+        allowed[masked] = False
+        return allowed
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8).reshape(len(masked), words * 4), axis=1, bitorder="little", count=vocab)
+    allowed[masked] = torch.from_numpy(bits).bool()
+    return allowed

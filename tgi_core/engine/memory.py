@@ -1,0 +1,44 @@
+"""How much cache fits, and the limits that follow."""
+
+from __future__ import annotations
+
+from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemory, WarmupPlan
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.models.shape import ModelShape
+
+
+def plan_capacity(plan: WarmupPlan, shape: ModelShape, kit: DeviceKit, block_size: int, block_bytes: int) -> Capacity:
+    """Limits for a paged cache; what the plan leaves open is what fits, and never more than all rows could use.
+
+    Raises OutOfMemory, with the numbers, when not even one row of two blocks fits or the plan asks for more than there is.
+    """
+    rows = plan.max_rows or kit.default_rows()
+    step_tokens = max(plan.max_step_tokens or kit.default_step_tokens(), rows)
+    activations = shape.activation_bytes(rows, step_tokens)
+    free = kit.free_bytes() - activations
+    row_tokens = min(plan.max_row_tokens or shape.max_positions, shape.max_positions)
+    useful = rows * -(-row_tokens // block_size)
+    fitting = max(0, free) // max(1, block_bytes)
+    num_blocks = plan.num_blocks or min(useful, fitting)
+    if num_blocks > fitting or num_blocks < min(2, useful):
+        raise OutOfMemory(
+            f"KV cache: {num_blocks or 2} blocks of {block_size} tokens need {(num_blocks or 2) * block_bytes:,} bytes, and "
+            f"{max(0, free):,} are free after weights of {shape.weight_bytes:,} and activations of {activations:,}"
+        )
+    if plan.max_row_tokens is not None and plan.max_row_tokens > num_blocks * block_size:
+        raise OutOfMemory(
+            f"KV cache: a row of {plan.max_row_tokens} tokens needs {-(-plan.max_row_tokens // block_size)} blocks, {num_blocks} fit"
+        )
+    return Capacity(
+        groups=(CacheGroup(CacheKind.FULL, block_size, num_blocks),),
+        max_rows=rows,
+        max_row_tokens=min(row_tokens, num_blocks * block_size),
+        max_step_tokens=step_tokens,
+        max_prefill_rows=rows,
+        memory=(
+            Memory("weights", shape.weight_bytes),
+            Memory("kv cache", num_blocks * block_bytes),
+            Memory("activations", activations),
+            Memory("reserve", max(0, free - num_blocks * block_bytes)),
+        ),
+    )

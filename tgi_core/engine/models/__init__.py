@@ -1,0 +1,1 @@
+"""Building causal language models from transformers' own definitions."""

@@ -1,0 +1,55 @@
+"""Finding out what a model's attention layers keep, by running it once."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from tgi_core.engine.attention.cache import LayerShape
+from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, attending, register
+from tgi_core.engine.models.build import text_config
+from tgi_core.engine.models.calling import Call, calling_convention
+
+
+class ShapeRecorder:
+    """Answers attention calls causally over the tokens at hand, and notes the shapes."""
+
+    def __init__(self) -> None:
+        self.shapes: list[LayerShape] = []
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
+        """Attention of one layer; see `Attending`."""
+        if query.shape[0] % key.shape[0] or key.shape[:2] != value.shape[:2] or query.shape[1] != key.shape[1]:
+            raise NotRagged("keys of another length than the queries")
+        self.shapes.append(LayerShape(key.shape[0], key.shape[2], value.shape[2]))
+        group = query.shape[0] // key.shape[0]
+        keys, values = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
+        return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)
+
+
+def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, tuple[LayerShape, ...]]:
+    """Route a model's attention to us; how to call it, and what its layers keep, in call order. Raises NotRagged."""
+    register()
+    if not getattr(model, "_supports_attention_backend", False):
+        raise NotRagged("its attention does not go through transformers' attention interface")
+    if getattr(model, "_is_stateful", False):
+        raise NotRagged("it keeps state beside keys and values")
+    if getattr(text_config(model.config), "index_topk", None):
+        raise NotRagged("its layers choose by an index of their own which positions they see")
+    model.set_attn_implementation(NAME)
+    call = calling_convention(model)
+    shapes = probe_forward(model, call)
+    if not shapes:
+        raise NotRagged("none of its layers calls transformers' attention interface")
+    return call, tuple(shapes)
+
+
+def probe_forward(model: PreTrainedModel, call: Call) -> list[LayerShape]:
+    """What the attention layers see of a few tokens, in call order."""
+    recorder = ShapeRecorder()
+    positions = torch.arange(2, device=model.device).unsqueeze(0)
+    with torch.inference_mode(), attending(recorder):
+        call(positions, positions, None)
+    return recorder.shapes

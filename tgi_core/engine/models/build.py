@@ -1,0 +1,81 @@
+"""From a model directory to a module that runs."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from tgi_core.backend import InvalidModel, Progress
+from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.engine.weights.loading import load_model
+from tgi_core.errors import StartupError
+from tgi_core.model_files import read_json
+
+
+def read_config(directory: Path) -> PretrainedConfig:
+    """The model's config, of a type that transformers knows as a causal language model. Raises InvalidModel."""
+    file = directory / "config.json"
+    try:
+        raw = read_json(file)
+    except StartupError as error:
+        raise InvalidModel(str(error)) from error
+    if "model_type" not in raw:
+        raise InvalidModel(f"{file}: has no model_type")
+    if raw.get("quantization_config"):
+        raise InvalidModel(f"{file}: the model is quantized, which this backend does not support")
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InvalidModel(f"{file}: model type {str(raw['model_type'])[:60]!r} cannot be used: {reason}") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise InvalidModel(f"{file}: model type {config.model_type!r} is not a causal language model")
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A checked model directory, and the dtype to run it in."""
+
+    directory: Path
+    config: PretrainedConfig
+    dtype: torch.dtype
+
+    def build(self, progress: Progress) -> PreTrainedModel:
+        """The model with its weights. Raises InvalidModel."""
+        return load_model(deepcopy(self.config), open_checkpoint(self.directory), self.dtype, progress)
+
+    def attention(self, model: PreTrainedModel) -> str:
+        """The attention implementation that transformers chooses for this model by itself."""
+        return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
+
+
+def text_config(config: PretrainedConfig) -> PretrainedConfig:
+    """The part of a config that describes the language model."""
+    return config.get_text_config(decoder=True)
+
+
+def max_positions(config: PretrainedConfig) -> int:
+    """Positions that the model was made for; 0 when the config doesn't say (state-space models)."""
+    text = text_config(config)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx"):
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
+
+
+def stored_dtype(config: PretrainedConfig) -> torch.dtype:
+    """The dtype that the config names; float32 when it names none."""
+    for holder in (config, text_config(config)):
+        named = getattr(holder, "dtype", None) or getattr(holder, "torch_dtype", None)
+        if isinstance(named, str):
+            named = getattr(torch, named, None)
+        if isinstance(named, torch.dtype):
+            return named
+    return torch.float32

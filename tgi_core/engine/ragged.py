@@ -1,0 +1,111 @@
+"""The ragged engine: prefill and decode rows of one step, flat, over a paged cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tgi_core.backend import Capacity, Feature, WarmupPlan
+from tgi_core.backend.ledger import Work
+from tgi_core.engine.attention.cache import LayerShape, PagedCache
+from tgi_core.engine.attention.interface import AttentionParameters, attending
+from tgi_core.engine.attention.metadata import StepMetadata, build
+from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.memory import plan_capacity
+from tgi_core.engine.models.calling import Call
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.runner import StepLogits, prompt_positions
+
+BLOCK_SIZE = 16
+
+
+class RaggedStep:
+    """Answers the attention calls of one step, layer after layer."""
+
+    __slots__ = ("cache", "layer", "metadata", "provider")
+
+    def __init__(self, cache: PagedCache, metadata: StepMetadata, provider: AttentionProvider) -> None:
+        self.cache, self.metadata, self.provider = cache, metadata, provider
+        self.layer = 0
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
+        """Write the layer's keys and values, then attend; see `Attending`."""
+        layer = self.cache.layers[self.layer]
+        self.layer += 1
+        if self.metadata.begun is not None:
+            layer.wipe(self.metadata.begun)
+        layer.write(self.metadata.slots, key, value)
+        return self.provider.attend(query, layer, self.metadata, parameters)
+
+
+class RaggedRunner:
+    """Runs a model whose attention goes through `attention.interface`."""
+
+    features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
+    block_sizes = (BLOCK_SIZE, 32, 64, 128)
+
+    def __init__(
+        self, call: Call, layers: tuple[LayerShape, ...], shape: ModelShape, kit: DeviceKit, provider: AttentionProvider
+    ) -> None:
+        self.layers, self.shape = layers, shape
+        self._call, self._kit, self._provider = call, kit, provider
+        self._cache: PagedCache | None = None
+
+    def reserve(self, plan: WarmupPlan) -> Capacity:
+        """Allocate the cache and promise limits. Raises OutOfMemory."""
+        block_size = plan.block_size or BLOCK_SIZE
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size))
+        num_blocks = capacity.groups[0].num_blocks
+        self._cache = PagedCache(self.layers, num_blocks, block_size, self.shape.dtype, self._kit.device)
+        return capacity
+
+    def use_probe_cache(self) -> None:
+        """Run over a cache of two blocks, to prove the runner with."""
+        self._cache = PagedCache(self.layers, 2, BLOCK_SIZE, self.shape.dtype, self._kit.device)
+
+    def _block_bytes(self, block_size: int) -> int:
+        return PagedCache.block_bytes(self.layers, block_size, self.shape.dtype)
+
+    def run(self, works: Sequence[Work]) -> StepLogits:
+        """Compute one step."""
+        if self._cache is None:
+            raise RuntimeError("run before reserve")
+        metadata = build(works, self._cache.block_size, self._kit.device)
+        keep = wanted_positions(metadata)
+        with torch.inference_mode(), attending(RaggedStep(self._cache, metadata, self._provider)):
+            selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
+            logits = self._call(metadata.input_ids.unsqueeze(0), metadata.positions.unsqueeze(0), selected)
+            return split_logits(works, metadata, keep, logits)
+
+    def release(self) -> None:
+        """Give the cache back."""
+        self._cache = None
+
+
+def wanted_positions(step: StepMetadata) -> np.ndarray:
+    """[tokens] bool: the last one of every row that yields, and the prompt's where its logprobs are asked for."""
+    keep = np.zeros(step.cu_seqlens[-1], bool)
+    for i, work in enumerate(step.order):
+        start, end = step.cu_seqlens[i], step.cu_seqlens[i + 1]
+        keep[start : start + prompt_positions(work)] = True
+        keep[end - 1] |= work.yields
+    return keep
+
+
+def split_logits(works: Sequence[Work], step: StepMetadata, keep: np.ndarray, logits: Tensor) -> StepLogits:
+    """Logits of the kept positions, put back in the order of the works."""
+    place = np.cumsum(keep) - 1
+    last: dict[int, int] = {}
+    prompt: dict[int, Tensor] = {}
+    for i, work in enumerate(step.order):
+        if work.yields:
+            last[work.row.request.id] = int(place[step.cu_seqlens[i + 1] - 1])
+        count = prompt_positions(work)
+        if count:
+            first = int(place[step.cu_seqlens[i]])
+            prompt[work.row.request.id] = logits[first : first + count]
+    indices = [last[work.row.request.id] for work in works if work.yields]
+    return StepLogits(logits if indices == list(range(len(logits))) else logits[indices], prompt)

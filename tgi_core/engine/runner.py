@@ -1,0 +1,48 @@
+"""What a session needs of an engine: run rows of one step, and say what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from tgi_core.backend import Capacity, Feature, WarmupPlan
+from tgi_core.backend.ledger import Work
+
+
+@dataclass(slots=True)
+class StepLogits:
+    """Logits of one step.
+
+    `last` [works that yield, vocabulary] in the order of those works. `prompt` maps a request id to logits [positions, vocabulary] of
+    the positions whose next token is in the prompt.
+    """
+
+    last: Tensor
+    prompt: dict[int, Tensor] = field(default_factory=dict)
+
+
+def prompt_positions(work: Work) -> int:
+    """How many positions of a row's part of a step have their next token in a prompt whose logprobs are asked for."""
+    request = work.row.request
+    if not request.want.prompt_logprobs:
+        return 0
+    return max(0, min(work.start + work.take, request.prompt_len - 1) - work.start)
+
+
+class Runner(Protocol):
+    """One way to run a model for many rows."""
+
+    features: frozenset[Feature]
+    block_sizes: tuple[int, ...]
+
+    def reserve(self, plan: WarmupPlan) -> Capacity:
+        """Allocate the cache and promise limits. Raises OutOfMemory."""
+
+    def run(self, works: Sequence[Work]) -> StepLogits:
+        """Compute one step; writes only the positions that the works name."""
+
+    def release(self) -> None:
+        """Give the cache back. Idempotent."""

@@ -1,0 +1,150 @@
+"""Choosing tokens: the published formula (`tgi_core.backend.sampling`) over many rows at once.
+
+Every operation is per row, so that a row's token never depends on its mates. Probabilities are computed in double precision where a
+row is sampled and in float32 where only the logprob of an argmax is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import Row, RowFault, RowFaultKind, Sampling, TopToken
+from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.sampling import uniform
+from tgi_core.engine.warping import Candidates, warp
+
+_NAN = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
+_MASKED = RowFault(RowFaultKind.MASK, "the mask allows no token")
+
+
+@dataclass(slots=True)
+class Sampled:
+    """Tokens, logprobs and top tokens by row, on the host; `faults` by index of row."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    top: list[tuple[TopToken, ...]]
+    faults: dict[int, RowFault]
+
+    def result(self, index: int, row: LiveRow, prompt_logprobs: tuple[float | None, ...]) -> Row:
+        """What the contract returns for one row."""
+        request = row.request
+        if index in self.faults:
+            return Row(request.id, fault=self.faults[index])
+        return Row(
+            request.id,
+            (self.tokens[index],),
+            (self.logprobs[index],) if request.want.logprobs else (),
+            (self.top[index],) if request.want.top_n else (),
+            prompt_logprobs,
+        )
+
+
+def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
+    """One token per row. `logits` [rows, vocabulary]; `allowed` alike, bool, or None when no row is masked."""
+    scores = logits.float()
+    faults = _not_finite(scores)
+    scores = _penalize(scores, rows)
+    if allowed is not None:
+        faults |= {index: _MASKED for index in _indices(~allowed.any(-1)) if index not in faults}
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    if faults:
+        scores = scores.clone()
+        scores[list(faults)] = 0
+    tokens = scores.argmax(-1)
+    drawn = [i for i, row in enumerate(rows) if row.request.sampling.do_sample]
+    logprobs = torch.zeros(len(rows), dtype=torch.float64)
+    top: list[tuple[TopToken, ...]] = [()] * len(rows)
+    _describe_greedy(scores, rows, tokens, logprobs, top)
+    if drawn:
+        candidates = warp(scores[drawn].double(), [rows[i].request.sampling for i in drawn])
+        targets = [uniform(rows[i].request.sampling.seed, len(rows[i].tokens)) for i in drawn]
+        tokens[drawn], logprobs[drawn] = candidates.choose(torch.tensor(targets, dtype=torch.float64, device=scores.device))
+        _describe_drawn(candidates, rows, drawn, top)
+    return Sampled(tokens.tolist(), logprobs.tolist(), top, faults)
+
+
+def _not_finite(scores: Tensor) -> dict[int, RowFault]:
+    low, high = torch.aminmax(scores, dim=-1)
+    return dict.fromkeys(_indices(~(torch.isfinite(low) & torch.isfinite(high))), _NAN)
+
+
+def _indices(mask: Tensor) -> list[int]:
+    return mask.nonzero().flatten().tolist() if bool(mask.any()) else []
+
+
+def _penalize(scores: Tensor, rows: Sequence[LiveRow]) -> Tensor:
+    """Repetition penalty over every distinct token of a row; frequency and presence penalty over the generated ones; bias."""
+    touched = [i for i, row in enumerate(rows) if _is_penalized(row.request.sampling)]
+    if touched:
+        scores = scores.clone()
+    for i in touched:
+        row, sampling = rows[i], rows[i].request.sampling
+        if sampling.repetition_penalty != 1:
+            ids = torch.tensor(sorted(set(row.tokens)), device=scores.device)
+            values = scores[i, ids]
+            scores[i, ids] = torch.where(values < 0, values * sampling.repetition_penalty, values / sampling.repetition_penalty)
+        made = row.tokens[row.request.prompt_len :]
+        if (sampling.frequency_penalty != 0 or sampling.presence_penalty != 0) and made:
+            ids, counts = torch.tensor(made, device=scores.device).unique(return_counts=True)
+            scores[i, ids] -= sampling.frequency_penalty * counts + sampling.presence_penalty
+        for token, bias in sampling.logit_bias:
+            scores[i, token] += bias
+    return scores
+
+
+def _is_penalized(sampling: Sampling) -> bool:
+    return (
+        sampling.repetition_penalty != 1
+        or sampling.frequency_penalty != 0
+        or sampling.presence_penalty != 0
+        or bool(sampling.logit_bias)
+    )
+
+
+def _describe_greedy(
+    scores: Tensor, rows: Sequence[LiveRow], tokens: Tensor, logprobs: Tensor, top: list[tuple[TopToken, ...]]
+) -> None:
+    """Fill in logprobs and top tokens of the rows that take the argmax and ask for them."""
+    asking = [
+        i
+        for i, row in enumerate(rows)
+        if not row.request.sampling.do_sample and (row.request.want.logprobs or row.request.want.top_n)
+    ]
+    if not asking:
+        return
+    subset = scores if len(asking) == len(rows) else scores[asking]
+    totals = subset.logsumexp(-1)
+    logprobs[asking] = (subset.gather(-1, tokens[asking].unsqueeze(-1)).squeeze(-1) - totals).double().cpu()
+    for place, i in enumerate(asking):
+        if rows[i].request.want.top_n:
+            top[i] = likeliest(subset[place] - totals[place], rows[i].request.want.top_n)
+
+
+def _describe_drawn(candidates: Candidates, rows: Sequence[LiveRow], drawn: list[int], top: list[tuple[TopToken, ...]]) -> None:
+    for place, i in enumerate(drawn):
+        if rows[i].request.want.top_n:
+            kept = candidates.ids(place)
+            top[i] = likeliest(candidates.logprobs[place], rows[i].request.want.top_n, kept)
+
+
+def likeliest(logprobs: Tensor, count: int, ids: Tensor | None = None) -> tuple[TopToken, ...]:
+    """The `count` likeliest tokens of [tokens] that are possible at all, ties by token id; `ids` names them, in rising order."""
+    count = min(count, logprobs.shape[0])
+    least = logprobs.topk(count).values[-1]
+    places = (logprobs >= least).nonzero().flatten()
+    values, order = logprobs[places].sort(descending=True, stable=True)
+    chosen = places[order[:count]]
+    names = (chosen if ids is None else ids[chosen]).tolist()
+    return tuple(TopToken(n, v) for n, v in zip(names, values[:count].tolist(), strict=True) if v > -torch.inf)
+
+
+def prompt_logprobs(logits: Tensor, following: Sequence[int]) -> list[float]:
+    """Logprob of each next prompt token: `logits` [positions, vocabulary], `following` the token after each position."""
+    scores = logits.float()
+    targets = torch.tensor(following, device=scores.device).unsqueeze(-1)
+    return (scores.gather(-1, targets).squeeze(-1) - scores.logsumexp(-1)).tolist()

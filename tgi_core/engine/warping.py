@@ -1,0 +1,134 @@
+"""Temperature, top-k, top-p and typical-p over many rows, and the draw from what they leave.
+
+Rows that keep the whole vocabulary are drawn from as they are. For the others only a head of the likeliest tokens is looked at; a
+row whose filters need more than the head gets the whole vocabulary sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import Sampling
+
+HEAD = 256
+"""How many tokens to look at first where top-p alone cuts; enough for nearly all real distributions."""
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Distributions of rows: `logprobs` [rows, width], minus infinity where dropped; `token_ids` alike and rising, or None for 0…width-1."""
+
+    logprobs: Tensor
+    token_ids: Tensor | None
+
+    def ids(self, row: int) -> Tensor | None:
+        """Token ids of one row."""
+        return None if self.token_ids is None else self.token_ids[row]
+
+    def rising_ids(self) -> Tensor:
+        """Token ids of all rows, alike."""
+        if self.token_ids is not None:
+            return self.token_ids
+        return torch.arange(self.logprobs.shape[-1], device=self.logprobs.device).expand_as(self.logprobs)
+
+    def choose(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Inverse cumulative distribution at `targets` [rows], in token-id order: tokens and their logprobs."""
+        totals = self.logprobs.exp().cumsum(-1)
+        places = torch.searchsorted(totals, targets.unsqueeze(-1), right=True)
+        possible = self.logprobs > -torch.inf
+        last = self.logprobs.shape[-1] - 1 - possible.flip(-1).to(torch.uint8).argmax(-1, keepdim=True)
+        places = torch.minimum(places, last)
+        logprobs = self.logprobs.gather(-1, places).squeeze(-1)
+        tokens = places if self.token_ids is None else self.token_ids.gather(-1, places)
+        return tokens.squeeze(-1), logprobs
+
+
+def warp(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
+    """Distributions of rows that are drawn from: `scores` [rows, vocabulary] in double precision, after penalties and mask."""
+    vocab = scores.shape[-1]
+    scores = scores / _column([s.temperature for s in sampling], scores)
+    cut = [i for i, s in enumerate(sampling) if 0 < s.top_k < vocab or s.top_p < 1 or s.typical_p < 1]
+    if not cut:
+        return Candidates(scores.log_softmax(-1), None)
+    if len(cut) == len(sampling):
+        return _narrow(scores, sampling)
+    narrow = _narrow(scores[cut], [sampling[i] for i in cut])
+    logprobs = scores.log_softmax(-1)
+    logprobs[cut] = torch.full_like(scores[cut], -torch.inf).scatter_(-1, narrow.rising_ids(), narrow.logprobs)
+    return Candidates(logprobs, None)
+
+
+def _narrow(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
+    """Filter rows, within a head of the vocabulary if that is enough for all of them."""
+    vocab = scores.shape[-1]
+    width = max(_head(s, vocab) for s in sampling)
+    if width < vocab:
+        candidates = _filter(scores, *_likeliest(scores, width), sampling)
+        if candidates is not None:
+            return candidates
+    whole = _filter(scores, *scores.sort(descending=True, stable=True), sampling)
+    if whole is None:
+        raise RuntimeError("the whole vocabulary did not hold the nucleus")
+    return whole
+
+
+def _head(sampling: Sampling, vocab: int) -> int:
+    """How many of the likeliest tokens a row's filters look at."""
+    if 0 < sampling.top_k < vocab:
+        return sampling.top_k
+    return vocab if sampling.typical_p < 1 else min(HEAD, vocab)
+
+
+def _likeliest(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Values and token ids of the `width` likeliest tokens, ties by token id."""
+    ids = scores.topk(width, sorted=False).indices.sort(-1).values
+    values, order = scores.gather(-1, ids).sort(descending=True, stable=True)
+    return values, ids.gather(-1, order)
+
+
+def _filter(scores: Tensor, values: Tensor, ids: Tensor, sampling: Sequence[Sampling]) -> Candidates | None:
+    """Apply top-k, top-p and typical-p to sorted heads [rows, width]; None when a head does not hold all that a row keeps."""
+    width, vocab = values.shape[-1], scores.shape[-1]
+    limits = _column([s.top_k if 0 < s.top_k < vocab else vocab for s in sampling], scores)
+    mass = _column([s.top_p for s in sampling], scores)
+    kept = (torch.arange(width, device=scores.device) < limits) & (values > -torch.inf)
+    totals = values.masked_fill(~kept, -torch.inf).logsumexp(-1, keepdim=True)
+    totals = torch.where(limits < vocab, totals, scores.logsumexp(-1, keepdim=True))
+    sums = (values - totals).exp().masked_fill(~kept, 0).cumsum(-1)
+    if width < vocab:
+        last = values[:, -1:]
+        tied = ((scores >= last).sum(-1, keepdim=True) > width) & (last > -torch.inf)
+        if bool((tied | ((limits == vocab) & (sums[:, -1:] < mass))).any()):
+            return None
+    kept &= _before(sums, mass)
+    by_id = ids.sort(-1)
+    values, kept = values.gather(-1, by_id.indices), kept.gather(-1, by_id.indices)
+    if any(s.typical_p < 1 for s in sampling):
+        kept = _typical(values, kept, _column([s.typical_p for s in sampling], scores))
+    return Candidates(values.masked_fill(~kept, -torch.inf).log_softmax(-1), by_id.values)
+
+
+def _before(sums: Tensor, mass: Tensor) -> Tensor:
+    """The shortest head whose probability reaches `mass`: those before which it isn't reached, and always the first."""
+    kept = torch.ones_like(sums, dtype=torch.bool)
+    kept[:, 1:] = (sums[:, :-1] < mass) | (mass >= 1)
+    return kept
+
+
+def _typical(values: Tensor, kept: Tensor, mass: Tensor) -> Tensor:
+    """Keep the tokens whose surprise is nearest to the entropy, up to `mass`; columns are in token-id order."""
+    logprobs = values.masked_fill(~kept, -torch.inf).log_softmax(-1)
+    probabilities = logprobs.exp()
+    entropy = -(probabilities * logprobs.masked_fill(~kept, 0)).sum(-1, keepdim=True)
+    distance = (-logprobs - entropy).abs().masked_fill(~kept, torch.inf)
+    order = distance.sort(dim=-1, stable=True).indices
+    typical = torch.zeros_like(kept).scatter_(-1, order, _before(probabilities.gather(-1, order).cumsum(-1), mass))
+    return kept & typical
+
+
+def _column(values: list[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(-1)

@@ -1,0 +1,86 @@
+"""A checkpoint: one safetensors file, or several behind an index."""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import InvalidModel
+from tgi_core.engine.weights.headers import TensorEntry, read_header
+from tgi_core.errors import StartupError
+from tgi_core.model_files import read_json
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The validated tensors of a model directory, by the names that the files give them."""
+
+    directory: Path
+    tensors: dict[str, TensorEntry]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all tensors in the files."""
+        return sum(entry.num_bytes for entry in self.tensors.values())
+
+    @property
+    def files(self) -> list[Path]:
+        """The files, sorted."""
+        return sorted({entry.file for entry in self.tensors.values()})
+
+
+def open_checkpoint(directory: Path) -> Checkpoint:
+    """Read and check all headers. Raises InvalidModel that names the file."""
+    if (directory / SINGLE).exists():
+        return Checkpoint(directory, read_header(directory / SINGLE))
+    if (directory / INDEX).exists():
+        return Checkpoint(directory, _read_sharded(directory))
+    raise InvalidModel(f"{directory}: holds neither {SINGLE} nor {INDEX}")
+
+
+def _read_sharded(directory: Path) -> dict[str, TensorEntry]:
+    index = directory / INDEX
+    try:
+        places = read_json(index).get("weight_map")
+    except StartupError as error:
+        raise InvalidModel(str(error)) from error
+    if not isinstance(places, dict) or not places:
+        raise InvalidModel(f"{index}: has no weight_map")
+    headers: dict[str, dict[str, TensorEntry]] = {}
+    for file in sorted(set(map(str, places.values()))):
+        # A name with a slash could lead out of the model's directory.
+        if Path(file).name != file or not (directory / file).is_file():
+            raise InvalidModel(f"{index}: names the file {file!r}, which is not in {directory}")
+        headers[file] = read_header(directory / file)
+    for name, file in places.items():
+        if name not in headers[str(file)]:
+            raise InvalidModel(f"{directory / str(file)}: lacks tensor {name!r}, which {INDEX} places there")
+    return {name: headers[str(file)][name] for name, file in places.items()}
+
+
+class MappedFile:
+    """A file in memory, read page by page as tensors are copied out of it."""
+
+    def __init__(self, file: Path) -> None:
+        with file.open("rb") as stream:
+            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def view(self, entry: TensorEntry) -> Tensor:
+        """The tensor as it lies in the file: read only, no copy, valid while this object lives."""
+        if entry.num_bytes == 0:
+            return torch.empty(entry.shape, dtype=entry.dtype)
+        with warnings.catch_warnings():
+            # torch warns that the buffer cannot be written; nobody writes to a view.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            flat = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.num_bytes, offset=entry.start)
+        if flat.data_ptr() % entry.dtype.itemsize:
+            flat = flat.clone()
+        return flat.view(entry.dtype).view(entry.shape)

@@ -1,0 +1,108 @@
+"""The headers of safetensors files, checked before anything in them is used.
+
+Format: 8 bytes little-endian length, that many bytes of JSON {name: {dtype, shape, data_offsets}}, then the data. Source:
+https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tgi_core.backend import InvalidModel
+
+MAX_HEADER_BYTES = 100_000_000
+
+DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """Where a tensor lies: bytes start…end-1 of the file."""
+
+    file: Path
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in the file."""
+        return self.end - self.start
+
+
+def read_header(file: Path) -> dict[str, TensorEntry]:
+    """All tensors of a file, by name. Raises InvalidModel naming file and tensor."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+                raise InvalidModel(f"{file}: truncated, or not a safetensors file: header of {length} bytes in a file of {size}")
+            raw = stream.read(length)
+    except OSError as error:
+        raise InvalidModel(f"{file}: cannot be read: {error.strerror}") from error
+    entries = [_entry(file, name, value, 8 + length, size) for name, value in _parse(file, raw).items() if name != "__metadata__"]
+    _check_overlap(file, entries, 8 + length, size)
+    return {entry.name: entry for entry in entries}
+
+
+def _parse(file: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidModel(f"{file}: damaged: its header is not JSON") from error
+    if not isinstance(header, dict):
+        raise InvalidModel(f"{file}: damaged: its header is not a JSON object")
+    return header
+
+
+def _entry(file: Path, name: str, value: object, base: int, size: int) -> TensorEntry:
+    if not isinstance(value, dict):
+        raise InvalidModel(f"{file}: damaged: tensor {name!r} has no description")
+    dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise InvalidModel(f"{file}: tensor {name!r} has dtype {str(dtype)[:40]!r}, which is not supported")
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise InvalidModel(f"{file}: damaged: shape or offsets of tensor {name!r} are not sizes")
+    start, end = base + offsets[0], base + offsets[1]
+    if end > size:
+        raise InvalidModel(f"{file}: truncated: tensor {name!r} ends at byte {end} of {size}")
+    if end - start != math.prod(shape) * DTYPES[dtype].itemsize:
+        raise InvalidModel(f"{file}: damaged: tensor {name!r} of {dtype} {list(shape)} has {end - start} bytes")
+    return TensorEntry(file, name, DTYPES[dtype], tuple(shape), start, end)
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(number) is int and 0 <= number < 2**62 for number in value)
+
+
+def _check_overlap(file: Path, entries: list[TensorEntry], base: int, size: int) -> None:
+    """Tensors lie one after the other and fill the file."""
+    at = base
+    for entry in sorted(entries, key=lambda entry: (entry.start, entry.end)):
+        if entry.start != at:
+            raise InvalidModel(f"{file}: damaged: tensor {entry.name!r} overlaps another or leaves a gap before it")
+        at = entry.end
+    if at != size:
+        raise InvalidModel(f"{file}: damaged: {size - at} bytes behind the last tensor")
