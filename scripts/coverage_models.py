@@ -1,7 +1,7 @@
 """Which of transformers' causal language models this engine runs, token for token: writes docs/models.md.
 
-Every type gets a tiny checkpoint with random float32 weights. Three prompts of unequal length go through the CPU backend's session
-hooks in a ragged schedule (chunked where the session allows it, joins in the middle, one leaves early) and the greedy tokens are
+Every type gets a tiny checkpoint with random float32 weights. Three prompts of unequal length go through the CPU backend's
+session hooks in a ragged schedule (chunked where the session allows it, joins in the middle, one leaves early) and the greedy tokens are
 compared with transformers' own `generate`. Each type runs in a process of its own, with a time limit.
 
     python scripts/coverage_models.py [TYPE ...] [--output docs/models.md] [--seconds 120] [--workers 2]
@@ -21,9 +21,13 @@ from pathlib import Path
 
 import torch
 import transformers
+from tgi_backend_cpu import kit, plugin
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from tests.engine.tiny_models import Outcome, compare
+
+PRELOADED = (kit, plugin)
+"""Loaded before the fork, so that a child starts at once."""
 
 ORDER = ("exact", "differs", "unsupported")
 
@@ -71,8 +75,8 @@ def table(lines: list[Line]) -> str:
         [
             "# Models",
             "",
-            "Made by `scripts/coverage_models.py`, on tiny random float32 checkpoints: do not edit. *exact* means that the greedy tokens",
-            "of a ragged schedule over the CPU backend equal those of transformers' `generate`. Path *ragged* is the paged engine with",
+            "Made by `scripts/coverage_models.py` on tiny random float32 checkpoints: do not edit. *exact* means that the greedy",
+            "tokens of a ragged schedule over the CPU backend equal those of transformers' `generate`. *ragged* is the paged engine with",
             "continuous batching; *own cache* runs one row at a time with the model's own cache: right, but slow.",
             "",
             f"transformers {transformers.__version__}, torch {torch.__version__}: of {len(lines)} types "
@@ -107,7 +111,10 @@ def main() -> None:
 
 def report(line: Line) -> Line:
     """Say how far the run is."""
-    print(f"{line.seconds:6.1f} s  {line.model_type:30} {line.outcome.verdict:12} {line.outcome.path:10} {line.outcome.note}", flush=True)
+    print(
+        f"{line.seconds:6.1f} s  {line.model_type:30} {line.outcome.verdict:12} {line.outcome.path:10} {line.outcome.note}",
+        flush=True,
+    )
     return line
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tgi_conformance import CLAUSES, Clause, Subject
 
 from tests.scheduler.device import quiet
-from tgi_conformance import CLAUSES, Clause, Subject
 from tgi_core.backend import Capacity, OpenOptions, WarmupPlan
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session

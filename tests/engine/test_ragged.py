@@ -54,7 +54,10 @@ def grant(run: Schedule, left: dict[int, int], id: int, data: st.DataObject) -> 
         take = data.draw(st.integers(1, left[id]))
         left[id] -= take
         return Grant(id, take)
-    return Grant(id, data.draw(st.integers(0, 1)) if len(run.tokens[id]) >= 1 and data.draw(st.booleans()) else int(len(run.tokens[id]) < 9))
+    return Grant(
+        id,
+        data.draw(st.integers(0, 1)) if len(run.tokens[id]) >= 1 and data.draw(st.booleans()) else int(len(run.tokens[id]) < 9),
+    )
 
 
 _alone: dict[int, list[int]] = {}
@@ -91,3 +94,21 @@ def test_bfloat16_runs(llama: Path) -> None:
     session, capacity = open_cpu(llama, dtype="bfloat16")
     assert all(tokens for tokens in ragged_schedule(session, capacity).values())
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_longrope_rows_end_where_it_switches() -> None:
+    """A row may not grow to where LongRoPE would change its mates' frequencies."""
+    from transformers import Phi3Config
+
+    from tgi_core.engine.models.build import max_positions
+
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "rope_theta": 1e4}
+    config = Phi3Config(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=1024,
+        original_max_position_embeddings=256,
+        rope_scaling=rope,
+        pad_token_id=0,
+    )
+    assert max_positions(config) == 256

@@ -26,6 +26,8 @@ samplings = st.builds(
     typical_p=st.sampled_from([1.0, 1.0, 0.2345, 0.8171]),
     repetition_penalty=st.sampled_from([1.0, 1.37, 0.71]),
     frequency_penalty=st.sampled_from([0.0, 0.53, -0.29]),
+    presence_penalty=st.sampled_from([0.0, 0.41]),
+    logit_bias=st.sampled_from([(), ((3, 1.7),), ((0, -100.0), (5, 0.9))]),
     seed=st.integers(0, 2**64 - 1),
 )
 rows_of_tokens = st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=12)
@@ -41,7 +43,7 @@ def live(id: int, tokens: Sequence[int], sampling: Sampling, top_n: int = 0, mas
 
 def expected(values: Sequence[float], row: LiveRow, allowed: Sequence[bool] | None = None) -> tuple[int, dict[int, float]]:
     """Token and distribution by the formula."""
-    given = {i: value for i, value in enumerate(values)}
+    given = dict(enumerate(values))
     how = row.request.sampling
     penalized = formula.penalize(given, how, row.tokens, row.request.prompt_len)
     if allowed is not None:

@@ -11,12 +11,14 @@ import pytest
 from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, VOCAB, Schedule, open_cpu, silent
 from tgi_core.backend import (
     EMPTY,
+    BackendBug,
     BackendError,
     Capacity,
     CapacityExceeded,
     Grant,
     Handle,
     InvalidRequest,
+    MaskRow,
     OutOfMemory,
     RowFaultKind,
     Sampling,
@@ -53,7 +55,11 @@ def test_handles_are_single_use(schedule: Schedule) -> None:
     schedule.step(schedule.request(fresh(), PROMPTS[0], 9))
     old = schedule.handle
     schedule.step()
-    for use in (lambda: schedule.session.decode((old,), ()), lambda: schedule.session.filter(old, ()), lambda: schedule.session.clear(old)):
+    for use in (
+        lambda: schedule.session.decode((old,), ()),
+        lambda: schedule.session.filter(old, ()),
+        lambda: schedule.session.clear(old),
+    ):
         with pytest.raises(UnknownBatch):
             use()
 
@@ -235,7 +241,7 @@ def test_row_fault_ends_one_row(llama: Path) -> None:
     wanted = alone(run, PROMPTS[1])
     cache = session._manager.get_plugin("backend")._runner._cache
     run.step(run.request(1, PROMPTS[0], 9), run.request(2, PROMPTS[1], 5))
-    cache.layers[0].keys[run.capacity.groups[0].num_blocks and 1, 3] = float("nan")
+    cache.layers[0].keys[1, 3] = float("nan")
     step = session.decode((run.handle,), ())
     first, second = session.rows(step).rows
     assert first.fault is not None and first.fault.kind is RowFaultKind.NAN and second.fault is None
@@ -248,7 +254,16 @@ def test_row_fault_ends_one_row(llama: Path) -> None:
     assert run.tokens[2] == wanted and run.tokens[3] == wanted
 
 
-def test_failed_step_kills_its_batch(llama: Path) -> None:
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [
+        (OutOfMemory("no room"), OutOfMemory),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), OutOfMemory),
+        (MemoryError(), OutOfMemory),
+        (TypeError("None"), BackendBug),
+    ],
+)
+def test_failed_step_kills_its_batch(raised: Exception, seen: type[BackendError], llama: Path) -> None:
     """An error that a step ends with comes from rows, and its handle is dead; the session lives."""
     session, capacity = open_cpu(llama, WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=16))
     run = Schedule(session, capacity)
@@ -256,11 +271,11 @@ def test_failed_step_kills_its_batch(llama: Path) -> None:
     works = runner.run
 
     def fail(*args: object) -> None:
-        raise OutOfMemory("no room")
+        raise raised
 
     step = session.prefill((run.request(1, PROMPTS[0], 9),), EMPTY, ())
     runner.run = fail
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(seen):
         session.rows(step)
     runner.run = works
     with pytest.raises(UnknownBatch):
@@ -271,10 +286,10 @@ def test_failed_step_kills_its_batch(llama: Path) -> None:
 class OnlyEven:
     """A grammar that allows even tokens, and for request 5 nothing."""
 
-    def fill(self, request_ids: tuple[int, ...]) -> bytes:
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
         """One row of packed bits per request."""
-        words = np.full((len(request_ids), VOCAB // 32), 0x55555555, np.uint32)
-        words[[i for i, id in enumerate(request_ids) if id == 5]] = 0
+        words = np.full((len(rows), VOCAB // 32), 0x55555555, np.uint32)
+        words[[i for i, row in enumerate(rows) if row.request_id == 5]] = 0
         return words.astype("<u4").tobytes()
 
 

@@ -85,6 +85,10 @@ SMALL: dict[str, Any] = {
     "n_ctx": 256,
     "max_seq_len": 256,
     "max_sequence_length": 256,
+    "sliding_window": 6,
+    "attention_chunk_size": 8,
+    "window_size": 6,
+    "index_topk": 4,
     "initializer_range": 0.15,
     "attention_dropout": 0.0,
     "is_decoder": True,
@@ -107,7 +111,7 @@ def tiny_config(model_type: str) -> PretrainedConfig:
 def _shrunk(default: PretrainedConfig, special: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments for a small version of a default config."""
     fields = {name: value for name, value in SMALL.items() if _has(default, name)}
-    for name, part in (getattr(default, "sub_configs", None) or {}).items():
+    for name in getattr(default, "sub_configs", None) or {}:
         nested = getattr(default, name, None)
         if isinstance(nested, PretrainedConfig) and name not in special:
             fields[name] = _shrunk(nested, {}) | ({"model_type": nested.model_type} if nested.model_type else {})
@@ -121,7 +125,9 @@ def _has(config: PretrainedConfig, name: str) -> bool:
     """Whether a field can be set and means something."""
     if name in config.attribute_map or isinstance(getattr(type(config), name, None), property):
         return False
-    if name in (getattr(config, "per_layer_attributes", None) or ()) or name in PER_LAYER and name in inspect.signature(type(config)).parameters:
+    if name in (getattr(config, "per_layer_attributes", None) or ()) or (
+        name in PER_LAYER and name in inspect.signature(type(config)).parameters
+    ):
         return True
     return getattr(config, name, None) is not None
 
@@ -140,7 +146,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "gemma3n_text": {"num_kv_shared_layers": 2, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8, "laurel_rank": 8},
+    "gemma3n_text": {
+        "num_kv_shared_layers": 2,
+        "vocab_size_per_layer_input": VOCAB,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8,
+    },
     "gemma4_text": {
         "vocab_size_per_layer_input": VOCAB,
         "hidden_size_per_layer_input": 8,
@@ -216,10 +227,7 @@ class Schedule:
 
     def step(self, *requests: Request, grants: tuple[Grant, ...] = ()) -> None:
         """One step: join if there are requests, else go on."""
-        if requests:
-            step = self.session.prefill(requests, self.handle, grants)
-        else:
-            step = self.session.decode((self.handle,), grants)
+        step = self.session.prefill(requests, self.handle, grants) if requests else self.session.decode((self.handle,), grants)
         self.handle = step.handle
         for row in self.session.rows(step).rows:
             if row.fault:
@@ -238,7 +246,7 @@ class Schedule:
 
 
 def ragged_schedule(session: Session, capacity: Capacity) -> dict[int, list[int]]:
-    """Three prompts: the first in chunks, the second joins, the third joins in chunks while the others decode; the second leaves."""
+    """The first prompt in chunks, the second joins, the third joins in chunks while the others decode, the second leaves."""
     chunked = Feature.CHUNKED_PREFILL in session.capabilities().features
     run = Schedule(session, capacity)
     run.step(run.request(1, PROMPTS[0], 4 if chunked else len(PROMPTS[0])))
@@ -274,6 +282,21 @@ def open_cpu(folder: Path, plan: WarmupPlan | None = None, **options: Any) -> tu
     return session, session.warmup(plan or WarmupPlan(max_rows=4, max_row_tokens=64), silent)
 
 
+ANY_ERROR = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BackendError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a model's code may raise on a blindly shrunk config; the table says which it was."""
+
+
 def compare(model_type: str, folder: Path) -> Outcome:
     """Make, run and compare one type; never raises for what a model's code does."""
     logging.disable(logging.WARNING)
@@ -281,13 +304,13 @@ def compare(model_type: str, folder: Path) -> Outcome:
         save_tiny(model_type, folder)
         AutoConfig.from_pretrained(folder)
         expected = expected_tokens(folder)
-    except Exception as error:  # anything at all may be wrong with a blindly shrunk config, and the table says what
+    except ANY_ERROR as error:
         return Outcome("unsupported", "", f"transformers: {_short(error)}")
     try:
         session, capacity = open_cpu(folder, dtype="float32")
         path = "ragged" if Feature.CHUNKED_PREFILL in session.capabilities().features else "own cache"
         made = ragged_schedule(session, capacity)
-    except (BackendError, RuntimeError) as error:
+    except ANY_ERROR as error:
         return Outcome("unsupported", "", _short(error))
     wrong = [i for i, tokens in enumerate(expected, 1) if made[i] != tokens[: len(made[i])] or not made[i]]
     distinct = len({token for tokens in expected for token in tokens})

@@ -8,13 +8,14 @@ its rows are read, so results and errors arrive late, as on an accelerator. Sele
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tgi_core.backend import sampling
 from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest
 from tgi_core.backend.ledger import Launch, Ledger, Work
+from tgi_core.backend.masking import allowed_tokens
 from tgi_core.backend.spec import hookimpl
 from tgi_core.backend.types import (
     API_VERSION,
@@ -29,6 +30,7 @@ from tgi_core.backend.types import (
     Grant,
     Handle,
     Manifest,
+    MaskSource,
     Memory,
     Mixing,
     OpenOptions,
@@ -37,6 +39,8 @@ from tgi_core.backend.types import (
     Progress,
     Request,
     Row,
+    RowFault,
+    RowFaultKind,
     Rows,
     SamplingField,
     Stats,
@@ -71,7 +75,8 @@ def backend_open(options: OpenOptions) -> ReferenceSession:
         config = text_config(read_json(Path(options.model) / "config.json"))
     except StartupError as error:
         raise InvalidModel(str(error)) from error
-    return ReferenceSession(int(config.get("vocab_size", 256)), int(config.get("max_position_embeddings", 2048)))
+    vocab_size, max_positions = int(config.get("vocab_size", 256)), int(config.get("max_position_embeddings", 2048))
+    return ReferenceSession(vocab_size, max_positions, masks=options.masks)
 
 
 def mix(value: int) -> int:
@@ -82,13 +87,14 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def toy_logits(state: int, vocab_size: int) -> dict[int, float]:
-    """A few likely tokens, from a state of 64 bits."""
+def toy_logits(state: int, vocab_size: int, others: Sequence[int] = ()) -> dict[int, float]:
+    """A few likely tokens, from a state of 64 bits; and `others`, which a mask may leave as the only ones, all unlikely."""
+    unlikely = {id: (mix(state ^ id) >> 40) / 2**22 - 20 for id in others}
     logits: dict[int, float] = {}
     for rank in range(min(_CANDIDATES, vocab_size)):
         state = mix(state)
         logits.setdefault(state % vocab_size, -0.5 * rank + (state >> 40) / 2**25)
-    return logits
+    return unlikely | logits
 
 
 class ReferenceSession:
@@ -102,23 +108,25 @@ class ReferenceSession:
         asynchronous: bool = True,
         faults: Mapping[int, BackendError] | None = None,
         on_step: Callable[[tuple[Work, ...]], None] | None = None,
+        masks: MaskSource | None = None,
     ) -> None:
         self._vocab_size, self._max_positions = vocab_size, max_positions
         self._asynchronous = asynchronous
         self._faults = dict(faults or {})
         self._on_step = on_step
+        self._masks = masks
+        self._failed: set[int] = set()
         self._launched: deque[Launch] = deque()
         self._done: dict[int, Rows] = {}
         self._slots: list[int] = []
-        self._block_size = 16
-        self._steps = 0
+        self._block_size, self._steps = 16, 0
         self._ledger: Ledger | None = None
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Everything that needs no adapter, image, mask or draft."""
+        """Everything that needs no adapter, image or draft; masks where there is a source of them."""
         return Capabilities(
-            features=_FEATURES,
+            features=_FEATURES | ({Feature.MASKS} if self._masks else set()),
             sampling=frozenset(SamplingField),
             block_sizes=(1, 4, 16, 64),
             mixing=Mixing.EAGER,
@@ -206,7 +214,8 @@ class ReferenceSession:
         if self._on_step is not None:
             self._on_step(launch.work)
         self._steps += 1
-        self._done[launch.step.id] = Rows(launch.step.id, tuple(self._run(work) for work in launch.work))
+        works = [work for work in launch.work if work.row.request.id not in self._failed]
+        self._done[launch.step.id] = Rows(launch.step.id, tuple(self._run(work) for work in works))
 
     def _run(self, work: Work) -> Row:
         row, prompt_logprobs = work.row, list[float | None]()
@@ -235,8 +244,12 @@ class ReferenceSession:
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
         row, want, how = work.row, work.row.request.want, work.row.request.sampling
-        logits = toy_logits(state, self._vocab_size)
-        logprobs = sampling.distribution(logits, how, row.tokens, row.request.prompt_len)
+        allowed = allowed_tokens(self._masks, row, self._vocab_size)
+        if allowed == []:
+            self._failed.add(row.request.id)
+            return {"fault": RowFault(RowFaultKind.MASK, "the mask allows no token")}
+        logits = toy_logits(state, self._vocab_size, allowed or ())
+        logprobs = sampling.distribution(logits, how, row.tokens, row.request.prompt_len, allowed and set(allowed))
         token = sampling.choose(logprobs, how, len(row.tokens))
         row.tokens.append(token)
         top = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[: want.top_n]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from tgi_core.backend.types import Sampling
 
@@ -91,9 +91,14 @@ def warp(logits: Logits, sampling: Sampling) -> dict[int, float]:
     return out
 
 
-def distribution(logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int) -> dict[int, float]:
-    """Logprobs from which the next token is chosen; dropped tokens are absent."""
+def distribution(
+    logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int, allowed: Container[int] | None = None
+) -> dict[int, float]:
+    """Logprobs from which the next token is chosen; dropped tokens are absent. `allowed` is the mask; it must allow some token of
+    `logits`."""
     out = penalize(logits, sampling, tokens, prompt_len)
+    if allowed is not None:
+        out = {token: value for token, value in out.items() if token in allowed}
     return log_softmax(warp(out, sampling) if sampling.do_sample else out)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tgi_core.backend import Capabilities, Grant, RowFault, Sampling, Scope, Want
+from tgi_core.grammar import Grammar
 
 
 class FinishReason(Enum):
@@ -56,6 +57,7 @@ class ShardRequest:
     want: Want
     stopping: Stopping
     adapter: str | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,14 +104,14 @@ def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
 
 
 def prove(runner: RaggedRunner | OwnCacheRunner, expected: Tensor, chunks: tuple[int, ...]) -> None:
-    """Run the probe tokens in chunks, beside another row, and compare logits. Raises NotRagged when they differ."""
+    """Run the probe tokens in chunks, beside another row and at last alone. Raises NotRagged when their logits differ."""
     ids = probe_ids(expected.shape[-1])
     row, mate = _probe_row(1, ids), _probe_row(2, ids[::-1])
     runner.use_probe_cache()
     start, found = 0, []
     for take in chunks:
-        works = [Work(mate, start, take, yields=True), Work(row, start, take, yields=True)]
-        found.append(runner.run(works).last[1])
+        mates = [Work(mate, start, take, yields=True)] if start + take < len(ids) else []
+        found.append(runner.run([*mates, Work(row, start, take, yields=True)]).last[-1])
         start += take
     runner.release()
     difference = relative_difference(torch.stack(found), expected[torch.tensor(chunks).cumsum(0) - 1])

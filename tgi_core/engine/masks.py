@@ -10,14 +10,15 @@ from torch import Tensor
 
 from tgi_core.backend import MaskSource
 from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.masking import mask_row
 
 
 def allowed_tokens(source: MaskSource, rows: Sequence[LiveRow], shape: torch.Size) -> Tensor:
-    """[rows, vocabulary] bool. A row without a mask may choose anything; a row whose mask has the wrong size may choose nothing."""
+    """[rows, vocabulary] bool. A row without a mask may choose anything; one whose mask has the wrong size may choose nothing."""
     vocab = shape[-1]
     allowed = torch.ones(shape, dtype=torch.bool)
     masked = [i for i, row in enumerate(rows) if row.request.masked]
-    packed = source.fill(tuple(rows[i].request.id for i in masked))
+    packed = source.fill(tuple(mask_row(rows[i]) for i in masked))
     words = -(-vocab // 32)
     if len(packed) != len(masked) * words * 4:
         allowed[masked] = False

@@ -26,9 +26,8 @@ def plan_capacity(plan: WarmupPlan, shape: ModelShape, kit: DeviceKit, block_siz
             f"{max(0, free):,} are free after weights of {shape.weight_bytes:,} and activations of {activations:,}"
         )
     if plan.max_row_tokens is not None and plan.max_row_tokens > num_blocks * block_size:
-        raise OutOfMemory(
-            f"KV cache: a row of {plan.max_row_tokens} tokens needs {-(-plan.max_row_tokens // block_size)} blocks, {num_blocks} fit"
-        )
+        needed = -(-plan.max_row_tokens // block_size)
+        raise OutOfMemory(f"KV cache: a row of {plan.max_row_tokens} tokens needs {needed} blocks, {num_blocks} fit")
     return Capacity(
         groups=(CacheGroup(CacheKind.FULL, block_size, num_blocks),),
         max_rows=rows,

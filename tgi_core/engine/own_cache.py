@@ -1,7 +1,7 @@
 """The padded path's simplest form: one row at a time, each with the cache object that transformers makes for the model.
 
 For models that the ragged engine cannot run: state-space and hybrid models, and those whose attention does not go through
-transformers' interface. A block holds a whole row, so a block is a slot. Right, and slow: rows of one step run one after the other.
+transformers' interface. A block holds a whole row, so a block is a slot. Right, and slow: the rows of a step run one after another.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class OwnCacheModel:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._takes = set(inspect.signature(model.forward).parameters)
-        # One row has no padding, so a mask of ones says nothing, except where positions are counted from it. State-space models go
-        # wrong with one: they multiply it into their tokens.
+        # One row has no padding, so a mask of ones says nothing, except where positions are counted from it. State-space models
+        # go wrong with one: they multiply it into their tokens.
         if "position_ids" in self._takes or "cache_params" in self._takes:
             self._takes.discard("attention_mask")
 

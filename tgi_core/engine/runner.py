@@ -16,8 +16,8 @@ from tgi_core.backend.ledger import Work
 class StepLogits:
     """Logits of one step.
 
-    `last` [works that yield, vocabulary] in the order of those works. `prompt` maps a request id to logits [positions, vocabulary] of
-    the positions whose next token is in the prompt.
+    `last` [works that yield, vocabulary] in the order of those works. `prompt` maps a request id to logits [positions, vocabulary]
+    of the positions whose next token is in the prompt.
     """
 
     last: Tensor
@@ -35,8 +35,13 @@ def prompt_positions(work: Work) -> int:
 class Runner(Protocol):
     """One way to run a model for many rows."""
 
-    features: frozenset[Feature]
-    block_sizes: tuple[int, ...]
+    @property
+    def features(self) -> frozenset[Feature]:
+        """Features that depend on how the model runs."""
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Block sizes to choose from, the best first."""
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Allocate the cache and promise limits. Raises OutOfMemory."""

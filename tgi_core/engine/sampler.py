@@ -1,7 +1,7 @@
 """Choosing tokens: the published formula (`tgi_core.backend.sampling`) over many rows at once.
 
-Every operation is per row, so that a row's token never depends on its mates. Probabilities are computed in double precision where a
-row is sampled and in float32 where only the logprob of an argmax is wanted.
+Every operation is per row, so that a row's token never depends on its mates. Probabilities are computed in double precision where
+a row is sampled and in float32 where only the logprob of an argmax is wanted.
 """
 
 from __future__ import annotations

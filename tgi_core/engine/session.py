@@ -35,6 +35,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.engine.checks import check_sampling
+from tgi_core.engine.failures import FOREIGN, translated
 from tgi_core.engine.masks import allowed_tokens
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner, StepLogits, prompt_positions
@@ -148,9 +149,14 @@ class EngineSession:
         # A row that failed sits out every step until the core filters it away.
         works = [work for work in launch.work if work.row.request.id not in self._failed]
         try:
-            self._outcomes[launch.step.id] = self._compute(launch.step.id, works)
+            outcome: Rows | BackendError = self._compute(launch.step.id, works)
         except BackendError as error:
-            self._outcomes[launch.step.id] = error
+            outcome = error
+        except FOREIGN as error:
+            outcome = translated(error)
+            outcome.__cause__ = error
+        self._outcomes[launch.step.id] = outcome
+        if isinstance(outcome, BackendError):
             self._book.kill(work.row for work in launch.work)
 
     def _compute(self, step_id: int, works: list[Work]) -> Rows:

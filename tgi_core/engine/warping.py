@@ -20,7 +20,7 @@ HEAD = 256
 
 @dataclass(slots=True)
 class Candidates:
-    """Distributions of rows: `logprobs` [rows, width], minus infinity where dropped; `token_ids` alike and rising, or None for 0…width-1."""
+    """Distributions of rows: `logprobs` [rows, width], minus infinity where dropped; `token_ids` alike, rising; None is 0…width-1."""
 
     logprobs: Tensor
     token_ids: Tensor | None

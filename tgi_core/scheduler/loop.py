@@ -15,8 +15,8 @@ from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits
 
 _log = logging.getLogger(__name__)
 
-ObserveTurn = Callable[[Turn, TurnResult, float], None]
-"""Called after each turn with its seconds."""
+ObserveTurn = Callable[[Turn, TurnResult, float, float], None]
+"""Called after each turn with its seconds, and those of them in which its rows were delivered."""
 
 
 class SchedulerLoop:
@@ -76,11 +76,13 @@ class SchedulerLoop:
             _log.error("the shard is gone: %s", error)
             self._fail_all(str(error))
             return
+        answered = clock()
         self._note_starts(turn, start)
         for event in self._scheduler.complete(result):
             self._deliver(event)
         if self._observe is not None:
-            self._observe(turn, result, clock() - start)
+            end = clock()
+            self._observe(turn, result, end - start, end - answered)
         if self._scheduler.lost is not None:
             self._fail_all(self._scheduler.lost.message)
 

@@ -298,4 +298,5 @@ def _shard_request(item: Take) -> ShardRequest:
         want=request.want,
         stopping=request.stopping,
         adapter=request.adapter,
+        grammar=request.grammar,
     )

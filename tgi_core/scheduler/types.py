@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tgi_core.backend import Sampling, Want
 from tgi_core.client.types import Stopping
+from tgi_core.grammar import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class GenerationRequest:
     stopping: Stopping
     want: Want = Want()
     adapter: str | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ Synchronous and single-threaded; whoever owns it (a thread in process, a child p
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from dataclasses import replace
 
 from tgi_core.backend import BackendError, Capacity, Handle, Progress, Request, Row, RowFault, RowFaultKind, Step, WarmupPlan
 from tgi_core.backend.errors import Left, Scope, UnknownBatch
@@ -24,6 +26,7 @@ from tgi_core.client.types import (
     Turn,
     TurnResult,
 )
+from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.transcript import Transcript
 from tgi_core.tokenizer import Tokenizer
 
@@ -33,10 +36,13 @@ _log = logging.getLogger(__name__)
 class ModelServer:
     """One shard: batches and steps by the scheduler's numbers, one transcript per live request."""
 
-    def __init__(self, session: Session, tokenizer: Tokenizer, info: ShardInfo) -> None:
+    def __init__(self, session: Session, tokenizer: Tokenizer, info: ShardInfo, masks: GrammarMasks | None = None) -> None:
         self.info = info
         self._session = session
         self._tokenizer = tokenizer
+        self._masks = masks
+        if masks is not None:
+            masks.attach(info.capabilities.vocab_size)
         self._batches: dict[int, Handle] = {}
         self._members: dict[int, tuple[int, ...]] = {}
         self._steps: dict[int, Step] = {}
@@ -49,6 +55,8 @@ class ModelServer:
     def close(self) -> None:
         """Close the backend."""
         self._session.close()
+        if self._masks is not None:
+            self._masks.close()
 
     def exchange(self, turn: Turn) -> TurnResult:
         """Bookkeeping, launch, read. Never raises `BackendError`: faults are in the result."""
@@ -79,7 +87,7 @@ class ModelServer:
             transcripts = {request.id: Transcript(self._tokenizer, request) for request in verb.requests}
             merged: tuple[int, ...] = () if verb.cached is None else (verb.cached,)
             cached = EMPTY if verb.cached is None else self._handle(verb.cached)
-            step = self._session.prefill(tuple(_backend_request(item) for item in verb.requests), cached, verb.grants)
+            step = self._prefill(verb, cached)
             self._transcripts.update(transcripts)
         else:
             transcripts, merged = {}, verb.batches
@@ -88,6 +96,21 @@ class ModelServer:
         for batch in merged:
             del self._batches[batch]
         self._steps[verb.step], self._batches[verb.step], self._members[verb.step] = step, step.handle, members
+
+    def _prefill(self, verb: Prefill, cached: Handle) -> Step:
+        """Grammars begin first: a backend may ask for masks before its verb returns."""
+        for request in verb.requests:
+            if request.grammar is not None and self._masks is not None:
+                self._masks.begin(request.id, request.grammar, request.input_ids[request.prompt_len :])
+        try:
+            return self._session.prefill(tuple(_backend_request(item) for item in verb.requests), cached, verb.grants)
+        except BackendError:
+            self._end_grammars(request.id for request in verb.requests)
+            raise
+
+    def _end_grammars(self, request_ids: Iterable[int]) -> None:
+        if self._masks is not None:
+            self._masks.end(request_ids)
 
     def _read(self, number: int) -> StepResult:
         step = self._steps.pop(number)
@@ -107,19 +130,26 @@ class ModelServer:
         try:
             if not all(0 <= id < self.info.capabilities.vocab_size for id in row.tokens):
                 raise ValueError(f"the backend made tokens {row.tokens}, outside the vocabulary")
-            made = transcript.push(row)
+            made = transcript.push(self._explained(row))
         except Exception as error:  # noqa: BLE001  one row's text is its own
             _log.exception("request %d: its text failed", row.request_id)
             made = Generation(row.request_id, fault=RowFault(RowFaultKind.TEXT, f"{type(error).__name__} in its text"))
         if made is not None and (made.finished or made.fault):
             del self._transcripts[row.request_id]
+            self._end_grammars((row.request_id,))
         return made
+
+    def _explained(self, row: Row) -> Row:
+        """A row whose mask allowed nothing, with the reason."""
+        reason = self._masks.failure(row.request_id) if row.fault is not None and self._masks is not None else None
+        return replace(row, fault=RowFault(RowFaultKind.MASK, reason)) if reason is not None else row
 
     def _drop_everything(self) -> None:
         """An error from rows kills the step's batch and all derived from it; the scheduler keeps one chain, so that is everything."""
         self._steps.clear()
         self._batches.clear()
         self._members.clear()
+        self._end_grammars(list(self._transcripts))
         self._transcripts.clear()
         try:
             self._session.clear(None)
@@ -129,8 +159,10 @@ class ModelServer:
     def _forget(self, batch: int, keep: tuple[int, ...]) -> None:
         """Drop a batch's name and the transcripts of the rows it does not keep."""
         del self._batches[batch]
-        for id in set(self._members.pop(batch)).difference(keep):
+        gone = set(self._members.pop(batch)).difference(keep)
+        for id in gone:
             self._transcripts.pop(id, None)
+        self._end_grammars(gone)
 
     def _handle(self, batch: int) -> Handle:
         if batch not in self._batches:
@@ -154,5 +186,6 @@ def _backend_request(request: ShardRequest) -> Request:
         take=request.take,
         sampling=request.sampling,
         want=request.want,
+        masked=request.grammar is not None,
         adapter=request.adapter,
     )

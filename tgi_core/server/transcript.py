@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tgi_core.backend import Row
 from tgi_core.client.types import Candidate, GeneratedText, Generation, PromptToken, ShardRequest, Token
 from tgi_core.server.detokenize import Detokenizer
@@ -18,7 +20,9 @@ class Transcript:
         prompt = request.input_ids[: request.prompt_len]
         self._context = prompt[-1:]
         self._detokenizer = Detokenizer(tokenizer, prompt)
-        self._stopping = StoppingCriteria(request.stopping, tokenizer.eos_ids)
+        # nothing may follow the end of a grammar, so it is an end even where others are ignored
+        stopping = request.stopping if request.grammar is None else replace(request.stopping, ignore_eos=False)
+        self._stopping = StoppingCriteria(stopping, tokenizer.eos_ids)
         self._generated: list[int] = []
         self._prompt_logprobs: list[float | None] = []
         for token in request.input_ids[request.prompt_len :]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from tgi_backend_cpu.linear import linear
 from tgi_backend_cpu.limits import memory_limit
+from tgi_backend_cpu.linear import linear
 from tgi_core.backend import Unsupported
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import AttentionProvider

@@ -12,8 +12,8 @@ from tgi_core.engine.models.merging import absent_weight
 class PackedLinear(nn.Module):
     """`nn.Linear` over a weight that oneDNN has reordered.
 
-    Measured on Zen 4 with 2 threads, 576 → 3072: bfloat16 72 instead of 125 µs for one token and 286 instead of 353 for 32; float32 521
-    instead of 1370 µs for 32, since torch's own float32 product leaves AVX-512 unused there.
+    Measured on Zen 4 with 2 threads, 576 → 3072: bfloat16 72 instead of 125 µs for one token and 286 instead of 353 for 32; float32
+    521 instead of 1370 µs for 32, since torch's own float32 product leaves AVX-512 unused there.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:

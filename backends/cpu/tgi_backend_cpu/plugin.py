@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 
 from tgi_backend_cpu import __version__
 from tgi_backend_cpu.limits import cpu_count, cpu_name
@@ -30,11 +31,16 @@ def backend_probe() -> Probe:
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, OutOfMemory."""
-    threads = cpu_count()
-    # Read by the OpenMP runtime when torch loads it. A thread that spins while it waits takes the core from the server's own work.
+    # Read by OpenMP when torch loads it. A thread that spins while it waits takes the core from the server's own work.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("OMP_NUM_THREADS", str(cpu_count()))
     from tgi_backend_cpu.kit import CpuKit
     from tgi_core.engine.opening import open_session
 
-    return open_session(options, CpuKit(threads, options.memory_fraction), progress)
+    return open_session(options, CpuKit(_threads(os.environ), options.memory_fraction), progress)
+
+
+def _threads(environment: Mapping[str, str]) -> int:
+    """What the operator asks of OpenMP (its first level, where it names several), else what the machine offers."""
+    asked = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(asked) if asked.isdigit() and int(asked) else cpu_count()

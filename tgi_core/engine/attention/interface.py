@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 NAME = "tgi_ragged"
@@ -38,7 +37,7 @@ class Attending(Protocol):
     """Who answers attention calls while a model runs."""
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
-        """Attention of one layer: query [heads, tokens, width], key and value [kv_heads, tokens, width] → [tokens, heads, width]."""
+        """One layer: query [heads, tokens, width], key and value [kv_heads, tokens, width] → [tokens, heads, width]."""
 
 
 class NotRagged(Exception):
@@ -77,25 +76,26 @@ def attention_forward(
     """transformers' attention signature: query [1, heads, tokens, width], keys and values alike → [1, tokens, heads, width]."""
     parameters = AttentionParameters(
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window=kwargs.get("sliding_window"),
+        window=kwargs.get("sliding_window") or _limit(module, "sliding_attention", "sliding_window"),
         softcap=kwargs.get("softcap"),
-        chunk=_chunk_size(module),
+        chunk=_limit(module, "chunked_attention", "attention_chunk_size"),
         sinks=kwargs.get("s_aux"),
     )
     if attention_mask is not None:
         raise NotRagged("attention with a mask of the model's own")
     if kwargs.get("position_bias") is not None:
         raise NotRagged("attention with a position bias")
-    if kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
+    # GPT-2 calls one query "not causal", which it may be called.
+    if query.shape[2] > 1 and kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         raise NotRagged("attention that is not causal")
     out = _active.get().attend(module, query[0], key[0], value[0], parameters)
     return out.unsqueeze(0).contiguous(), None
 
 
-def _chunk_size(module: nn.Module) -> int | None:
-    """The chunk of a layer of kind `chunked_attention` (Llama 4), which transformers expresses in the mask alone."""
+def _limit(module: nn.Module, kind: str, field: str) -> int | None:
+    """A field of the config, for a layer of that kind: some models say in the mask alone that a layer is limited (Llama 4)."""
     config = getattr(module, "config", None)
     kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
-    if not kinds or layer is None or layer >= len(kinds) or kinds[layer] != "chunked_attention":
+    if not kinds or layer is None or layer >= len(kinds) or kinds[layer] != kind:
         return None
-    return torch.iinfo(torch.int32).max if config is None else config.attention_chunk_size
+    return getattr(config, field, None)

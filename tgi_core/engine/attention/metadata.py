@@ -112,4 +112,6 @@ def _decode_rows(tables: np.ndarray, lengths: np.ndarray, block_size: int, devic
         return None
     longest = int(lengths.max())
     tables = np.ascontiguousarray(tables[:, : -(-longest // block_size)])
-    return DecodeRows(torch.from_numpy(tables).to(device), torch.from_numpy(lengths).to(device), longest, bool((lengths == longest).all()))
+    return DecodeRows(
+        torch.from_numpy(tables).to(device), torch.from_numpy(lengths).to(device), longest, bool((lengths == longest).all())
+    )

@@ -10,6 +10,9 @@ from tgi_core.engine.attention.cache import LayerCache
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepMetadata
 
+QUERIES = 256
+"""How many queries have their scores in memory at a time, where they must be."""
+
 
 class TorchAttention:
     """The provider `torch`."""
@@ -47,8 +50,7 @@ def _decode(query: Tensor, cache: LayerCache, step: StepMetadata, rows: DecodeRo
 
 def _decode_mask(rows: DecodeRows, parameters: AttentionParameters, dtype: torch.dtype) -> Tensor | None:
     """[rows, 1, 1, positions] to add to the scores: which positions each row sees; None when every row sees all of them."""
-    window, chunk = parameters.window, parameters.chunk
-    if rows.equal and (window is None or window >= rows.max_length) and (chunk is None or chunk >= rows.max_length):
+    if rows.equal and _sees_all(parameters, rows.max_length):
         return None
     last = rows.lengths.unsqueeze(1) - 1
     visible = _visible(last, torch.arange(rows.max_length, device=last.device), parameters)
@@ -56,20 +58,34 @@ def _decode_mask(rows: DecodeRows, parameters: AttentionParameters, dtype: torch
 
 
 def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillRow, parameters: AttentionParameters) -> Tensor:
-    heads, count, width = query.shape
+    heads, count, _ = query.shape
     length = row.past + count
     kv_heads = cache.keys.shape[2]
     keys = _gathered(cache.keys, row.table)[:length].transpose(0, 1).unsqueeze(0)
     values = _gathered(cache.values, row.table)[:length].transpose(0, 1).unsqueeze(0)
+    group = heads // kv_heads
+    if group > 1:
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+    query = query.unsqueeze(0)
+    if row.past == 0 and _plain(parameters, length):
+        # SDPA skips what a causal mask hides, which is half of the work.
+        return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling)[0].transpose(0, 1)
     key = ("prefill", row.start, parameters.window, parameters.chunk)
     if key not in step.masks:
         queries = torch.arange(row.past, length, device=query.device).unsqueeze(1)
         step.masks[key] = _additive(_visible(queries, torch.arange(length, device=query.device), parameters), query.dtype)
-    group = heads // kv_heads
-    if group > 1:
-        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
     sinks = None if parameters.sinks is None else parameters.sinks.view(1, heads, 1, 1)
-    return scaled_attention(query.unsqueeze(0), keys, values, step.masks[key], parameters, sinks)[0].transpose(0, 1)
+    return scaled_attention(query, keys, values, step.masks[key], parameters, sinks)[0].transpose(0, 1)
+
+
+def _plain(parameters: AttentionParameters, length: int) -> bool:
+    """Whether nothing but causality hides any of `length` positions, and scores are used as they are."""
+    return _sees_all(parameters, length) and parameters.softcap is None and parameters.sinks is None
+
+
+def _sees_all(parameters: AttentionParameters, length: int) -> bool:
+    """Whether window and chunk hold `length` positions."""
+    return all(limit is None or limit >= length for limit in (parameters.window, parameters.chunk))
 
 
 def _gathered(blocks: Tensor, table: Tensor) -> Tensor:
@@ -88,7 +104,7 @@ def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters) -> 
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zero where visible, minus infinity elsewhere: made once per step, where SDPA would turn a bool mask into it in every layer."""
+    """Zero where visible, minus infinity elsewhere: made once per step, where SDPA would do it to a bool mask in every layer."""
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
 
 
@@ -98,6 +114,17 @@ def scaled_attention(
     """Softmax attention [rows, heads, queries, width] with what SDPA has no word for: a soft cap and sinks."""
     if parameters.softcap is None and sinks is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=parameters.scaling)
+    parts = []
+    for start in range(0, query.shape[2], QUERIES):
+        queries = query[:, :, start : start + QUERIES]
+        hidden = mask if mask is None or mask.shape[-2] == 1 else mask[..., start : start + QUERIES, :]
+        parts.append(_scored(queries, key, value, hidden, parameters, sinks))
+    return torch.cat(parts, 2)
+
+
+def _scored(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, parameters: AttentionParameters, sinks: Tensor | None
+) -> Tensor:
     scores = query.float() @ key.float().transpose(-1, -2) * parameters.scaling
     if parameters.softcap is not None:
         scores = torch.tanh(scores / parameters.softcap) * parameters.softcap

@@ -18,12 +18,14 @@ class ShapeRecorder:
 
     def __init__(self) -> None:
         self.shapes: list[LayerShape] = []
+        self.windows: list[int | None] = []
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
         """Attention of one layer; see `Attending`."""
         if query.shape[0] % key.shape[0] or key.shape[:2] != value.shape[:2] or query.shape[1] != key.shape[1]:
             raise NotRagged("keys of another length than the queries")
         self.shapes.append(LayerShape(key.shape[0], key.shape[2], value.shape[2]))
+        self.windows.append(parameters.window)
         group = query.shape[0] // key.shape[0]
         keys, values = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)
@@ -40,16 +42,19 @@ def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, tuple[LayerShape
         raise NotRagged("its layers choose by an index of their own which positions they see")
     model.set_attn_implementation(NAME)
     call = calling_convention(model)
-    shapes = probe_forward(model, call)
-    if not shapes:
+    seen = probe_forward(model, call)
+    if not seen.shapes:
         raise NotRagged("none of its layers calls transformers' attention interface")
-    return call, tuple(shapes)
+    config = text_config(model.config)
+    if getattr(config, "sliding_window", None) and not getattr(config, "layer_types", None) and not any(seen.windows):
+        raise NotRagged("its config has a sliding window that its layers don't tell")
+    return call, tuple(seen.shapes)
 
 
-def probe_forward(model: PreTrainedModel, call: Call) -> list[LayerShape]:
+def probe_forward(model: PreTrainedModel, call: Call) -> ShapeRecorder:
     """What the attention layers see of a few tokens, in call order."""
     recorder = ShapeRecorder()
     positions = torch.arange(2, device=model.device).unsqueeze(0)
     with torch.inference_mode(), attending(recorder):
         call(positions, positions, None)
-    return recorder.shapes
+    return recorder

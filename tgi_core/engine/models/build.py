@@ -61,13 +61,25 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def max_positions(config: PretrainedConfig) -> int:
-    """Positions that the model was made for; 0 when the config doesn't say (state-space models)."""
+    """Positions that the model was made for; 0 when the config doesn't say (state-space models).
+
+    LongRoPE changes every row's frequencies once any row of a step is longer than the length it was first trained for. A row must
+    not depend on its mates, so rows end there.
+    """
     text = text_config(config)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx"):
         value = getattr(text, name, None)
         if isinstance(value, int) and value > 0:
-            return value
+            return min(value, _longrope_start(text) or value)
     return 0
+
+
+def _longrope_start(text: PretrainedConfig) -> int | None:
+    """The length from which LongRoPE switches; None without it. transformers 4 says `rope_scaling`, 5 `rope_parameters`."""
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    if (rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
+        return None
+    return rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
 
 
 def stored_dtype(config: PretrainedConfig) -> torch.dtype:

@@ -1,7 +1,7 @@
 """Merging linear layers that read the same input into one: queries, keys and values; gate and up.
 
-Which siblings share an input is observed in a run of the model, not guessed from names, and no module's forward changes: each sibling
-is replaced by a part of the merged layer, the first one that is called computes all of them.
+Which siblings share an input is observed in a run of the model, not guessed from names, and no module's forward changes: each
+sibling is replaced by a part of the merged layer, and the first one that is called computes all of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class LinearPart(nn.Module):
 def absent_weight(weight: Tensor) -> nn.Parameter:
     """What models see that look at a weight's dtype, device or shape; computing with it gives NaN, never something plausible."""
     value = float("nan") if weight.is_floating_point() else 0
-    return nn.Parameter(torch.full((1,), value, dtype=weight.dtype, device=weight.device).expand(weight.shape), requires_grad=False)
+    return nn.Parameter(
+        torch.full((1,), value, dtype=weight.dtype, device=weight.device).expand(weight.shape), requires_grad=False
+    )
 
 
 @contextmanager
@@ -83,16 +85,22 @@ def mergeable(model: nn.Module, seen: dict[str, list[Tensor]]) -> list[list[str]
     return [names for names in groups.values() if len(names) > 1 and _alike(model, names)]
 
 
+def linears(model: nn.Module, names: list[str]) -> list[nn.Linear]:
+    """The modules of these names, which are plain linear layers."""
+    return [layer for layer in map(model.get_submodule, names) if isinstance(layer, nn.Linear)]
+
+
 def _alike(model: nn.Module, names: list[str]) -> bool:
-    layers = [model.get_submodule(name) for name in names]
+    layers = linears(model, names)
     return len({(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in layers}) == 1
 
 
 def merge(model: nn.Module, names: list[str], factory: LinearFactory) -> None:
     """Replace layers by parts of one."""
-    layers = [model.get_submodule(name) for name in names]
+    layers = linears(model, names)
     weight = torch.cat([layer.weight for layer in layers])
-    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases) if biases else None
     shared = SharedLinear(factory(weight, bias))
     start = 0
     for name, layer in zip(names, layers, strict=True):

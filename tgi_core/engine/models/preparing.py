@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from tgi_core.engine.models.merging import LinearFactory, merge, mergeable
-
-Wanted = set[str]
+from tgi_core.engine.models.merging import LinearFactory, linears, merge, mergeable
 
 
 def replace_linears(model: nn.Module, seen: dict[str, list[Tensor]], factory: LinearFactory) -> None:
@@ -20,6 +18,6 @@ def replace_linears(model: nn.Module, seen: dict[str, list[Tensor]], factory: Li
     for names in groups:
         merge(model, names, factory)
         seen_names.difference_update(names)
-    for name in sorted(seen_names):
-        layer = model.get_submodule(name)
+    names = sorted(seen_names)
+    for name, layer in zip(names, linears(model, names), strict=True):
         model.set_submodule(name, factory(layer.weight, layer.bias))

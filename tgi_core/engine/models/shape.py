@@ -40,6 +40,6 @@ class ModelShape:
         )
 
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
-        """What one step needs beside weights and cache: hidden states, one layer's inner states, and logits in double precision."""
+        """What one step needs beside weights and cache: hidden states, a layer's inner states, and logits in double precision."""
         per_token = (8 * self.hidden_size + 4 * self.intermediate_size) * max(self.dtype.itemsize, 4)
         return step_tokens * per_token + rows * self.vocab_size * 8 * 4

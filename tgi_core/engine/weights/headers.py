@@ -80,10 +80,10 @@ def _parse(file: Path, raw: bytes) -> dict[str, Any]:
 def _entry(file: Path, name: str, value: object, base: int, size: int) -> TensorEntry:
     if not isinstance(value, dict):
         raise InvalidModel(f"{file}: damaged: tensor {name!r} has no description")
-    dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
+    dtype, shape, offsets = value.get("dtype"), _sizes(value.get("shape")), _sizes(value.get("data_offsets"))
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise InvalidModel(f"{file}: tensor {name!r} has dtype {str(dtype)[:40]!r}, which is not supported")
-    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+    if shape is None or offsets is None or len(offsets) != 2:
         raise InvalidModel(f"{file}: damaged: shape or offsets of tensor {name!r} are not sizes")
     start, end = base + offsets[0], base + offsets[1]
     if end > size:
@@ -93,8 +93,10 @@ def _entry(file: Path, name: str, value: object, base: int, size: int) -> Tensor
     return TensorEntry(file, name, DTYPES[dtype], tuple(shape), start, end)
 
 
-def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(number) is int and 0 <= number < 2**62 for number in value)
+def _sizes(value: object) -> list[int] | None:
+    """A list of sizes as it is; None for anything else."""
+    good = isinstance(value, list) and all(type(number) is int and 0 <= number < 2**62 for number in value)
+    return list(value) if good and isinstance(value, list) else None
 
 
 def _check_overlap(file: Path, entries: list[TensorEntry], base: int, size: int) -> None:

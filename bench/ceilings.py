@@ -1,0 +1,32 @@
+"""What this machine can do at all: the figures that an engine's are measured against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+
+def best_seconds(work: Callable[[], object], repeats: int = 7) -> float:
+    """The shortest of a few runs, after one to warm up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def read_bandwidth() -> float:
+    """Bytes per second that all threads read together from 256 MB."""
+    data = torch.zeros(2**26, dtype=torch.float32)
+    return data.numel() * data.itemsize / best_seconds(data.sum)
+
+
+def gemm_rate() -> float:
+    """bfloat16 operations per second of a product [512, 2048] · [2048, 2048]."""
+    left, right = torch.randn(512, 2048).bfloat16(), torch.randn(2048, 2048).bfloat16()
+    return 2 * 512 * 2048 * 2048 / best_seconds(lambda: F.linear(left, right))

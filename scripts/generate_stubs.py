@@ -1,0 +1,35 @@
+"""Makes the protobuf stubs beside each .proto file anew: `python scripts/generate_stubs.py`.
+
+A stub runs on the protobuf release that its compiler belongs to and on the next major one, so the oldest compiler that we support is
+the one to use: grpcio-tools 1.73, for protobuf 6.31 and later. It need not be installed; one in a folder of its own does:
+
+    pip install --target /tmp/tools "grpcio-tools==1.73.1" && PYTHONPATH=/tmp/tools python scripts/generate_stubs.py
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCES = tuple(f"tgi_core/proto/{name}.proto" for name in ("contract", "generate/v2/generate", "generate/v3/generate"))
+OLDEST_PROTOBUF = 6
+
+
+def generate() -> None:
+    """Run the compiler on all sources; exit with a message if it is too new."""
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--pyi_out=.", *SOURCES]
+    subprocess.run(command, cwd=ROOT, check=True)
+    for source in SOURCES:
+        stub = (ROOT / source.replace(".proto", "_pb2.py")).read_text(encoding="utf-8")
+        version = re.search(r"Protobuf Python Version: (\d+)", stub)
+        if version is None or int(version.group(1)) > OLDEST_PROTOBUF:
+            sys.exit(
+                f"{source}: this grpcio-tools makes stubs for protobuf newer than {OLDEST_PROTOBUF}; use 1.73, as this script's text says"
+            )
+
+
+if __name__ == "__main__":
+    generate()

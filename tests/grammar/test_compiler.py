@@ -1,0 +1,112 @@
+"""Compiled grammars: bounded, remembered, and tried where they can do no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.grammar.schemas import json_grammar, regex_grammar
+from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
+from tgi_core.grammar import matching as engine
+from tgi_core.grammar.compiler import GrammarCompiler
+from tgi_core.grammar.trial import Trial
+from tgi_core.model_files import DEMO
+
+
+def test_the_most_recent_are_kept(compiler: GrammarCompiler) -> None:
+    """No more than its capacity; what was used last is compiled once, what fell out is compiled again."""
+    small = GrammarCompiler(engine.bytes_vocabulary(), capacity=3)
+    first = small.compile(regex_grammar("a0"))
+    for index in range(1, 9):
+        small.compile(regex_grammar(f"a{index}"))
+        assert small.compile(regex_grammar("a0")) is first and small.cached <= 3
+    for index in range(20, 23):
+        small.compile(regex_grammar(f"a{index}"))
+    assert small.compile(regex_grammar("a0")) is not first and small.cached == 3
+    small.close()
+
+
+def test_errors_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad grammar is tried once; after that its error is at hand."""
+    one = GrammarCompiler.for_checking()
+    with pytest.raises(InvalidGrammar, match="unclosed group") as raised:
+        one.compile(regex_grammar("(a"))
+    monkeypatch.setattr(Trial, "run", lambda *_: pytest.fail("tried again"))
+    with pytest.raises(InvalidGrammar) as again:
+        one.compile(regex_grammar("(a"))
+    assert str(again.value) == str(raised.value)
+    one.close()
+
+
+@pytest.mark.parametrize(
+    ("grammar", "detail"),
+    [
+        (regex_grammar("a\\"), "in the middle of an escape"),
+        (regex_grammar("(?=a)b"), "look-around"),
+        (json_grammar({"type": "stranger"}), "Invalid type: stranger"),
+        (json_grammar({"type": "array", "uniqueItems": True}), "Unimplemented keys: .*uniqueItems"),
+        (json_grammar({"not": {"type": "null"}}), "Unimplemented keys: .*not"),
+        (json_grammar({"$ref": "#"}), "nothing can match it"),
+        (json_grammar({"$ref": "file:///etc/passwd"}), "does not fetch"),
+        (json_grammar({"type": "integer", "minimum": 3, "maximum": 2}), "Unsatisfiable"),
+        (Grammar(GrammarKind.JSON, "[" * 5000), "nested too deep"),
+        (Grammar(GrammarKind.JSON, "x" * 70000), "more than 65536"),
+        (Grammar(GrammarKind.REGEX, "x" * 70000), "more than 65536"),
+        (Grammar(GrammarKind.REGEX, "\ud800"), "not Unicode"),
+    ],
+)
+def test_what_is_wrong(compiler: GrammarCompiler, grammar: Grammar, detail: str) -> None:
+    """The error is one line that names the cause; limits hold for grammars that no router has parsed, too."""
+    with pytest.raises(InvalidGrammar, match=detail) as raised:
+        compiler.compile(grammar)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_grammar_that_takes_for_ever_is_given_up(compiler: GrammarCompiler) -> None:
+    """The child that tries it is ended; the next grammar gets a new one."""
+    endless = json_grammar({"allOf": [{"type": "string", "pattern": f".*a{n}.*"} for n in range(30)]})
+    with pytest.raises(InvalidGrammar, match="it is too complex"):
+        compiler.compile(endless)
+    compiler.compile(regex_grammar("after that"))
+
+
+def test_a_child_that_dies_is_replaced() -> None:
+    """Killed between two grammars it is started again; closed twice it is closed."""
+    trial = Trial()
+    assert trial.run(engine.engine_source(regex_grammar("a"))) == ""
+    assert trial._child is not None
+    os.kill(trial._child.pid, signal.SIGKILL)
+    trial._child.wait()
+    assert "unclosed group" in trial.run(engine.engine_source(regex_grammar("(b")))
+    trial.close()
+    trial.close()
+    assert trial.run(engine.engine_source(regex_grammar("c"))) == ""
+    trial.close()
+
+
+def test_threads_share_one_compilation(compiler: GrammarCompiler) -> None:
+    """Many threads that want the same grammar at once get the same one."""
+    grammar = json_grammar({"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(50)}})
+    with ThreadPoolExecutor(8) as pool:
+        assert len({id(item) for item in pool.map(compiler.compile, [grammar] * 16)}) == 1
+
+
+def test_a_model_that_cannot_have_grammars(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No end of sequence, or no tokenizer that can be read: no compiler, and a warning that says why."""
+    assert GrammarCompiler.for_model(DEMO, frozenset()) is None
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert GrammarCompiler.for_model(tmp_path, frozenset({1})) is None
+    assert "no end-of-sequence token" in caplog.text and "grammars are not supported with this model" in caplog.text
+
+
+def test_digits_are_ascii(compiler: GrammarCompiler) -> None:
+    r"""`\d`, `\w` and `\s` allow what TGI's allow."""
+    for regex in ("\\d+", "\\w+", "[\\d\\w\\s]+"):
+        mask = int.from_bytes(compiler.compile(regex_grammar(regex)).matcher()[1].compute_bitmask(), "little")
+        vocabulary = engine.vocabulary_of((DEMO / "tokenizer.json").read_text(), frozenset({0}))
+        texts = [vocabulary.decode_bytes([id]) for id in range(2048) if mask >> id & 1]
+        assert len(texts) >= 10 and all(text.isascii() for text in texts)

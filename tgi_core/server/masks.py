@@ -1,0 +1,155 @@
+"""Grammar masks: which tokens each constrained row may choose next.
+
+A request's grammar is compiled in a thread of its own while the forward pass of its prompt runs, and usually was compiled before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from tgi_core.backend import MaskRow
+from tgi_core.grammar import Grammar, GrammarError, InvalidGrammar
+from tgi_core.grammar.compiler import CompiledGrammar, GrammarCompiler
+from tgi_core.grammar.matching import readable
+
+_log = logging.getLogger(__name__)
+
+_RENEWAL_TOKENS = 64
+"""Tokens that a row must make before it may ask for a fresh lexer again."""
+
+
+class Constraint:
+    """One request's place in its grammar."""
+
+    def __init__(self, compiled: CompiledGrammar, made: Sequence[int]) -> None:
+        self._compiled = compiled
+        self._made: list[int] = []
+        self._renewed_at: int | None = None
+        self._lexer, self._matcher = compiled.matcher()
+        self._mask = self._advance(made)
+
+    def mask(self, tokens: Sequence[int]) -> bytes:
+        """The mask after these tokens: a bit per token of the vocabulary, only those that end a text once nothing else may follow.
+
+        Raises InvalidGrammar when the tokens break the grammar, or it grows beyond its limits.
+        """
+        if self._matcher.is_stopped():
+            self._check_end(tokens)
+        elif tokens:
+            self._mask = self._advance(tokens)
+        return self._mask
+
+    def _advance(self, tokens: Sequence[int]) -> bytes:
+        self._made += tokens
+        mask = self._consume(tokens)
+        if self._matcher.is_error() and self._may_renew():
+            # all rows of a grammar fill one lexer: a row must not fail for what its mates have put there
+            self._renewed_at = len(self._made)
+            self._compiled.renew(self._lexer)
+            self._lexer, self._matcher = self._compiled.matcher()
+            mask = self._consume(self._made)
+        if self._matcher.is_error():  # its mask would end the answer as if it were complete
+            raise InvalidGrammar(readable(self._matcher.get_error()))
+        return mask
+
+    def _check_end(self, tokens: Sequence[int]) -> None:
+        """A backend that runs ahead asks on behind the end of the answer."""
+        allowed = int.from_bytes(self._mask, "little")
+        if not all(allowed >> token & 1 for token in tokens):
+            raise InvalidGrammar("tokens follow its end")
+
+    def _consume(self, tokens: Sequence[int]) -> bytes:
+        self._matcher.consume_tokens(list(tokens))
+        return self._matcher.compute_bitmask()
+
+    def _may_renew(self) -> bool:
+        return self._renewed_at is None or len(self._made) >= self._renewed_at + _RENEWAL_TOKENS
+
+
+class GrammarMasks:
+    """The mask source of a shard: one constraint per live constrained request. Thread-safe."""
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self.compiler = compiler
+        self._live: dict[int, Future[Constraint]] = {}
+        self._failures: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._compiling = ThreadPoolExecutor(2, thread_name_prefix="grammar")
+        self._vocab_size = 0
+        self._ending = b""
+
+    @classmethod
+    def for_model(cls, directory: Path, eos_ids: frozenset[int]) -> GrammarMasks | None:
+        """Masks for the model in a directory; None, with a warning, when its tokenizer cannot have grammars. Takes up to a second."""
+        compiler = GrammarCompiler.for_model(directory, eos_ids)
+        return None if compiler is None else cls(compiler)
+
+    def attach(self, vocab_size: int) -> None:
+        """Say how many tokens the model chooses from; the tokenizer may have more or fewer."""
+        self._vocab_size = vocab_size
+        ending = sum(1 << id for id in set(self.compiler.eos_ids))
+        self._ending = self._fit(ending.to_bytes(self.compiler.vocab_size // 8 + 1, "little"))
+
+    def begin(self, request_id: int, grammar: Grammar, made: Sequence[int]) -> None:
+        """A request comes that has made these tokens before. Returns at once; what is wrong shows in its masks."""
+        with self._lock:
+            self._live[request_id] = self._compiling.submit(self._constraint, grammar, tuple(made))
+
+    def end(self, request_ids: Iterable[int]) -> None:
+        """Forget requests, constrained or not."""
+        with self._lock:
+            for id in request_ids:
+                self._live.pop(id, None)
+                self._failures.pop(id, None)
+
+    def failure(self, request_id: int) -> str | None:
+        """Why the masks of a live request allow nothing."""
+        return self._failures.get(request_id)
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """See `tgi_core.backend.MaskSource`. Waits for grammars that are still being compiled."""
+        return b"".join(self._mask(row) for row in rows)
+
+    def close(self) -> None:
+        """Forget everything and end the threads. Idempotent."""
+        self.end(list(self._live))
+        self._compiling.shutdown(wait=False, cancel_futures=True)
+        self.compiler.close()
+
+    def _constraint(self, grammar: Grammar, made: tuple[int, ...]) -> Constraint:
+        return Constraint(self.compiler.compile(grammar), made)
+
+    def _mask(self, row: MaskRow) -> bytes:
+        constraint = self._live.get(row.request_id)
+        if constraint is None:  # a late row of one that has left
+            return self._ending
+        try:
+            if row.request_id not in self._failures:
+                return self._fit(constraint.result().mask(row.tokens))
+        except GrammarError as error:
+            self._fail(row.request_id, str(error))
+        except Exception as error:  # noqa: BLE001  one row's mask is its own
+            _log.exception("request %d: its mask failed", row.request_id)
+            self._fail(row.request_id, f"{type(error).__name__} in its grammar")
+        return bytes(self._width)
+
+    def _fail(self, request_id: int, text: str) -> None:
+        with self._lock:
+            if request_id in self._live:
+                self._failures[request_id] = text
+
+    @property
+    def _width(self) -> int:
+        """Bytes of a row."""
+        return -(-self._vocab_size // 32) * 4
+
+    def _fit(self, bits: bytes) -> bytes:
+        """A mask of the tokenizer's tokens as one of the model's."""
+        if self.compiler.vocab_size > self._vocab_size:
+            kept = int.from_bytes(bits, "little") & ((1 << self._vocab_size) - 1)
+            return kept.to_bytes(self._width, "little")
+        return bits[: self._width].ljust(self._width, b"\0")
