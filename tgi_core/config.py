@@ -1,26 +1,20 @@
-"""Every setting, once: its flag, environment variable, default, bounds and help come from one field of `Settings`."""
+"""Every setting, once: its flag, environment variable, key in a file, default, bounds, help and documentation come from one field of
+`Settings`. A field made by `setting` is honoured; `ignored` and `refused` say why not, and become `setting` when it is."""
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 from tgi_core.errors import StartupError
+from tgi_core.settings.spec import check_bounds, environment_variable, flag, ignored, refused, setting
 
+__all__ = ["Settings", "check_bounds", "environment_variable", "flag"]
 
-def _setting(
-    default: Any,
-    text: str,
-    *,
-    group: str,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-    short: str | None = None,
-) -> Any:
-    """A field of `Settings` with what its flag needs. Bounds are inclusive."""
-    metadata = {"help": text, "group": group, "minimum": minimum, "maximum": maximum, "choices": choices, "short": short}
-    return field(default=default, metadata=metadata)
+_ONE_PROCESS = "the shard runs in the server's own process"
+_NOT_SHARDED = "tensor parallelism is not available yet"
+_NO_WATERMARK = "there is no watermarking; requests that ask for it are refused"
+_EVERY_STEP = "waiting requests join the running ones at every step, so there is no pause to put off"
+_OWN_CHOICE = "the backend chooses its kernels at start and says which"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,57 +22,169 @@ class Settings:
     """What `tgi serve` runs with. None leaves a value to be derived from the model and the machine."""
 
     # model
-    revision: str | None = _setting(None, "Revision of the model on the hub.", group="Model")
-    dtype: str = _setting(
+    model_id: str | None = setting(None, "Model: a directory, or an id on the hub; default: the bundled demo.", "Model")
+    revision: str | None = setting(None, "Revision of the model on the hub: branch, tag or commit.", "Model")
+    dtype: str = setting(
         "auto",
         "Number format of weights and cache; auto takes the model's own.",
-        group="Model",
+        "Model",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
-    tokenizer_config_path: str | None = _setting(
-        None, "File to read instead of the model's tokenizer_config.json.", group="Model"
+    quantize: str | None = refused(
+        None,
+        "Quantization of the weights.",
+        "Model",
+        "quantization is not available yet; leave it out to serve the weights as they are",
+        choices=(
+            *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
+            *("bitsandbytes-nf4", "bitsandbytes-fp4", "fp8"),
+        ),
     )
-    served_model_name: str | None = _setting(None, "Name under which the model is listed; default: as given.", group="Model")
+    tokenizer_config_path: str | None = setting(None, "File to read instead of the model's tokenizer_config.json.", "Model")
+    served_model_name: str | None = setting(None, "Name under which the model is listed; default: as given.", "Model")
+    trust_remote_code: bool = ignored(
+        False,
+        "Run code from the model's repository.",
+        "Model",
+        "code from a model's repository is never run; a model that needs it does not load",
+    )
+    lora_adapters: str | None = refused(
+        None,
+        "Adapters, separated by commas: HUB_ID, HUB_ID@REVISION or NAME=PATH.",
+        "Model",
+        "adapters are not available yet; leave it out to serve the base model",
+    )
+    rope_scaling: str | None = refused(
+        None,
+        "Scaling of rotary positions.",
+        "Model",
+        "rope_scaling of the model's config.json is what counts; set it there",
+        choices=("linear", "dynamic"),
+    )
+    rope_factor: float | None = refused(
+        None,
+        "Factor of --rope-scaling.",
+        "Model",
+        "rope_scaling of the model's config.json is what counts; set it there",
+        minimum=0.0,
+    )
+    # weights
+    huggingface_hub_cache: str | None = setting(
+        None, "Folder of the hub's cache; default: as huggingface_hub finds it.", "Weights"
+    )
+    weights_cache_override: str | None = setting(None, "Folder that holds a hub model's weight files.", "Weights")
+    auto_convert: bool = setting(
+        False, "Convert .bin weights, read without running code from them, where a model has no safetensors.", "Weights"
+    )
     # device
-    backend: str | None = _setting(None, "Backend to use; default: the one accelerator that is ready, else cpu.", group="Device")
-    memory_fraction: float = _setting(
-        0.9, "Share of the memory limit that the server may use.", group="Device", minimum=0.01, maximum=1.0
+    backend: str | None = setting(None, "Backend to use; default: the one accelerator that is ready, else cpu.", "Device")
+    memory_fraction: float = setting(
+        0.9, "Share of the memory limit that the server may use.", "Device", minimum=0.01, maximum=1.0
     )
-    kv_cache_tokens: int | None = _setting(
-        None, "Tokens that the KV cache holds; default: what fits into memory.", group="Device", minimum=1
+    cuda_memory_fraction: float = setting(
+        1.0,
+        "TGI's share of the device's memory; multiplies --memory-fraction.",
+        "Device",
+        minimum=0.01,
+        maximum=1.0,
+        variables=("XPU_MEMORY_FRACTION", "HPU_MEMORY_FRACTION"),
     )
+    kv_cache_tokens: int | None = setting(
+        None, "Tokens that the KV cache holds; default: what fits into memory.", "Device", minimum=1
+    )
+    kv_cache_dtype: str = refused(
+        "auto",
+        "Number format of the KV cache.",
+        "Device",
+        "the cache has the number format of the model; leave it out",
+        choices=("auto", "fp8_e4m3fn", "fp8_e5m2"),
+    )
+    attention: str | None = ignored(None, "Attention kernels.", "Device", _OWN_CHOICE)
+    cuda_graphs: tuple[int, ...] | None = ignored(
+        None, "Batch sizes to capture as graphs, 0 for none.", "Device", "the backend decides which graphs it captures"
+    )
+    disable_custom_kernels: bool = ignored(False, "Do without TGI's kernels for BLOOM.", "Device", "there are no such kernels")
+    # ranks
+    sharded: bool | None = refused(None, "Split the model over devices.", "Ranks", _NOT_SHARDED, harmless=(False,))
+    num_shard: int | None = refused(None, "Devices to split the model over.", "Ranks", _NOT_SHARDED, harmless=(1,), minimum=1)
+    shard_uds_path: str = ignored("/tmp/text-generation-server", "Socket between router and shard.", "Ranks", _ONE_PROCESS)  # noqa: S108
+    master_addr: str = ignored("localhost", "Address where ranks meet.", "Ranks", _ONE_PROCESS)
+    master_port: int = ignored(29500, "Port where ranks meet.", "Ranks", _ONE_PROCESS, minimum=0, maximum=65535)
     # HTTP
-    hostname: str = _setting("0.0.0.0", "Address to listen on.", group="HTTP")
-    port: int = _setting(3000, "Port to listen on.", group="HTTP", minimum=0, maximum=65535, short="-p")
-    payload_limit: int = _setting(2_000_000, "Largest request body in bytes.", group="HTTP", minimum=1)
-    api_key: str | None = _setting(None, "Key that clients send as a bearer token.", group="HTTP")
-    cors_allow_origin: tuple[str, ...] = _setting((), "Origin that browsers may call from; repeatable.", group="HTTP")
-    graceful_termination_timeout: int = _setting(
-        90, "Seconds that running requests get after SIGTERM.", group="HTTP", minimum=0, short="-g"
+    hostname: str = setting("0.0.0.0", "Address to listen on.", "HTTP")
+    port: int = setting(3000, "Port to listen on.", "HTTP", minimum=0, maximum=65535, short="-p")
+    prometheus_port: int = ignored(
+        9000, "Port of TGI's metrics.", "HTTP", "metrics are at /metrics of --port, as in TGI", minimum=0, maximum=65535
     )
+    payload_limit: int = setting(2_000_000, "Largest request body in bytes.", "HTTP", minimum=1)
+    api_key: str | None = setting(None, "Key that clients send as a bearer token.", "HTTP", secret=True)
+    cors_allow_origin: tuple[str, ...] = setting((), "Origin that browsers may call from; repeatable.", "HTTP")
+    graceful_termination_timeout: int = setting(
+        90, "Seconds that running requests get after SIGTERM.", "HTTP", minimum=0, short="-g"
+    )
+    strict_tgi: bool = setting(False, "Answer as TGI does where this server differs on purpose.", "HTTP")
+    ngrok: bool = setting(False, "Reach the server through an ngrok tunnel; needs the ngrok extra.", "HTTP")
+    ngrok_authtoken: str | None = setting(None, "Token of the ngrok account.", "HTTP", secret=True)
+    ngrok_edge: str | None = setting(None, "ngrok edge to attach to; default: an address that ngrok chooses.", "HTTP")
     # limits
-    max_concurrent_requests: int = _setting(
-        128, "Requests in the server at once; more are answered 429.", group="Limits", minimum=1
+    max_concurrent_requests: int = setting(128, "Requests in the server at once; more are answered 429.", "Limits", minimum=1)
+    max_best_of: int = setting(2, "Largest best_of.", "Limits", minimum=1)
+    max_stop_sequences: int = setting(4, "Most stop strings per request.", "Limits", minimum=0)
+    max_top_n_tokens: int = setting(5, "Largest top_n_tokens.", "Limits", minimum=0)
+    max_client_batch_size: int = setting(4, "Most prompts in one completions call.", "Limits", minimum=1)
+    max_input_tokens: int | None = setting(
+        None,
+        "Longest prompt in tokens; default: max-total-tokens minus 1.",
+        "Limits",
+        minimum=1,
+        old_names=("max_input_length",),
     )
-    max_best_of: int = _setting(2, "Largest best_of.", group="Limits", minimum=1)
-    max_stop_sequences: int = _setting(4, "Most stop strings per request.", group="Limits", minimum=0)
-    max_top_n_tokens: int = _setting(5, "Largest top_n_tokens.", group="Limits", minimum=0)
-    max_client_batch_size: int = _setting(4, "Most prompts in one completions call.", group="Limits", minimum=1)
-    max_input_tokens: int | None = _setting(
-        None, "Longest prompt in tokens; default: max-total-tokens minus 1.", group="Limits", minimum=1
+    max_total_tokens: int | None = setting(
+        None, "Longest prompt plus answer in tokens; default: what the model and the memory allow.", "Limits", minimum=2
     )
-    max_total_tokens: int | None = _setting(
-        None, "Longest prompt plus answer in tokens; default: what the model and the memory allow.", group="Limits", minimum=2
-    )
-    validation_workers: int = _setting(2, "Threads that tokenize and render chat templates.", group="Limits", minimum=1)
-    enable_prefill_logprobs: bool = _setting(False, "Compute logprobs of the prompt for decoder_input_details.", group="Limits")
+    max_image_fetch_size: int = ignored(1 << 30, "Largest image in bytes.", "Limits", "images are not read", minimum=0)
+    validation_workers: int = setting(2, "Threads that tokenize and render chat templates.", "Limits", minimum=1)
+    enable_prefill_logprobs: bool = setting(False, "Compute logprobs of the prompt for decoder_input_details.", "Limits")
+    disable_grammar_support: bool = setting(False, "Refuse requests with a grammar.", "Limits")
     # scheduling
-    max_batch_size: int | None = _setting(None, "Most requests in one batch.", group="Scheduling", minimum=1)
-    max_batch_prefill_tokens: int | None = _setting(
-        None, "Most tokens computed in one step; default: what the backend advises.", group="Scheduling", minimum=1
+    max_batch_size: int | None = setting(None, "Most requests in one batch.", "Scheduling", minimum=1)
+    max_batch_prefill_tokens: int | None = setting(
+        None, "Most tokens computed in one step; default: what the backend advises.", "Scheduling", minimum=1
     )
+    max_batch_total_tokens: int | None = ignored(
+        None,
+        "Most tokens in the cache.",
+        "Scheduling",
+        "it follows from the memory, as in TGI; --kv-cache-tokens sets it",
+        minimum=1,
+    )
+    waiting_served_ratio: float = ignored(
+        0.3, "Waiting to running requests at which TGI pauses the running.", "Scheduling", _EVERY_STEP, minimum=0.0
+    )
+    max_waiting_tokens: int = ignored(20, "Steps after which TGI lets waiting requests in.", "Scheduling", _EVERY_STEP, minimum=0)
+    prefix_caching: bool | None = ignored(
+        None, "Reuse the cache of equal prompts.", "Scheduling", "no prompt is kept yet; answers are the same without it"
+    )
+    prefill_chunking: bool | None = ignored(
+        None, "Compute long prompts in parts.", "Scheduling", "it is on wherever the backend can"
+    )
+    speculate: int | None = ignored(
+        None,
+        "Tokens to guess ahead.",
+        "Scheduling",
+        "there is no speculation yet; tokens are the same without it",
+        minimum=0,
+        harmless=(0,),
+    )
+    watermark_gamma: float | None = ignored(None, "Share of the vocabulary to prefer.", "Scheduling", _NO_WATERMARK)
+    watermark_delta: float | None = ignored(None, "Strength of the preference.", "Scheduling", _NO_WATERMARK)
     # logs
-    json_output: bool = _setting(False, "Log one JSON object per line.", group="Logs")
+    json_output: bool = setting(False, "Log one JSON object per line.", "Logs")
+    otlp_endpoint: str | None = setting(None, "Collector of traces, OTLP over gRPC; needs the otlp extra.", "Logs")
+    otlp_service_name: str = setting("text-generation-inference.router", "Name of the service in traces.", "Logs")
+    usage_stats: str = ignored(
+        "off", "TGI's usage statistics.", "Logs", "this server sends none", choices=("on", "off", "no-stack")
+    )
 
     def __post_init__(self) -> None:
         for spec in fields(self):
@@ -87,30 +193,3 @@ class Settings:
             raise StartupError(
                 f"--max-input-tokens {self.max_input_tokens} must be less than --max-total-tokens {self.max_total_tokens}"
             )
-
-
-def flag(name: str) -> str:
-    """The flag of a setting: `--kebab-case`."""
-    return "--" + name.replace("_", "-")
-
-
-def environment_variable(name: str) -> str:
-    """The environment variable of a setting: upper snake case, as in TGI."""
-    return name.upper()
-
-
-def check_bounds(spec: Field[Any], value: object) -> None:
-    """Raise StartupError when a value breaks its setting's bounds or choices."""
-    low, high, choices = spec.metadata["minimum"], spec.metadata["maximum"], spec.metadata["choices"]
-    if value is None:
-        return
-    if choices and value not in choices:
-        raise StartupError(f"{flag(spec.name)} {value}: choose from {', '.join(choices)}")
-    if isinstance(value, int | float) and ((low is not None and value < low) or (high is not None and value > high)):
-        raise StartupError(f"{flag(spec.name)} {value}: must be {_range_text(low, high)}")
-
-
-def _range_text(low: float | None, high: float | None) -> str:
-    if low is not None and high is not None:
-        return f"from {low} to {high}"
-    return f"at least {low}" if low is not None else f"at most {high}"

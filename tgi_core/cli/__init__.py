@@ -1,4 +1,4 @@
-"""The command line: `tgi serve`, `tgi backends`.
+"""The command line: `tgi serve` and its companions.
 
 Each command is imported when it is called, so that `tgi --help` loads neither the router nor a model library.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 
 import click
 
@@ -15,6 +16,9 @@ from tgi_core.errors import StartupError
 
 _COMMANDS = {
     "backends": "List the installed backends and what they find on this machine.",
+    "completion": "Print a script that completes commands and flags in a shell.",
+    "config": "Show the settings, and where each comes from.",
+    "download-weights": "Fetch a model from the Hugging Face hub into the cache.",
     "serve": "Serve a model: a directory, or an id on the Hugging Face hub.",
 }
 
@@ -28,7 +32,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"tgi_core.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"tgi_core.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -43,9 +47,14 @@ def tgi() -> None:
 
 
 def main() -> None:
-    """The entry point: a StartupError is one line and exit status 1."""
+    """The entry point of `tgi`."""
+    run(tgi, "tgi")
+
+
+def run(command: Callable[[], object], name: str) -> None:
+    """Run a command line; a StartupError is one line and exit status 1."""
     try:
-        tgi()
+        command()
     except StartupError as error:
-        click.echo(f"tgi: error: {error}", err=True)
+        click.echo(f"{name}: error: {error}", err=True)
         sys.exit(1)

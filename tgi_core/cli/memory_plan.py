@@ -6,6 +6,7 @@ import sys
 
 from tgi_core.backend import Capacity
 from tgi_core.client.types import ShardInfo
+from tgi_core.telemetry.logs import announce
 
 
 def lines(backend: str, info: ShardInfo, capacity: Capacity) -> list[tuple[str, str]]:
@@ -30,7 +31,7 @@ def print_memory_plan(backend: str, info: ShardInfo, capacity: Capacity) -> None
     rows = lines(backend, info, capacity)
     if not sys.stderr.isatty():
         for name, value in rows:
-            print(f"{name}: {value}", file=sys.stderr)
+            announce(f"{name}: {value}")
         return
     from rich.console import Console
     from rich.table import Table

@@ -1,49 +1,203 @@
-"""Command-line options made from `Settings`."""
+"""Command-line options made from `Settings`: flag before environment before --config file before default."""
 
 from __future__ import annotations
 
+import functools
+import os
 import types
 import typing
-from collections.abc import Callable
-from dataclasses import Field, fields
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tgi_core.config import Settings, environment_variable, flag
+from tgi_core.errors import StartupError
+from tgi_core.settings.files import read_settings_file
+from tgi_core.settings.spec import Effect, Setting, setting_of
 
-_TYPES: dict[type, click.ParamType] = {int: click.INT, float: click.FLOAT, str: click.STRING, bool: click.BOOL}
-
-
-def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command one option per setting, each with its environment variable."""
-    hints = typing.get_type_hints(Settings)
-    for spec in reversed(fields(Settings)):
-        command = _option(spec, hints[spec.name])(command)
-    return command
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:
+    _Type = click.ParamType  # generic in newer versions only
 
 
-def _option(spec: Field[Any], hint: Any) -> Callable[..., Any]:
-    kind, multiple = _value_type(hint)
-    names = [flag(spec.name), *([spec.metadata["short"]] if spec.metadata["short"] else [])]
-    choices = spec.metadata["choices"]
-    return click.option(
-        *names,
-        spec.name,
-        type=click.Choice(choices) if choices else _TYPES[kind],
-        is_flag=kind is bool,
-        multiple=multiple,
-        default=spec.default,
-        envvar=environment_variable(spec.name),
+class Words(click.types.StringParamType):
+    """Text that may be given several times; between commas or spaces in the environment."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """The words of an environment variable."""
+        return rv.replace(",", " ").split()
+
+
+_TYPES: dict[type, _Type] = {int: click.INT, float: click.FLOAT, str: click.STRING, bool: click.BOOL}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings of a command, and where each came from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    """By name: `default`, `flag --port`, `environment PORT` or `file tgi.toml`."""
+
+
+class Numbers(_Type):
+    """Whole numbers between commas."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """A tuple from text, or from a list in a file."""
+        parts = value.split(",") if isinstance(value, str) else value
+        try:
+            return tuple(int(part) for part in parts)
+        except (TypeError, ValueError):
+            self.fail(f"{value!r} is not a list of whole numbers between commas", param, ctx)
+
+
+class SettingOption(click.Option):
+    """The option of a setting, or of an old name of one. `setting` says in which group the help shows it."""
+
+    def __init__(self, *names: Any, setting: Setting, **rest: Any) -> None:
+        super().__init__(*names, **rest)
+        self.setting = setting
+
+
+class SettingsCommand(click.Command):
+    """A command whose help shows its settings in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, then each group."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                group = param.setting.group if isinstance(param, SettingOption) else "Options"
+                groups.setdefault(group, []).append(record)
+        for group in sorted(groups, key=lambda name: name != "Options"):
+            with formatter.section(group):
+                formatter.write_dl(groups[group])
+
+
+def settings_options(
+    defaults: Mapping[str, Any] | None = None, only: typing.Container[str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command one option per setting, and the argument `resolved`. `defaults` replaces defaults; `only` leaves the rest out."""
+    chosen = [spec for spec in fields(Settings) if only is None or spec.name in only]
+    options = [option for spec in chosen for option in _options(spec, (defaults or {}).get(spec.name, spec.default))]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(**values: Any) -> Any:
+            given = {option.name: values.pop(option.name) for option in options if option.name}
+            return function(resolved=resolve(click.get_current_context(), chosen, given), **values)
+
+        run.__dict__["__click_params__"] = [*options[::-1], _config_option(), *getattr(function, "__click_params__", [])]
+        return run
+
+    return decorate
+
+
+def resolve(ctx: click.Context, chosen: list[Field[Any]], given: dict[str, Any]) -> Resolved:
+    """Settings from the values that click has put together. Raises StartupError."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {spec.name: "default" for spec in fields(Settings)}
+    for spec in chosen:
+        sources = [name for name in (spec.name, *setting_of(spec).old_names) if _origin(ctx, spec, name) != "default"]
+        if len(sources) > 1:
+            both = " and ".join(map(flag, sources))
+            raise StartupError(f"{both} are both given, and are one setting; give only {flag(spec.name)}")
+        name = sources[0] if sources else spec.name
+        values[spec.name], origins[spec.name] = given[name], _origin(ctx, spec, name)
+    return Resolved(Settings(**values), origins)
+
+
+def variables(spec: Field[Any], name: str) -> tuple[str, ...]:
+    """The environment variables of a setting, or of an old name of it; the first that is not empty counts."""
+    return (environment_variable(name), *(setting_of(spec).variables if name == spec.name else ()))
+
+
+def _origin(ctx: click.Context, spec: Field[Any], name: str) -> str:
+    source = ctx.get_parameter_source(name)
+    if source is ParameterSource.COMMANDLINE:
+        return f"flag {flag(name)}"
+    if source is ParameterSource.ENVIRONMENT:
+        return f"environment {next(item for item in variables(spec, name) if os.environ.get(item))}"
+    if source is ParameterSource.DEFAULT_MAP:
+        return f"file {ctx.meta[_FILE]}"
+    return "default"
+
+
+_FILE = "tgi_core.settings_file"
+
+
+def _config_option() -> click.Option:
+    return click.Option(
+        ["--config"],
+        type=click.Path(path_type=Path),
+        envvar="TGI_CONFIG",
         show_envvar=True,
-        show_default=spec.default not in (None, (), False),
-        help=spec.metadata["help"],
+        is_eager=True,  # the other options look into it
+        expose_value=False,
+        callback=_use_file,
+        help="File of settings: TOML, JSON or YAML. Flags and environment variables go before it.",
     )
 
 
-def _value_type(hint: Any) -> tuple[type, bool]:
-    """The type of one value, and whether there may be several."""
-    arguments = [item for item in typing.get_args(hint) if item not in (types.NoneType, ...)]
+def _use_file(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    options = {option.name: option for option in ctx.command.params if isinstance(option, SettingOption) and option.name}
+    values = read_settings_file(path, options)
+    for name, value in values.items():
+        try:
+            options[name].type_cast_value(ctx, value)
+        except click.BadParameter as error:
+            raise StartupError(f"{path}: {name}: {error.message}") from error
+    ctx.meta[_FILE] = path
+    ctx.default_map = values
+
+
+def _options(spec: Field[Any], default: Any) -> list[SettingOption]:
+    known = setting_of(spec)
+    kind, multiple = _value_type(spec)
+    names = [_declared(spec.name, kind, default), *([known.short] if known.short else []), spec.name]
+    shared: dict[str, Any] = {"type": kind, "multiple": multiple, "show_envvar": True, "setting": known}
+    first = SettingOption(
+        names,
+        **shared,
+        default=default,
+        envvar=variables(spec, spec.name),
+        show_default=default not in (None, (), False),
+        help=_help(known),
+    )
+    old = [
+        SettingOption([flag(name), name], **shared, envvar=variables(spec, name), help=f"Old name of {flag(spec.name)}.")
+        for name in known.old_names
+    ]
+    return [first, *old]
+
+
+def _declared(name: str, kind: _Type, default: Any) -> str:
+    """A switch has an opposite, so that a flag can undo what the environment or a file says."""
+    return f"{flag(name)}/--no-{flag(name)[2:]}" if kind is click.BOOL and default is not None else flag(name)
+
+
+def _help(known: Setting) -> str:
+    return known.help if known.effect is Effect.HONOURED else f"{known.help} ({known.effect.value}: {known.reason})"
+
+
+def _value_type(spec: Field[Any]) -> tuple[_Type, bool]:
+    """The type of one value, and whether the option may be repeated."""
+    hint, choices = typing.get_type_hints(Settings)[spec.name], setting_of(spec).choices
+    if choices:
+        return click.Choice(choices), False
+    arguments = [item for item in typing.get_args(hint) if item is not types.NoneType]
     if typing.get_origin(hint) is tuple:
-        return arguments[0], True
-    return (arguments[0] if arguments else hint), False
+        return Words(), True
+    kind = arguments[0] if arguments else hint
+    return (Numbers() if typing.get_origin(kind) is tuple else _TYPES[kind]), False

@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+import os
+from dataclasses import replace
 
 import click
 
-from tgi_core.cli.options import settings_options
+from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
+from tgi_core.cli.runtime import print_runtime
+from tgi_core.cli.tunnel import check_tunnel
 from tgi_core.config import Settings
+from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
+from tgi_core.settings.review import review
+from tgi_core.telemetry.logs import set_up
+
+_log = logging.getLogger(__name__)
 
 
-@click.command("serve")
-@click.argument("model", required=False, envvar="MODEL_ID")
-@click.option("--model-id", "model_id", help="The model, as TGI's launcher names it.")
-@settings_options
-def command(model: str | None, model_id: str | None, **values: Any) -> None:
+@click.command("serve", cls=SettingsCommand)
+@click.argument("model", required=False)
+@click.option("-e", "--env", "runtime", is_flag=True, help="Print what this machine and installation are, then serve.")
+@settings_options()
+def command(model: str | None, runtime: bool, resolved: Resolved) -> None:
     """Serve MODEL: a directory, or an id on the Hugging Face hub. Without MODEL, the small bundled demo model."""
-    settings = Settings(**values)
+    run(named(model, resolved), runtime)
+
+
+def named(model: str | None, resolved: Resolved) -> Settings:
+    """The settings, with the model of the command line in its place. Raises StartupError if it names two."""
+    flagged = resolved.settings.model_id
+    if model is None:
+        return resolved.settings
+    if resolved.origins["model_id"].startswith("flag") and flagged != model:
+        raise StartupError(f"MODEL {model} and --model-id {flagged}: two models; give one")
+    return replace(resolved.settings, model_id=model)
+
+
+def run(settings: Settings, runtime: bool = False) -> None:
+    """Serve until told to stop. What can be judged by the settings alone is judged before anything is loaded. Raises StartupError."""
+    set_up(settings.json_output)
+    if runtime:
+        print_runtime()
+    for line in review(settings, os.environ):
+        _log.warning("%s", line)
+    check_tunnel(settings)
 
     from tgi_core.cli.serving import serve
 
-    asyncio.run(serve(model_id or model or str(DEMO), settings))
+    asyncio.run(serve(settings.model_id or str(DEMO), settings))

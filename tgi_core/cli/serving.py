@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from prometheus_client import CollectorRegistry
 
 from tgi_core.backend import API_VERSION, BackendError, Capacity, OpenOptions, Progress, WarmupPlan
@@ -18,16 +17,20 @@ from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics, Trace
 from tgi_core.cli.listening import bind, listen
 from tgi_core.cli.memory_plan import print_memory_plan
+from tgi_core.cli.tunnel import tunnel
+from tgi_core.cli.weights import fetch_model
 from tgi_core.client.local import LocalShard
 from tgi_core.client.types import ShardInfo
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
-from tgi_core.model_files import DEMO, locate, read_json
+from tgi_core.model_files import DEMO, read_json
 from tgi_core.scheduler import SchedulerLoop
+from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.telemetry.batches import BatchMetrics
-from tgi_core.telemetry.logs import set_up
+from tgi_core.telemetry.logs import announce
 from tgi_core.telemetry.progress import progress
+from tgi_core.telemetry.traces import open_traces
 from tgi_core.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -45,9 +48,10 @@ class Opened:
 async def serve(model: str, settings: Settings) -> None:
     """Serve until told to stop. Raises StartupError."""
     start = time.monotonic()
-    set_up(settings.json_output)
     listener = bind(settings)
-    directory = locate(model, settings.revision)
+    traces = open_traces(settings.otlp_endpoint, settings.otlp_service_name)
+    with progress() as show:
+        directory = fetch_model(model, settings, show)
     read_json(directory / "config.json")
     tokenizer = Tokenizer.load(directory)
     plugin = choose_backend(settings.backend)
@@ -62,19 +66,24 @@ async def serve(model: str, settings: Settings) -> None:
         opened = await open_shard(plugin, directory, tokenizer, settings, show, batches)
     print_memory_plan(plugin.name, opened.info, opened.capacity)
     loop = SchedulerLoop(opened.shard, opened.info, opened.capacity, batches.turn)
-    app = create_app(settings, served, loop, registry)
+    batches.watch(opened.capacity, loop.snapshot)
+    app = create_app(settings, served, loop, registry, traces)
     serving = asyncio.create_task(loop.run())
 
     def ready() -> None:
         host, port = listener.getsockname()[:2]
-        click.echo(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}", err=True)
+        _log.info("Connected")  # what whoever watches TGI's log waits for
+        announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
 
     try:
-        await listen(app, listener, settings, ready)
+        async with tunnel(settings, listener.getsockname()[1]):
+            await listen(app, listener, settings, ready)
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
         await opened.shard.close()
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
 
 
 def choose_backend(name: str | None) -> Plugin:
@@ -90,13 +99,15 @@ async def open_shard(
     plugin: Plugin, directory: Path, tokenizer: Tokenizer, settings: Settings, show: Progress, batches: BatchMetrics
 ) -> Opened:
     """Open the backend in a thread of its own and warm it up. Raises StartupError."""
-    options = OpenOptions(str(directory), settings.dtype, memory_fraction=settings.memory_fraction)
+    masks = await asyncio.to_thread(GrammarMasks.for_model, directory, tokenizer.eos_ids)
+    memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
+    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
     implementation = await asyncio.to_thread(open_backend, plugin, options, show)
     try:
         session = Session(implementation, plugin.name, wrappers=(Trace(), Metrics(batches.verb)))
         capabilities = session.capabilities()
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, capabilities)
-        shard = LocalShard(ModelServer(session, tokenizer, info))
+        shard = LocalShard(ModelServer(session, tokenizer, info, masks))
         block_size = capabilities.block_sizes[0]
         capacity = await shard.warmup(warmup_plan(settings, block_size), show)
     except BackendError as error:

@@ -1,0 +1,73 @@
+"""`text-generation-router`: TGI's flags for the router alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import click
+
+from tgi_core import __version__
+from tgi_core.cli import run as run_command
+from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
+from tgi_core.config import Settings
+from tgi_core.errors import StartupError
+
+DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096}
+"""Where TGI's router differs from its launcher."""
+
+_SHARD_ONLY = {"model_id", "dtype", "quantize", "lora_adapters", "rope_scaling", "rope_factor", "backend", "kv_cache_dtype"}
+SETTINGS = frozenset(spec.name for spec in fields(Settings)) - _SHARD_ONLY
+
+
+class _RouterCommand(SettingsCommand, click.Group):
+    """A group that does something without a command too, as TGI's router does."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options in groups, then the commands."""
+        SettingsCommand.format_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+@click.group(
+    "text-generation-router",
+    cls=_RouterCommand,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="text-generation-router")
+@click.option("--tokenizer-name", envvar="TOKENIZER_NAME", default="bigscience/bloom", show_default=True, help="The model.")
+@click.option(
+    "--master-shard-uds-path",
+    envvar="MASTER_SHARD_UDS_PATH",
+    default="/tmp/text-generation-server-0",  # noqa: S108  # TGI's own
+    show_default=True,
+    help="Socket of the shard.",
+)
+@settings_options(DEFAULTS, SETTINGS)
+@click.pass_context
+def router(ctx: click.Context, tokenizer_name: str, master_shard_uds_path: str, resolved: Resolved) -> None:
+    """Serve the HTTP API in front of a shard that runs already."""
+    if ctx.invoked_subcommand is None:
+        raise StartupError(
+            f"--master-shard-uds-path {master_shard_uds_path}: this version cannot join a shard that runs already; "
+            f"`text-generation-launcher --model-id {tokenizer_name}` starts both"
+        )
+
+
+@router.command("print-schema")
+def print_schema() -> None:
+    """Print the OpenAPI document of the HTTP API as JSON."""
+    # The router's own program; in a process of its own, since this package does not know the router's parts.
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tgi_router.openapi"], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if result.returncode != 0 or not result.stdout.startswith("{"):
+        raise StartupError("print-schema: this installation has no OpenAPI document to print")
+    click.echo(result.stdout, nl=not result.stdout.endswith("\n"))
+
+
+def main() -> None:
+    """The entry point of `text-generation-router`."""
+    run_command(router, "text-generation-router")

@@ -1,0 +1,39 @@
+"""What `--env` prints: the versions that a bug report needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+import click
+
+from tgi_core import __version__
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy", "pydantic", "starlette", "uvicorn")
+
+
+def runtime_lines() -> list[str]:
+    """One line per fact. Nothing is imported to find it out, and no setting or secret is shown."""
+    facts = {"tgi-core": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    versions = {name: _version(name) for name in _PACKAGES}
+    backends = importlib.metadata.entry_points(group="tgi.backends")
+    facts |= {f"backend {entry.name}": _distribution(entry) for entry in sorted(backends, key=lambda entry: entry.name)}
+    return [f"{name}: {value}" for name, value in (facts | versions).items()]
+
+
+def print_runtime() -> None:
+    """Print the lines to standard error."""
+    click.echo("Runtime environment:", err=True)
+    for line in runtime_lines():
+        click.echo(f"  {line}", err=True)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _distribution(entry: importlib.metadata.EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "?"

@@ -1,0 +1,77 @@
+"""`text-generation-server`: TGI's commands for a shard and its weights."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from tgi_core import __version__
+from tgi_core.cli import run as run_command
+from tgi_core.cli.download_weights import SETTINGS as DOWNLOAD_SETTINGS
+from tgi_core.cli.download_weights import download
+from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
+from tgi_core.errors import StartupError
+
+_SHARD_SETTINGS = frozenset(
+    {"revision", "quantize", "speculate", "dtype", "kv_cache_dtype", "trust_remote_code", "json_output", "otlp_endpoint"}
+    | {"otlp_service_name", "max_input_tokens"}
+)
+_LEVEL = click.option("--logger-level", default="INFO", show_default=True, help="Least level of log lines.")
+
+
+@click.group("text-generation-server", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="text-generation-server")
+def server() -> None:
+    """Run a shard, or prepare a model's weights."""
+
+
+@server.command("serve", cls=SettingsCommand)
+@click.argument("model_id")
+@click.option("--sharded/--no-sharded", help="Whether the model is split over devices.")
+@click.option("--uds-path", default="/tmp/text-generation-server", show_default=True, help="Socket to serve on.")  # noqa: S108
+@_LEVEL
+@settings_options({"otlp_service_name": "text-generation-inference.server"}, _SHARD_SETTINGS)
+def serve(model_id: str, uds_path: str, **_: Any) -> None:
+    """Run one shard of a model behind a socket."""
+    raise StartupError(
+        f"--uds-path {uds_path}: this version cannot run a shard on its own; "
+        f"`text-generation-launcher --model-id {model_id}` starts router and shard together"
+    )
+
+
+@server.command("download-weights", cls=SettingsCommand)
+@click.argument("model_id")
+@click.option("--extension", default=".safetensors", show_default=True, help="Kind of weight files.")
+@click.option("--merge-lora/--no-merge-lora", help="Merge an adapter into its base model.")
+@_LEVEL
+@settings_options({"auto_convert": True}, DOWNLOAD_SETTINGS - {"model_id"})
+def download_weights(model_id: str, extension: str, merge_lora: bool, logger_level: str, resolved: Resolved) -> None:
+    """Fetch a model from the hub into the cache, and print its directory."""
+    if extension != ".safetensors":
+        raise StartupError(f"--extension {extension}: only .safetensors is served; --auto-convert makes them from .bin files")
+    os.environ["LOG_LEVEL"] = logger_level
+    download(replace(resolved.settings, model_id=model_id))
+
+
+@server.command("quantize", cls=SettingsCommand)
+@click.argument("model_id")
+@click.argument("output_dir")
+@click.option("--revision", default="main", show_default=True, help="Revision of the model on the hub.")
+@_LEVEL
+@click.option("--json-output/--no-json-output", help="Log one JSON object per line.")
+@click.option("--trust-remote-code/--no-trust-remote-code", help="Run code from the model's repository.")
+@click.option("--upload-to-model-id", help="Repository to upload the result to.")
+@click.option("--percdamp", type=float, default=0.01, show_default=True, help="Dampening, as a share of the mean diagonal.")
+@click.option("--act-order/--no-act-order", help="Quantize columns in order of activation size.")
+@click.option("--groupsize", type=int, default=128, show_default=True, help="Columns that share a scale.")
+def quantize(model_id: str, output_dir: str, **_: Any) -> None:
+    """Quantize a model's weights to 4 bits."""
+    raise StartupError(f"quantize {model_id} {output_dir}: quantization is not available yet")
+
+
+def main() -> None:
+    """The entry point of `text-generation-server`."""
+    run_command(server, "text-generation-server")

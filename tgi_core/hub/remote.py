@@ -1,0 +1,141 @@
+"""One repository on the hub, at one commit."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tgi_core import __version__
+from tgi_core.backend import Progress
+from tgi_core.errors import StartupError
+from tgi_core.hub.bars import DownloadProgress, file_bar
+from tgi_core.hub.refusals import NETWORK_LIBRARIES, refusal, token
+
+_log = logging.getLogger(__name__)
+
+_CONNECTIONS = 8
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a repository holds at a commit: sizes in bytes by file name."""
+
+    commit: str
+    sizes: dict[str, int]
+
+
+class Remote:
+    """A model's repository. `revision` is resolved to a commit by `listing`; every file is then asked for by that commit."""
+
+    def __init__(self, model: str, revision: str | None, cache: Path | None) -> None:
+        _prepare_library()
+        from huggingface_hub import constants
+
+        self.model, self.revision = model, revision
+        self.offline = bool(constants.HF_HUB_OFFLINE)
+        self.cache = cache or Path(constants.HF_HUB_CACHE)
+        self.folder = self.cache / f"models--{model.replace('/', '--')}"
+        """The repository's place in the cache, as huggingface_hub lays it out."""
+
+    def cached(self) -> Path | None:
+        """The directory of the revision in the cache, if it is there; it may lack files. No connection is made."""
+        commit = self.revision or "main"
+        reference = self.folder / "refs" / commit
+        if not _COMMIT.fullmatch(commit) and reference.is_file():
+            commit = reference.read_text(encoding="utf-8").strip()
+        directory = self.folder / "snapshots" / commit
+        return directory if _COMMIT.fullmatch(commit) and directory.is_dir() else None
+
+    def listing(self) -> Listing:
+        """Ask the hub once. Raises StartupError or Unreachable."""
+        from huggingface_hub import HfApi
+
+        try:
+            found: Any = HfApi(token=token(), library_name="tgi-core", library_version=__version__).model_info(
+                self.model, revision=self.revision, files_metadata=True
+            )
+        except Exception as error:
+            raise refusal(error, self.model, self.revision) from error
+        if not _COMMIT.fullmatch(found.sha or ""):
+            raise StartupError(f"model {self.model}: the hub names no commit for revision {self.revision or 'main'}")
+        return Listing(found.sha, {file.rfilename: file.size or 0 for file in found.siblings or ()})
+
+    def download(self, listing: Listing, names: Collection[str], what: str, show: Progress) -> Path:
+        """Fetch the files that the cache lacks; the directory that holds them. Raises StartupError or Unreachable."""
+        total = sum(listing.sizes[name] for name in names)
+        progress = DownloadProgress(f"download {what} of {self.model}", total, show)
+
+        def fetch(name: str) -> None:
+            self._file(listing.commit, name, progress)
+            progress.finish(name, listing.sizes[name])
+
+        with ThreadPoolExecutor(_CONNECTIONS, "download") as pool:
+            running = [pool.submit(fetch, name) for name in names]
+            try:
+                for download in running:
+                    download.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return self.folder / "snapshots" / listing.commit
+
+    def remember(self, listing: Listing) -> None:
+        """Note the commit under the revision's name, so that the model is found without the hub."""
+        name = self.revision or "main"
+        if name == listing.commit:
+            return
+        reference = self.folder / "refs" / name
+        if reference.is_file() and reference.read_text(encoding="utf-8").strip() == listing.commit:
+            return
+        try:
+            reference.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=reference.parent)
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(listing.commit)
+            Path(temporary).replace(reference)
+        except OSError as error:  # a cache that is mounted to be read only
+            _log.warning("%s: cannot be written, so %s is not found without the hub: %s", reference, self.model, error.strerror)
+
+    def _file(self, commit: str, name: str, progress: DownloadProgress) -> None:
+        from huggingface_hub import hf_hub_download
+
+        # Versions before 1.0 cannot be told where to report to; there progress goes file by file.
+        reports = "tqdm_class" in inspect.signature(hf_hub_download).parameters
+        bar = {"tqdm_class": file_bar(progress, name)} if reports else {}
+        try:
+            hf_hub_download(
+                self.model,
+                name,
+                revision=commit,
+                cache_dir=self.cache,
+                token=token(),
+                library_name="tgi-core",
+                library_version=__version__,
+                **bar,
+            )
+        except Exception as error:
+            raise refusal(error, self.model, self.revision) from error
+
+
+def _prepare_library() -> None:
+    """What huggingface_hub reads of the environment when it is imported, and what it prints."""
+    # Else it asks the hub for a list of programs, to find out which of them called it.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # TGI's images set it; versions before 1.0 then insist on a package that later ones have no use for.
+    if importlib.util.find_spec("hf_transfer") is None:
+        os.environ.pop("HF_HUB_ENABLE_HF_TRANSFER", None)
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()  # ours take their place
+    for library in NETWORK_LIBRARIES:
+        logging.getLogger(library).setLevel(logging.WARNING)  # a line per request is no news
