@@ -4,7 +4,7 @@ Every type gets a tiny checkpoint with random float32 weights. Three prompts of 
 session hooks in a ragged schedule (chunked where the session allows it, joins in the middle, one leaves early) and the greedy tokens are
 compared with transformers' own `generate`. Each type runs in a process of its own, with a time limit.
 
-    python scripts/coverage_models.py [TYPE ...] [--output docs/models.md] [--seconds 120] [--workers 2]
+    python scripts/coverage_models.py [TYPE ...] [--output docs/models.md] [--seconds 180] [--workers 2]
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("types", nargs="*", metavar="TYPE", help="model types; all that transformers knows if none is given")
     parser.add_argument("--output", type=Path, help="write the table here instead of printing it")
-    parser.add_argument("--seconds", type=float, default=120, help="time limit per type")
+    parser.add_argument("--seconds", type=float, default=180, help="time limit per type")
     parser.add_argument("--workers", type=int, default=2, help="types at a time")
     options = parser.parse_args()
     types = options.types or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)

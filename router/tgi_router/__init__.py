@@ -3,6 +3,6 @@
 from tgi_router.app import create_app
 from tgi_router.generator import Generator, Load
 from tgi_router.served_model import ServedModel
-from tgi_router.templates import ChatTemplate
+from tgi_router.templates import ChatTemplates
 
-__all__ = ["ChatTemplate", "Generator", "Load", "ServedModel", "create_app"]
+__all__ = ["ChatTemplates", "Generator", "Load", "ServedModel", "create_app"]

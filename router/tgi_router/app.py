@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,23 +15,38 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from tgi_core.config import Settings
+from tgi_core.telemetry.traces import Traces
 from tgi_router.auth import BearerAuth
-from tgi_router.errors import BodyRejected, RouterError, body_response, error_response
+from tgi_router.cloud import CloudRoutes
+from tgi_router.docs_page import DocumentRoutes
+from tgi_router.endpoints import Endpoint, make_routes
+from tgi_router.errors import BodyRejected, RouterError
 from tgi_router.generator import Generator
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Inference
+from tgi_router.kserve import KServeRoutes
 from tgi_router.metrics import Metrics
 from tgi_router.native import NativeRoutes
+from tgi_router.observing import Observed
+from tgi_router.openai import Dialect
 from tgi_router.openai_chat import ChatRoutes
 from tgi_router.openai_completions import CompletionRoutes
 from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
+from tgi_router.template_pool import TemplatePool
 from tgi_router.validation import effective_limits
 from tgi_router.workers import Workers
 
+PROMPT_FACTOR = 4
+"""A chat template may make of a conversation a prompt of at most so many times the largest body, in characters."""
+
 
 def create_app(
-    settings: Settings, model: ServedModel, generator: Generator, registry: CollectorRegistry | None = None
+    settings: Settings,
+    model: ServedModel,
+    generator: Generator,
+    registry: CollectorRegistry | None = None,
+    traces: Traces | None = None,
 ) -> Starlette:
     """The ASGI app that serves a model. The generator must be up: its limits and capabilities are read here, once.
 
@@ -40,24 +55,24 @@ def create_app(
     workers = Workers(settings.validation_workers)
     metrics = Metrics(registry or CollectorRegistry(), generator, effective_limits(settings, generator.limits))
     inference = Inference(settings, model, generator, metrics, workers)
-    headers = ComputeHeaders(generator.info)
+    headers = ComputeHeaders(generator.info, settings.compute_type)
+    dialect = Dialect(settings.strict_tgi)
+    templates = TemplatePool(settings.validation_workers, PROMPT_FACTOR * settings.payload_limit)
+    endpoints = _endpoints(inference, headers, dialect, templates)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         workers.close()
+        templates.close()
+        inference.validator.grammars.close()
 
     app = Starlette(
-        routes=[
-            *SmallRoutes(inference).routes(),
-            *NativeRoutes(inference, headers).routes(),
-            *ChatRoutes(inference, headers).routes(),
-            *CompletionRoutes(inference, headers).routes(),
-        ],
-        middleware=_middleware(settings),
+        routes=make_routes(endpoints),
+        middleware=[Middleware(Observed, traces=traces), *_middleware(settings, endpoints)],
         exception_handlers={
-            RouterError: _answering(error_response),
-            BodyRejected: _answering(body_response),
+            RouterError: _answering(dialect.respond),
+            BodyRejected: _answering(dialect.respond),
             HTTPException: _answering(_empty),
             ClientDisconnect: _answering(_unread),
         },
@@ -67,27 +82,44 @@ def create_app(
     return app
 
 
-def _middleware(settings: Settings) -> list[Middleware]:
+def _endpoints(inference: Inference, headers: ComputeHeaders, dialect: Dialect, templates: TemplatePool) -> list[Endpoint]:
+    """All of them. Of two for one path and method the first counts."""
+    small, native = SmallRoutes(inference), NativeRoutes(inference, headers)
+    chat, completions = ChatRoutes(inference, headers, dialect, templates), CompletionRoutes(inference, headers, dialect)
+    cloud = CloudRoutes(inference, native, chat, completions)
+    endpoints = [
+        *cloud.named_endpoints(small.health),
+        *native.endpoints(),
+        *chat.endpoints(),
+        *completions.endpoints(),
+        *small.endpoints(),
+        *cloud.endpoints(),
+        *KServeRoutes(inference).endpoints(),
+    ]
+    return [*endpoints, *DocumentRoutes(endpoints, dialect).endpoints()]
+
+
+def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middleware]:
     """CORS comes first: a browser's preflight carries no key."""
     origins = settings.cors_allow_origin or ("*",)
     stack = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
     if settings.api_key is not None:
-        stack.append(Middleware(BearerAuth, key=settings.api_key))
+        stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
     return stack
 
 
-def _answering(render: Callable[[Any], Response]) -> Callable[[Request, Exception], Awaitable[Response]]:
+def _answering(render: Callable[[str, Any], Response]) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def handler(request: Request, error: Exception) -> Response:
-        return render(error)
+        return render(request.scope["path"], error)
 
     return handler
 
 
-def _empty(error: HTTPException) -> Response:
+def _empty(path: str, error: HTTPException) -> Response:
     """404 and 405 have no body."""
     return Response(status_code=error.status_code, headers=error.headers)
 
 
-def _unread(error: ClientDisconnect) -> Response:
+def _unread(path: str, error: ClientDisconnect) -> Response:
     """The client left before its body was complete; nobody reads this."""
     return Response(status_code=400)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hmac import compare_digest
 
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-PUBLIC = frozenset({(method, path) for method in ("GET", "HEAD") for path in ("/", "/health", "/ping")})
-"""What probes may call without a key. Everything else, known or not, needs one."""
 
 
 class BearerAuth:
-    """Lets a request through if its one Authorization header holds the key, byte for byte."""
+    """Lets a request through if its one Authorization header holds the key, byte for byte, or if one of the routes in `public`, which
+    are for probes, answers it. Everything else, known or not, needs the key."""
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
+    def __init__(self, app: ASGIApp, key: str, public: Sequence[BaseRoute]) -> None:
         self._app = app
         self._key = key.encode()
+        self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (scope["method"], scope["path"]) in PUBLIC or self._admits(scope):
+        if scope["type"] != "http" or self._admits(scope) or self._is_public(scope):
             await self._app(scope, receive, send)
         else:
             await Response(status_code=401)(scope, receive, send)
+
+    def _is_public(self, scope: Scope) -> bool:
+        return any(route.matches(scope)[0] is Match.FULL for route in self._public)
 
     def _admits(self, scope: Scope) -> bool:
         given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]

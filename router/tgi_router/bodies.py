@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
 from tgi_router.json_text import dumps, single
 
@@ -47,6 +47,18 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
+class GrammarShape(Body):
+    """A grammar in TGI's form, or in OpenAI's, which has `json_schema` for `value`. What it holds is judged where it is compiled."""
+
+    type: str
+    value: Any = None
+    json_schema: Any = None
+
+    def given(self) -> dict[str, Any]:
+        """What the client wrote of it."""
+        return {name: value for name, value in self if name in self.model_fields_set}
+
+
 class Parameters(Body):
     """How to generate; the other carriers map onto these."""
 
@@ -67,7 +79,7 @@ class Parameters(Body):
     decoder_input_details: bool = False
     seed: U64 | None = None
     top_n_tokens: U32 | None = None
-    grammar: dict[str, Any] | None = None
+    grammar: GrammarShape | None = None
     adapter_id: str | None = None
 
 
@@ -109,13 +121,16 @@ class OpenAIBody(Body):
     """What chat and completions have in common. OpenAI's clients may send null and bare strings where TGI's types refuse them."""
 
     model: str | None = None
-    max_tokens: U32 | None = Field(None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
+    max_tokens: U32 | None = None
+    max_completion_tokens: U32 | None = None
     temperature: F32 | None = None
     top_p: F32 | None = None
     seed: U64 | None = None
-    stop: Annotated[ListOf[str], BeforeValidator(_as_list)] | None = None
+    stop: Annotated[ListOf[str], BeforeValidator(_as_list, str | list[str])] | None = None
     frequency_penalty: F32 | None = None
     presence_penalty: F32 | None = None
+    logit_bias: ListOf[F32] | dict[str, Any] | None = None
+    n: U32 | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -123,7 +138,7 @@ class OpenAIBody(Body):
 class CompletionBody(OpenAIBody):
     """POST /v1/completions."""
 
-    prompt: Annotated[ListOf[str], BeforeValidator(_as_prompts)]
+    prompt: Annotated[ListOf[str], BeforeValidator(_as_prompts, str | list[str])]
     repetition_penalty: F32 | None = None
     suffix: str | None = None
 
@@ -160,8 +175,10 @@ class Message(Body):
     """One turn of a conversation: a content, or the tool calls of an assistant."""
 
     role: str
-    content: Annotated[ListOf[MessageChunk], BeforeValidator(_as_chunks)] | None = None
+    content: Annotated[ListOf[MessageChunk], BeforeValidator(_as_chunks, str | list[MessageChunk])] | None = None
     tool_calls: ListOf[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
 
     @model_validator(mode="after")
     def _check_body(self) -> Message:
@@ -182,7 +199,13 @@ class FunctionDefinition(Body):
 
     name: str
     description: str | None = None
-    parameters: Any = Field(None, validation_alias=AliasChoices("parameters", "arguments"))
+    parameters: Any = None
+    arguments: Any = None
+
+    @property
+    def schema_of_arguments(self) -> Any:
+        """OpenAI calls it `parameters`, TGI `arguments`."""
+        return self.arguments if self.parameters is None else self.parameters
 
 
 class Tool(Body):
@@ -192,15 +215,61 @@ class Tool(Body):
     function: FunctionDefinition
 
 
+class FunctionName(Body):
+    """Which function."""
+
+    name: str
+
+
+class NamedToolChoice(Body):
+    """The one function to call."""
+
+    type: Literal["function"] = "function"
+    function: FunctionName
+
+
 class ChatBody(OpenAIBody):
     """POST /v1/chat/completions."""
 
     messages: ListOf[Message]
     logprobs: bool | None = None
     top_logprobs: U32 | None = None
-    logit_bias: ListOf[F32] | dict[str, Any] | None = None
-    n: U32 | None = None
     tools: ListOf[Tool] | None = None
-    tool_choice: Any = None
+    tool_choice: str | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     tool_prompt: str | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: GrammarShape | None = None
+
+
+class VertexBody(Body):
+    """POST /vertex: native requests and conversations. `parameters` are for native instances that bring none."""
+
+    instances: ListOf[dict[str, Any]]
+    parameters: dict[str, Any] | None = None
+
+
+Byte = Annotated[int, Field(ge=0, le=255)]
+
+
+class InferInput(Body):
+    """A prompt, as bytes or as text."""
+
+    name: str
+    shape: ListOf[int] = []
+    datatype: str = "BYTES"
+    data: ListOf[Byte] | ListOf[str]
+
+
+class InferOutput(Body):
+    """The name under which a text is to be answered."""
+
+    name: str
+
+
+class InferBody(Body):
+    """POST /v2/models/{model}/infer."""
+
+    id: str | None = None
+    parameters: Parameters = Field(default_factory=_sampled)
+    inputs: ListOf[InferInput]
+    outputs: ListOf[InferOutput]

@@ -2,18 +2,25 @@
 
     RouterError                 error_type                        status  counted as
     ├── ValidationFailed        validation                        422     validation
-    │   └── StreamRuleBroken    validation                        422     validation
+    │   ├── StreamRuleBroken    validation                        422     validation
+    │   └── PromptTooLong       validation                        422     validation
     ├── ModelOverloaded         overloaded                        429     overloaded
     ├── ShardFailed             generation                        424     generation
+    │   └── ShardLost           generation                        424     generation
     ├── Incomplete              incomplete_generation             500     incomplete
     │   └── IncompleteStream    incomplete_generation_stream      500     incomplete
     ├── TemplateFailed          template_error                    422     template
     ├── ToolFailed              tool_error                        422     validation
     ├── SuffixNotSupported      suffix not supported              422     validation
     ├── BatchSizeExceeded       batch size exceeded               422     validation
+    ├── NoInstances             Input validation error            422     validation
+    ├── LengthMismatch          length mismatch                   422     validation
+    ├── NotUtf8                 utf8                              422     validation
     └── Unhealthy               healthcheck                       503     -
 
 `BodyRejected` stands apart: a body that cannot be read is answered in plain text, as TGI does.
+
+What is rendered here is TGI's form. `tgi_router.openai` has the form for the routes under /v1.
 """
 
 from __future__ import annotations
@@ -49,6 +56,10 @@ class StreamRuleBroken(ValidationFailed):
     """A parameter that only streams refuse."""
 
 
+class PromptTooLong(ValidationFailed):
+    """Prompt and answer do not fit. OpenAI's clients know it by a code of its own."""
+
+
 class ModelOverloaded(RouterError):
     """No permit or no room in the queue."""
 
@@ -59,12 +70,16 @@ class ModelOverloaded(RouterError):
 
 
 class ShardFailed(RouterError):
-    """The device or the shard failed the request."""
+    """The device failed this request; another try would most likely fail the same way."""
 
     status = 424
     error_type = "generation"
     failure = "generation"
     prefix = "Request failed during generation: Server error: "
+
+
+class ShardLost(ShardFailed):
+    """The shard went away with the request; it may be back for the next try."""
 
 
 class Incomplete(RouterError):
@@ -112,6 +127,26 @@ class BatchSizeExceeded(RouterError):
     prefix = "Number of prompts exceeds the maximum allowed batch size of "
 
 
+class NoInstances(RouterError):
+    """Vertex without an instance."""
+
+    error_type = "Input validation error"
+    prefix = "Input validation error"
+
+
+class LengthMismatch(RouterError):
+    """KServe with more inputs than outputs, or less."""
+
+    error_type = "length mismatch"
+    prefix = "Inputs and outputs length mismatch"
+
+
+class NotUtf8(RouterError):
+    """KServe with bytes that are no text."""
+
+    error_type = "utf8"
+
+
 class Unhealthy(RouterError):
     """The shard does not answer."""
 
@@ -128,6 +163,10 @@ class BodyRejected(Exception):
         self.status = status
 
 
+RETRY = {"retry-after": "1", "retry-after-ms": "1000"}
+"""For errors that pass by themselves. OpenAI's clients read the second one first."""
+
+
 def error_json(error: RouterError) -> str:
     """TGI's error object."""
     return dumps({"error": str(error), "error_type": error.error_type})
@@ -135,7 +174,7 @@ def error_json(error: RouterError) -> str:
 
 def error_response(error: RouterError) -> Response:
     """The error object with its status; clients that back off are told for how long."""
-    headers = {"retry-after": "1"} if error.status == 429 else None
+    headers = RETRY if error.status == 429 else None
     return Response(error_json(error), status_code=error.status, media_type="application/json", headers=headers)
 
 

@@ -19,12 +19,11 @@ def expose(registry: CollectorRegistry) -> str:
 
 
 def _lines(metric: Metric) -> Iterator[str]:
-    yield f"# HELP {metric.name} {metric.documentation}\n"
-    yield f"# TYPE {metric.name} {metric.type}\n"
+    yield f"# HELP {metric.name} {metric.documentation}\n# TYPE {metric.name} {metric.type}\n"
     for sample in metric.samples:
         if sample.name.endswith("_created"):
             continue
         name = metric.name if metric.type == "counter" else sample.name
-        labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
-        yield f"{name}{{{labels}}} " if labels else f"{name} "
-        yield f"{int(sample.value) if sample.value.is_integer() else sample.value}\n"
+        labels = ",".join([f'{key}="{value}"' for key, value in sample.labels.items()])
+        value = str(int(sample.value)) if sample.value.is_integer() else str(sample.value)
+        yield f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"

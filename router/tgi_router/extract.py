@@ -15,17 +15,22 @@ Body = TypeVar("Body", bound=BaseModel)
 
 async def read_body(request: Request, model: type[Body], limit: int) -> Body:
     """The body as `model`. Checks content type, size, syntax and types, in this order. Raises BodyRejected."""
+    return validate(await read_json(request, limit), model)
+
+
+async def read_json(request: Request, limit: int) -> Any:
+    """The body as JSON, of whatever type. Raises BodyRejected."""
     if not _is_json(request.headers.get("content-type", "")):
         raise BodyRejected(415, "Expected request with `Content-Type: application/json`")
-    return parse(await _read(request, limit), model)
-
-
-def parse(data: bytes, model: type[Body]) -> Body:
-    """JSON bytes as `model`. Raises BodyRejected."""
+    data = await _read(request, limit)
     try:
-        value: Any = from_json(data, allow_inf_nan=False)
+        return from_json(data, allow_inf_nan=False)
     except ValueError as error:
         raise BodyRejected(400, f"Failed to parse the request body as JSON: {error}") from error
+
+
+def validate(value: Any, model: type[Body]) -> Body:
+    """A JSON value as `model`. Raises BodyRejected."""
     try:
         return model.model_validate(value)
     except ValidationError as error:

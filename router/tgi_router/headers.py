@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 
 from tgi_core.client.types import ShardInfo
@@ -12,9 +11,8 @@ from tgi_router.inference import Result
 class ComputeHeaders:
     """Headers that tell what an answer cost."""
 
-    def __init__(self, info: ShardInfo) -> None:
-        device = f"1-{info.device_kind.lower().replace(' ', '-')}"
-        self._type = os.environ.get("COMPUTE_TYPE", device)
+    def __init__(self, info: ShardInfo, compute_type: str | None) -> None:
+        self._type = compute_type or f"1-{info.device_kind.lower().replace(' ', '-')}"
 
     def stream(self, characters: int) -> dict[str, str]:
         """For a stream: what is known before it starts. `characters` is the length of all prompts."""
@@ -37,7 +35,14 @@ class ComputeHeaders:
 
     def complete_one(self, result: Result) -> dict[str, str]:
         """For the answer to one prompt; it also tells the seconds as a decimal."""
-        return {**self.complete([result]), "x-compute-time": f"{result.timings.total:.9f}"}
+        return self.complete_choices([result])
+
+    def complete_choices(self, results: Sequence[Result]) -> dict[str, str]:
+        """For several answers to one prompt, which is told once, and so is the time, which they share."""
+        longest = max(results, key=lambda result: result.timings.total)
+        generated = sum(result.text.generated_tokens for result in results)
+        seconds = f"{longest.timings.total:.9f}"
+        return {**self.complete([longest]), "x-generated-tokens": str(generated), "x-compute-time": seconds}
 
 
 def _milliseconds(seconds: Iterable[float]) -> str:

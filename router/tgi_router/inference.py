@@ -14,27 +14,31 @@ from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import Overloaded, SchedulerError
+from tgi_core.telemetry.exchange import Course, Timings, current
 from tgi_router.bodies import Parameters
-from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, RouterError, ShardFailed
+from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, RouterError, ShardFailed, ShardLost
 from tgi_router.generator import Generator
-from tgi_router.metrics import Metrics, Timings
+from tgi_router.metrics import Metrics
+from tgi_router.observing import shown
 from tgi_router.permits import Permits
 from tgi_router.served_model import ServedModel
-from tgi_router.validation import Prompt, Validator, ValidRequest, effective_limits
+from tgi_router.validation import NO_EXTRAS, Extras, Prompt, Validator, ValidRequest, effective_limits
 from tgi_router.workers import Workers
 
 
 @dataclass(slots=True)
 class Choice:
-    """One text under way. `counted` is false for the further samples of a best_of."""
+    """One text under way: the `sample`th of its prompt. The further samples of a best_of are not `counted`."""
 
     index: int
     prompt: Prompt
     valid: ValidRequest
     stream: GenerationStream
+    sample: int = 0
     counted: bool = True
+    first_at: float | None = None
     last_at: float | None = None
-    """When its last token came."""
+    """When its first and last tokens came."""
     finished: GeneratedText | None = None
     timings: Timings | None = None
     """Where its time went, once finished."""
@@ -62,11 +66,11 @@ class Inference:
         self.limits = effective_limits(settings, generator.limits)
         self.metrics = metrics
         self.permits = Permits(settings.max_concurrent_requests)
-        self.validator = Validator(settings, model.tokenizer, self.limits, generator.info.capabilities, workers)
+        self.validator = Validator(settings, model, self.limits, generator.info.capabilities, workers)
 
-    def call(self, prompts: tuple[Prompt, ...], parameters: Parameters, *, streaming: bool, logprobs: bool | None = None) -> Call:
-        """Generations from prompts, to be entered with `async with`. For `logprobs` see `Validator.validate`."""
-        return Call(self, prompts, parameters, streaming, logprobs)
+    def call(self, prompts: tuple[Prompt, ...], parameters: Parameters, *, streaming: bool, extras: Extras = NO_EXTRAS) -> Call:
+        """Generations from prompts, to be entered with `async with`."""
+        return Call(self, prompts, parameters, streaming, extras)
 
 
 class Call:
@@ -77,14 +81,15 @@ class Call:
     """
 
     def __init__(
-        self, inference: Inference, prompts: tuple[Prompt, ...], parameters: Parameters, streaming: bool, logprobs: bool | None
+        self, inference: Inference, prompts: tuple[Prompt, ...], parameters: Parameters, streaming: bool, extras: Extras
     ) -> None:
         self._inference = inference
         self._metrics = inference.metrics
         self._prompts = prompts
         self._parameters = parameters
         self._streaming = streaming
-        self._logprobs = logprobs
+        self._extras = extras
+        self._generations = len(prompts) * extras.choices
         self._permits = 0
         self._started = monotonic()
         self._queued = self._started
@@ -92,7 +97,7 @@ class Call:
         self.choices: list[Choice] = []
 
     async def __aenter__(self) -> Self:
-        self._metrics.asked(len(self._prompts))
+        self._metrics.asked(self._generations)
         try:
             await self._admit()
         except BaseException as error:
@@ -106,22 +111,24 @@ class Call:
     async def _admit(self) -> None:
         inference, parameters = self._inference, self._parameters
         inference.validator.check_best_of(parameters, self._streaming)
-        samples = max(parameters.best_of or 1, 1)
-        inference.permits.take(samples * len(self._prompts))
-        self._permits = samples * len(self._prompts)
-        valid = [await inference.validator.validate(prompt, parameters, self._logprobs) for prompt in self._prompts]
+        best_of = max(parameters.best_of or 1, 1)
+        permits = best_of * self._generations
+        inference.permits.take(permits)
+        self._permits = permits
+        valid = [await inference.validator.validate(prompt, parameters, self._extras) for prompt in self._prompts]
         self._queued = monotonic()
         for prompt, request in zip(self._prompts, valid, strict=True):
             self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens)
-            for sample in range(samples):
-                self._submit(prompt, request if sample == 0 else _another_sample(request), sample == 0)
+            for sample in range(best_of * self._extras.choices):
+                self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
 
-    def _submit(self, prompt: Prompt, valid: ValidRequest, counted: bool) -> None:
+    def _submit(self, prompt: Prompt, valid: ValidRequest, sample: int) -> None:
         try:
             stream = self._inference.generator.submit(valid.request)
         except SchedulerError as error:
             raise _told(error) from error
-        self.choices.append(Choice(len(self.choices), prompt, valid, stream, counted))
+        counted = sample < self._extras.choices
+        self.choices.append(Choice(len(self.choices), prompt, valid, stream, sample, counted))
 
     def _end(self, error: BaseException | None) -> None:
         """The one place where a call is accounted for: it is complete when all its texts are, whatever came after."""
@@ -131,12 +138,35 @@ class Call:
             choice.stream.cancel()
         self._inference.permits.give_back(self._permits)
         self._permits = 0
+        self._tell()
         if not self.choices or any(choice.finished is None for choice in self.choices):
-            self._metrics.failed(error, len(self._prompts))
+            self._metrics.failed(error, self._generations)
             return
         for choice in self.choices:
             if choice.counted and choice.finished is not None and choice.timings is not None:
                 self._metrics.succeeded(choice.timings, choice.finished.generated_tokens)
+
+    def _tell(self) -> None:
+        """For the request's log line and trace."""
+        exchange = current()
+        if exchange is not None:
+            courses = [self._course(choice) for choice in self.choices if choice.counted]
+            exchange.parameters = shown(self._parameters)
+            exchange.courses.extend(courses or [Course(self._started)])
+
+    def _course(self, choice: Choice) -> Course:
+        waited = _waited(choice.stream)
+        return Course(
+            asked=self._started,
+            queued=self._queued,
+            batched=None if waited is None else self._queued + waited,
+            first_token=choice.first_at,
+            last_token=choice.last_at,
+            input_length=choice.valid.input_length,
+            generated_tokens=0 if choice.finished is None else choice.finished.generated_tokens,
+            seed=choice.valid.seed,
+            timings=choice.timings,
+        )
 
     async def generations(self) -> AsyncIterator[tuple[Choice, Generation]]:
         """Everything that is generated, in the order in which it comes. Raises RouterError."""
@@ -180,24 +210,23 @@ class Call:
         now = monotonic()
         if generation.tokens and choice.counted:
             if choice.last_at is None:
-                self._metrics.first_token(now - self._started)
+                choice.first_at = now
+                self._metrics.first_tokens(now - self._started, len(generation.tokens))
             else:
-                self._metrics.next_token(now - choice.last_at)
+                self._metrics.next_tokens(now - choice.last_at, len(generation.tokens))
             choice.last_at = now
         if generation.finished is not None:
             choice.finished = generation.finished
             choice.timings = self._timings(choice, generation.finished, now)
 
     def _timings(self, choice: Choice, text: GeneratedText, now: float) -> Timings:
-        """Durations of the stream are differences of its own clock, which need not be ours."""
-        stream = choice.stream
         total, validation = now - self._started, self._queued - self._started
-        queue = 0.0 if stream.started_at is None else max(stream.started_at - stream.queued_at, 0.0)
+        queue = _waited(choice.stream) or 0.0
         inference = max(total - validation - queue, 0.0)
         return Timings(total, validation, queue, inference, inference / max(text.generated_tokens, 1))
 
     async def results(self) -> list[Result]:
-        """All texts in full, in the order of the prompts. Raises RouterError."""
+        """All texts in full, in the order in which they ended. Raises RouterError."""
         tokens: list[list[Token]] = [[] for _ in self.choices]
         prompts: list[tuple[PromptToken, ...]] = [() for _ in self.choices]
         done: list[Result] = []
@@ -207,7 +236,7 @@ class Call:
             if generation.finished is not None and choice.timings is not None:
                 index = choice.index
                 done.append(Result(choice, generation.finished, choice.timings, tokens[index], prompts[index]))
-        return sorted(done, key=lambda result: result.choice.index)
+        return done
 
 
 def tokens_of(generation: Generation) -> Iterator[tuple[Token, GeneratedText | None]]:
@@ -217,11 +246,23 @@ def tokens_of(generation: Generation) -> Iterator[tuple[Token, GeneratedText | N
         yield token, generation.finished if place == last else None
 
 
-def _another_sample(valid: ValidRequest) -> ValidRequest:
-    """The same request with another seed."""
-    sampling = replace(valid.request.sampling, seed=getrandbits(64))
+def in_order(results: list[Result]) -> list[Result]:
+    """Results in the order of their prompts."""
+    return sorted(results, key=lambda result: result.choice.index)
+
+
+def _sample_of(valid: ValidRequest, sample: int, seed: int | None) -> ValidRequest:
+    """The same request with another seed; of several choices from one seed each has its own, which repeats."""
+    if sample == 0:
+        return valid
+    sampling = replace(valid.request.sampling, seed=getrandbits(64) if seed is None else (seed + sample) % 2**64)
     return replace(valid, request=replace(valid.request, sampling=sampling))
 
 
+def _waited(stream: GenerationStream) -> float | None:
+    """Seconds in the queue, None while there. A difference of the stream's own clock, which need not be ours."""
+    return None if stream.started_at is None else max(stream.started_at - stream.queued_at, 0.0)
+
+
 def _told(error: SchedulerError) -> RouterError:
-    return ModelOverloaded() if isinstance(error, Overloaded) else ShardFailed(str(error))
+    return ModelOverloaded() if isinstance(error, Overloaded) else ShardLost(str(error))

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from tgi_core.scheduler.types import Limits
-from tgi_core.telemetry.batches import DURATION_BUCKETS
-from tgi_router.errors import RouterError
+from tgi_core.telemetry.catalog import Instruments
+from tgi_core.telemetry.exchange import Timings, current
+from tgi_router.errors import ModelOverloaded, RouterError
 from tgi_router.exposition import expose
 from tgi_router.generator import Generator
-
-FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "dropped")
-"""Values of the label `err`; no string from a client ever becomes one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Where the time of a generation went, in seconds."""
-
-    total: float
-    validation: float
-    queue: float
-    inference: float
-    per_token: float
 
 
 class Metrics:
@@ -33,33 +17,32 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry, generator: Generator, limits: Limits) -> None:
         self.registry = registry
-        self._count = Counter("tgi_request_count", "Generations asked for.", registry=self.registry)
-        self._success = Counter("tgi_request_success", "Generations completed.", registry=self.registry)
-        self._failure = Counter("tgi_request_failure", "Generations not completed.", ["err"], registry=self.registry)
-        for err in FAILURES:
-            self._failure.labels(err)
-        self._histograms(limits)
-        self._gauge("tgi_queue_size", "Requests that wait.", lambda: generator.snapshot().queued)
-        self._gauge("tgi_batch_current_size", "Requests in the batch.", lambda: generator.snapshot().running)
+        make = Instruments(registry)
+        self._count = make.counter("tgi_request_count")
+        self._success = make.counter("tgi_request_success")
+        self._failure = make.counter("tgi_request_failure")
+        self._cancelled = make.counter("tgi_request_cancelled")
+        self._shed = make.counter("tgi_request_shed")
+        self._durations(make)
+        self._tokens(make, limits)
+        make.gauge("tgi_queue_size", lambda: generator.snapshot().queued)
+        make.gauge("tgi_batch_current_size", lambda: generator.snapshot().running)
 
-    def _histograms(self, limits: Limits) -> None:
+    def _durations(self, make: Instruments) -> None:
+        self._duration = make.histogram("tgi_request_duration")
+        self._validation = make.histogram("tgi_request_validation_duration")
+        self._queue = make.histogram("tgi_request_queue_duration")
+        self._inference = make.histogram("tgi_request_inference_duration")
+        self._per_token = make.histogram("tgi_request_mean_time_per_token_duration")
+        self._first_token = make.histogram("tgi_request_time_to_first_token_duration")
+        self._inter_token = make.histogram("tgi_request_inter_token_duration")
+
+    def _tokens(self, make: Instruments, limits: Limits) -> None:
         total, longest = _linear(limits.max_total_tokens), _linear(limits.max_input_tokens)
-        self._duration = self._histogram("duration", "Seconds from the call to its answer.")
-        self._validation = self._histogram("validation_duration", "Seconds until queued.")
-        self._queue = self._histogram("queue_duration", "Seconds in the queue.")
-        self._inference = self._histogram("inference_duration", "Seconds in the batch.")
-        self._per_token = self._histogram("mean_time_per_token_duration", "Seconds in the batch per token.")
-        self._first_token = self._histogram("time_to_first_token_duration", "Seconds from the call to its first token.")
-        self._inter_token = self._histogram("inter_token_duration", "Seconds between the tokens of a generation.")
-        self._generated = self._histogram("generated_tokens", "Tokens generated.", total)
-        self._input = self._histogram("input_length", "Tokens of the prompt.", longest)
-        self._max_new = self._histogram("max_new_tokens", "Tokens allowed.", total)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> Histogram:
-        return Histogram(f"tgi_request_{name}", text, buckets=buckets, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, read: Callable[[], int]) -> None:
-        Gauge(name, text, registry=self.registry).set_function(read)
+        self._generated = make.histogram("tgi_request_generated_tokens", total)
+        self._input = make.histogram("tgi_request_input_length", longest)
+        self._max_new = make.histogram("tgi_request_max_new_tokens", total)
+        self._skipped = make.summary("tgi_request_skipped_tokens")
 
     def asked(self, count: int = 1) -> None:
         """So many generations were asked for; each must end in `succeeded` or `failed`."""
@@ -70,13 +53,15 @@ class Metrics:
         self._input.observe(input_length)
         self._max_new.observe(max_new_tokens)
 
-    def first_token(self, seconds: float) -> None:
-        """The first token came so long after the call."""
+    def first_tokens(self, seconds: float, count: int) -> None:
+        """A generation's first step came so long after the call, with so many tokens."""
         self._first_token.observe(seconds)
+        self._skipped.observe(count - 1)
 
-    def next_token(self, seconds: float) -> None:
-        """Another token came so long after the last one."""
+    def next_tokens(self, seconds: float, count: int) -> None:
+        """Another step came so long after the last one. Called once per token, so it costs what one `observe` costs."""
         self._inter_token.observe(seconds)
+        self._skipped.observe(count - 1)
 
     def succeeded(self, timings: Timings, generated_tokens: int) -> None:
         """A generation is complete."""
@@ -92,6 +77,13 @@ class Metrics:
         """Generations ended without an answer: told why, by a fault of our own, or because the client left."""
         err = error.failure if isinstance(error, RouterError) else "incomplete" if isinstance(error, Exception) else "dropped"
         self._failure.labels(err).inc(count)
+        if err == "dropped":
+            self._cancelled.inc(count)
+        elif isinstance(error, ModelOverloaded):
+            self._shed.inc(count)
+        exchange = current()
+        if exchange is not None:
+            exchange.failure = err
 
     def refused(self, error: RouterError) -> None:
         """A call ended before it became a generation."""

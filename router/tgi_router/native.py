@@ -6,15 +6,16 @@ from collections.abc import AsyncGenerator, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from tgi_core.client.types import Candidate, GeneratedText, PromptToken, Token
+from tgi_router.answers import GenerateResponse, StreamResponse
 from tgi_router.bodies import CompatGenerateBody, GenerateBody
 from tgi_router.disconnect import answer_unless_left
+from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import IncompleteStream, RouterError, StreamRuleBroken, error_json
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Choice, Inference, Result, tokens_of
+from tgi_router.inference import Call, Choice, Inference, Result, in_order, tokens_of
 from tgi_router.json_text import number, quote
 from tgi_router.sse import EventStream, event
 from tgi_router.validation import Prompt
@@ -28,17 +29,31 @@ class NativeRoutes:
         self._headers = headers
         self._limit = inference.settings.payload_limit
 
-    def routes(self) -> list[Route]:
-        """The routes, for the app."""
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints."""
+        errors = (*UNREADABLE, *FAILED)
         return [
-            Route("/", self.compat_generate, methods=["POST"]),
-            Route("/generate", self.generate, methods=["POST"]),
-            Route("/generate_stream", self.generate_stream, methods=["POST"]),
+            Endpoint(
+                "POST",
+                "/",
+                self.compat_generate,
+                body=CompatGenerateBody,
+                answer=list[GenerateResponse],
+                events=StreamResponse,
+                errors=errors,
+            ),
+            Endpoint("POST", "/generate", self.generate, body=GenerateBody, answer=GenerateResponse, errors=errors),
+            Endpoint(
+                "POST", "/generate_stream", self.generate_stream, body=GenerateBody, events=StreamResponse, errors=UNREADABLE
+            ),
         ]
 
     async def compat_generate(self, request: Request) -> Response:
-        """POST /: either of the others; the answer is a list of one, with the prompt in its text unless told otherwise."""
-        body = await read_body(request, CompatGenerateBody, self._limit)
+        """Either of the others; the answer is a list of one, with the prompt in its text unless told otherwise."""
+        return await self.answer(request, await read_body(request, CompatGenerateBody, self._limit))
+
+    async def answer(self, request: Request, body: CompatGenerateBody) -> Response:
+        """The same, for a body that has been read."""
         full = body.parameters.return_full_text
         body = body.model_copy(
             update={"parameters": body.parameters.model_copy(update={"return_full_text": True if full is None else full})}
@@ -48,17 +63,17 @@ class NativeRoutes:
         return await answer_unless_left(request, self._complete(body, "[{}]"))
 
     async def generate(self, request: Request) -> Response:
-        """POST /generate: one JSON object."""
+        """One text, whole."""
         body = await read_body(request, GenerateBody, self._limit)
         return await answer_unless_left(request, self._complete(body, "{}"))
 
     async def generate_stream(self, request: Request) -> Response:
-        """POST /generate_stream: one event per token."""
+        """One text, an event per token."""
         return self._stream(await read_body(request, GenerateBody, self._limit))
 
     async def _complete(self, body: GenerateBody, frame: str) -> Response:
         async with self._call(body, streaming=False) as call:
-            best, others = _best(await call.results())
+            best, others = _best(in_order(await call.results()))
         answer = frame.replace("{}", _answer_json(best, others, body))
         return Response(answer, media_type="application/json", headers=self._headers.complete_one(best))
 

@@ -1,164 +1,149 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions and /chat_tokenize."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from tgi_core.client.types import FinishReason, Token
-from tgi_router.bodies import ChatBody, Parameters
+from tgi_router.answers import ChatCompletion, ChatCompletionChunk, ChatTokenizeResponse
+from tgi_router.bodies import ChatBody, GrammarShape, Parameters
+from tgi_router.chat_answer import Chunks, Names, answer_json
 from tgi_router.disconnect import answer_unless_left
-from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, ValidationFailed
+from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
+from tgi_router.errors import RouterError, TemplateFailed, ToolFailed
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Inference, Result, tokens_of
-from tgi_router.json_text import dumps, quote, shortest
-from tgi_router.openai import FINGERPRINT, FINISH_REASONS, Envelope, error_event_json, parameters_of, usage, usage_of
-from tgi_router.sse import DONE, EventStream, event
-from tgi_router.validation import Prompt
+from tgi_router.inference import Call, Inference, tokens_of
+from tgi_router.json_text import dumps
+from tgi_router.openai import Dialect, Envelope, usage
+from tgi_router.openai_stream import open_stream
+from tgi_router.sse import OPENED, event
+from tgi_router.template_pool import TemplatePool
+from tgi_router.templates import Conversation
+from tgi_router.tokens_answer import tokens_of_text
+from tgi_router.tools import TOOL_PROMPT, ToolUse, plan_tools
+from tgi_router.validation import Extras, Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation that is ready to be answered."""
+
+    body: ChatBody
+    parameters: Parameters
+    extras: Extras
+    prompt: Prompt
+    names: Names
+    """The functions that may be called."""
 
 
 class ChatRoutes:
-    """The handler of chat completions."""
+    """The handlers of conversations."""
 
-    def __init__(self, inference: Inference, headers: ComputeHeaders) -> None:
+    def __init__(self, inference: Inference, headers: ComputeHeaders, dialect: Dialect, templates: TemplatePool) -> None:
         self._inference = inference
         self._headers = headers
+        self._dialect = dialect
+        self._templates = templates
         self._model = inference.model
 
-    def routes(self) -> list[Route]:
-        """The routes, for the app."""
-        return [Route("/v1/chat/completions", self.chat_completions, methods=["POST"])]
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints."""
+        return [
+            Endpoint(
+                "POST",
+                "/v1/chat/completions",
+                self.chat_completions,
+                body=ChatBody,
+                answer=ChatCompletion,
+                events=ChatCompletionChunk,
+                errors=(*UNREADABLE, *FAILED, 503),
+            ),
+            Endpoint(
+                "POST",
+                "/chat_tokenize",
+                self.chat_tokenize,
+                body=ChatBody,
+                answer=ChatTokenizeResponse,
+                errors=(*UNREADABLE, 429),
+            ),
+        ]
 
     async def chat_completions(self, request: Request) -> Response:
-        """One answer to a conversation, whole or as a stream of chunks."""
-        body = await read_body(request, ChatBody, self._inference.settings.payload_limit)
+        """Answers to a conversation, whole or as a stream of chunks."""
+        return await self.answer(request, await read_body(request, ChatBody, self._inference.settings.payload_limit))
+
+    async def answer(self, request: Request, body: ChatBody) -> Response:
+        """The same, for a body that has been read."""
         if not body.stream:
             return await answer_unless_left(request, self._complete(body))
-        parameters, prompt = await self._prepare(body)
-        return EventStream(self._events(body, parameters, prompt), self._headers.stream(len(prompt.text)))
+        chat = await self.prepare(body)
+        return await open_stream(self._dialect, self._chunks(chat), self._headers.stream(len(chat.prompt.text)))
 
-    async def _prepare(self, body: ChatBody) -> tuple[Parameters, Prompt]:
-        """What precedes the generation; a stream has not started yet, so that its errors have a status."""
+    async def chat_tokenize(self, request: Request) -> Response:
+        """The prompt that a conversation becomes, and its tokens."""
+        body = await read_body(request, ChatBody, self._inference.settings.payload_limit)
+        chat = await self.prepare(body)
+        self._inference.metrics.asked()
+        text, tokenizer = chat.prompt.text, self._model.tokenizer
+        tokens = await self._inference.workers.run(len(text), tokens_of_text, tokenizer, text, add_special_tokens=False)
+        return Response(dumps({"tokenize_response": tokens, "templated_text": text}), media_type="application/json")
+
+    async def prepare(self, body: ChatBody) -> Chat:
+        """What precedes the generation. Raises RouterError."""
         try:
-            _check_tools(body)
-            parameters = _parameters(body)
-            return parameters, await self._render(body)
+            tools = plan_tools(body)
+            shape = _grammar(body)
+            if shape is not None and (tools is not None or (self._dialect.strict and body.tools is not None)):
+                raise ToolFailed("Grammar and tools are mutually exclusive")
+            shape = shape if tools is None or tools.schema is None else GrammarShape(type="json", value=tools.schema)
+            parameters = self._dialect.parameters(body, top_n_tokens=body.top_logprobs, grammar=shape)
+            extras = self._dialect.extras(body, bool(body.logprobs))
+            prompt = await self._render(body, tools)
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
+        return Chat(body, parameters, extras, prompt, frozenset() if tools is None else tools.names)
 
-    async def _render(self, body: ChatBody) -> Prompt:
-        template = self._model.chat_template
-        if template is None:
+    async def _render(self, body: ChatBody, tools: ToolUse | None) -> Prompt:
+        templates = self._model.chat_templates
+        if templates is None:
             raise TemplateFailed("template not found")
-        characters = sum(len(message.text) for message in body.messages)
-        text = await self._inference.workers.run(characters, template.render, body.messages)
-        return Prompt(text, add_special_tokens=False)
+        note = body.tool_prompt or TOOL_PROMPT
+        conversation = Conversation(body.messages, () if tools is None else tools.tools, note, self._dialect.strict)
+        return Prompt(await templates.render(self._templates, conversation), add_special_tokens=False)
 
-    def _call(self, body: ChatBody, parameters: Parameters, prompt: Prompt) -> Call:
-        return self._inference.call((prompt,), parameters, streaming=bool(body.stream), logprobs=bool(body.logprobs))
+    def _call(self, chat: Chat) -> Call:
+        return self._inference.call((chat.prompt,), chat.parameters, streaming=bool(chat.body.stream), extras=chat.extras)
 
     def _envelope(self, body: ChatBody) -> Envelope:
         """The client's name for the model is echoed, whatever it is, unless it is TGI's placeholder."""
-        return Envelope.seal("chatcmpl", self._model.name if body.model is None or body.model == "tgi" else body.model)
+        return self._dialect.seal("chatcmpl", self._model.name if body.model is None or body.model == "tgi" else body.model)
 
     async def _complete(self, body: ChatBody) -> Response:
-        parameters, prompt = await self._prepare(body)
-        async with self._call(body, parameters, prompt) as call:
-            [result] = await call.results()
-        answer = _answer_json(self._envelope(body), result, bool(body.logprobs))
-        return Response(answer, media_type="application/json", headers=self._headers.complete_one(result))
+        chat = await self.prepare(body)
+        async with self._call(chat) as call:
+            results = self._dialect.ordered(await call.results())
+        stops = self._dialect.stops(chat.parameters)
+        answer = answer_json(self._dialect, self._envelope(body), results, stops, chat.names, bool(body.logprobs))
+        return Response(answer, media_type="application/json", headers=self._headers.complete_choices(results))
 
-    async def _events(self, body: ChatBody, parameters: Parameters, prompt: Prompt) -> AsyncGenerator[bytes, None]:
-        chunks = Chunks(self._envelope(body), bool(body.logprobs))
-        try:
-            async with self._call(body, parameters, prompt) as call:
-                async for _, generation in call.generations():
-                    for token, ending in tokens_of(generation):
-                        yield event(chunks.token(token, None if ending is None else ending.finish_reason))
-                if body.stream_options is not None and body.stream_options.include_usage:
-                    yield event(chunks.usage(usage(call.choices)))
-        except RouterError as error:
-            yield event(error_event_json(error))
-        yield DONE
-
-
-class Chunks:
-    """The chunks of one stream; all that repeats is rendered once."""
-
-    def __init__(self, envelope: Envelope, logprobs: bool) -> None:
-        self._head = (
-            f'{{"object":"chat.completion.chunk","id":{quote(envelope.id)},"created":{envelope.created},'
-            f'"model":{quote(envelope.model)},"system_fingerprint":{quote(FINGERPRINT)},"choices":['
-        )
-        self._logprobs = logprobs
-
-    def token(self, token: Token, ending: FinishReason | None) -> str:
-        """A chunk with the text that a token adds; special tokens add none."""
-        text = '""' if token.special else quote(token.text)
-        logprobs = dumps(_logprobs([token])) if self._logprobs else "null"
-        reason = "null" if ending is None else quote(FINISH_REASONS[ending])
-        return (
-            f'{self._head}{{"index":0,"delta":{{"role":"assistant","content":{text}}},'
-            f'"logprobs":{logprobs},"finish_reason":{reason}}}],"usage":null}}'
-        )
-
-    def usage(self, tokens: dict[str, int]) -> str:
-        """The chunk without a choice that ends a stream on demand."""
-        return f'{self._head}],"usage":{dumps(tokens)}}}'
+    async def _chunks(self, chat: Chat) -> AsyncGenerator[bytes, None]:
+        body, stops = chat.body, self._dialect.stops(chat.parameters)
+        chunks = Chunks(self._dialect, self._envelope(body), stops, chat.names, bool(body.logprobs))
+        async with self._call(chat) as call:
+            yield OPENED
+            async for choice, generation in call.generations():
+                for token, ending in tokens_of(generation):
+                    for chunk in chunks.token(choice, token, None if ending is None else ending.finish_reason):
+                        yield event(chunk)
+            if body.stream_options is not None and body.stream_options.include_usage:
+                yield event(chunks.usage(usage(call.choices)))
 
 
-def _check_tools(body: ChatBody) -> None:
-    if body.tools is not None and _grammar(body) is not None:
-        raise ToolFailed("Grammar and tools are mutually exclusive")
-    if body.tools and body.tool_choice != "none":
-        raise ToolFailed('tools are not supported yet; send `tool_choice`: "none" or leave `tools` out')
-
-
-def _grammar(body: ChatBody) -> dict[str, Any] | None:
+def _grammar(body: ChatBody) -> GrammarShape | None:
     """The response format, unless it is OpenAI's way of asking for none."""
-    return None if body.response_format is None or body.response_format.get("type") == "text" else body.response_format
-
-
-def _parameters(body: ChatBody) -> Parameters:
-    if isinstance(body.logit_bias, dict) and body.logit_bias:
-        raise ValidationFailed("`logit_bias` is not supported")
-    return parameters_of(body, top_n_tokens=body.top_logprobs, grammar=_grammar(body))
-
-
-def _answer_json(envelope: Envelope, result: Result, logprobs: bool) -> str:
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": result.text.text},
-        "logprobs": _logprobs(result.tokens) if logprobs else None,
-        "finish_reason": FINISH_REASONS[result.text.finish_reason],
-    }
-    return dumps(
-        {
-            "object": "chat.completion",
-            "id": envelope.id,
-            "created": envelope.created,
-            "model": envelope.model,
-            "system_fingerprint": FINGERPRINT,
-            "choices": [choice],
-            "usage": usage_of([result]),
-        }
-    )
-
-
-def _logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
-    return {
-        "content": [
-            {
-                "token": token.text,
-                "logprob": shortest(token.logprob),
-                "top_logprobs": [{"token": top.text, "logprob": shortest(top.logprob)} for top in token.top],
-            }
-            for token in tokens
-        ]
-    }
+    return None if body.response_format is None or body.response_format.type == "text" else body.response_format

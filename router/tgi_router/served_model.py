@@ -12,19 +12,20 @@ from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json
 from tgi_core.tokenizer import Tokenizer
 from tgi_router.errors import TemplateFailed
-from tgi_router.templates import ChatTemplate
+from tgi_router.templates import DEFAULT, ChatTemplates
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model that the routes speak for. `name` is the id that clients see."""
+    """The model that the routes speak for. `name` is the id that clients see, `adapters` are those that they may name."""
 
     name: str
     revision: str | None
     tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
+    chat_templates: ChatTemplates | None
+    adapters: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, directory: Path, name: str, settings: Settings) -> ServedModel:
@@ -33,7 +34,7 @@ class ServedModel:
             name=settings.served_model_name or name,
             revision=_sha(directory) or settings.revision,
             tokenizer=Tokenizer.load(directory),
-            chat_template=_chat_template(directory, settings),
+            chat_templates=_chat_templates(directory, settings),
         )
 
 
@@ -42,35 +43,42 @@ def _sha(directory: Path) -> str | None:
     return directory.name if directory.parent.name == "snapshots" else None
 
 
-def _chat_template(directory: Path, settings: Settings) -> ChatTemplate | None:
+def _chat_templates(directory: Path, settings: Settings) -> ChatTemplates | None:
     given = settings.tokenizer_config_path
     config = _read(directory / "tokenizer_config.json" if given is None else Path(given))
-    source = _source(directory, config)
-    if source is None:
+    sources = _sources(directory, config)
+    if DEFAULT not in sources:
         logger.warning("%s: no chat template; /v1/chat/completions will answer template_error", directory)
         return None
-    template = ChatTemplate(source, _token(config.get("bos_token")), _token(config.get("eos_token")))
+    templates = ChatTemplates(sources, _token(config.get("bos_token")), _token(config.get("eos_token")))
     try:
-        template.check()
+        templates.check()
     except TemplateFailed as error:
         logger.warning("%s: chat template does not compile; /v1/chat/completions will answer: %s", directory, error)
-    return template
+    return templates
 
 
-def _source(directory: Path, config: dict[str, Any]) -> str | None:
-    """chat_template.jinja, then chat_template.json, then the tokenizer's config."""
-    path = directory / "chat_template.jinja"
-    try:
-        if path.exists():
-            return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        logger.warning("%s: not readable: %s", path, error)
-    for declared in (_read(directory / "chat_template.json").get("chat_template"), config.get("chat_template")):
-        if isinstance(declared, list):  # named templates: only the one called default is used
-            declared = next((entry.get("template") for entry in declared if entry.get("name") == "default"), None)
-        if isinstance(declared, str):
-            return declared
-    return None
+def _sources(directory: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Templates by name: of the tokenizer's config, hidden by chat_template.json, and that by files."""
+    sources = _named(config.get("chat_template")) | _named(_read(directory / "chat_template.json").get("chat_template"))
+    for path in [directory / "chat_template.jinja", *sorted((directory / "additional_chat_templates").glob("*.jinja"))]:
+        try:
+            if path.exists():
+                name = DEFAULT if path.parent == directory else path.stem
+                sources[name] = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            logger.warning("%s: not readable: %s", path, error)
+    return sources
+
+
+def _named(declared: Any) -> dict[str, str]:
+    """A template, or a list of templates with names."""
+    entries = declared if isinstance(declared, list) else [{"name": DEFAULT, "template": declared}]
+    return {
+        entry["name"]: entry["template"]
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from tgi_core import __version__
-from tgi_core.tokenizer import Encoded
+from tgi_router.answers import Info, ModelsInfo, SimpleToken
 from tgi_router.bodies import GenerateBody
+from tgi_router.endpoints import UNREADABLE, Endpoint
 from tgi_router.errors import Unhealthy
 from tgi_router.exposition import CONTENT_TYPE
 from tgi_router.extract import read_body
 from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
+from tgi_router.tokens_answer import tokens_of_text
 
 
 class SmallRoutes:
@@ -26,16 +25,14 @@ class SmallRoutes:
         self._info = dumps(_info(inference))
         self._models = dumps(_models(inference.model.name))
 
-    def routes(self) -> list[Route]:
-        """The routes, for the app."""
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints."""
         return [
-            Route("/", self.health, methods=["GET"]),
-            Route("/health", self.health, methods=["GET"]),
-            Route("/ping", self.health, methods=["GET"]),
-            Route("/info", self.info, methods=["GET"]),
-            Route("/v1/models", self.models, methods=["GET"]),
-            Route("/metrics", self.metrics, methods=["GET"]),
-            Route("/tokenize", self.tokenize, methods=["POST"]),
+            *(Endpoint("GET", path, self.health, errors=(503,), public=True) for path in ("/", "/health", "/ping")),
+            Endpoint("GET", "/info", self.info, answer=Info),
+            Endpoint("GET", "/v1/models", self.models, answer=ModelsInfo),
+            Endpoint("GET", "/metrics", self.metrics, text="text/plain"),
+            Endpoint("POST", "/tokenize", self.tokenize, body=GenerateBody, answer=list[SimpleToken], errors=UNREADABLE),
         ]
 
     async def health(self, request: Request) -> Response:
@@ -64,16 +61,7 @@ class SmallRoutes:
         return Response(answer, media_type="application/json")
 
     def _tokens_json(self, text: str) -> str:
-        return dumps(_tokens(text, self._inference.model.tokenizer.encode(text)))
-
-
-def _tokens(text: str, encoded: Encoded) -> list[dict[str, object]]:
-    """TGI counts offsets in bytes; the tokenizer counts characters."""
-    at = list(accumulate((len(character.encode()) for character in text), initial=0))
-    return [
-        {"id": id, "text": text[start:stop], "start": at[start], "stop": at[stop]}
-        for id, (start, stop) in zip(encoded.ids, encoded.offsets, strict=True)
-    ]
+        return dumps(tokens_of_text(self._inference.model.tokenizer, text))
 
 
 def _info(inference: Inference) -> dict[str, object]:

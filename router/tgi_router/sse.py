@@ -19,6 +19,10 @@ _BURST = 4
 that the client has left."""
 
 
+OPENED = b""
+"""An empty chunk, which is not sent: a stream begins with it once nothing is left that could be told by a status."""
+
+
 def event(payload: str) -> bytes:
     """One event. JSON text holds no line break, so one line is enough."""
     return f"data: {payload}\n\n".encode()
@@ -36,12 +40,17 @@ class EventStream(Response):
         self._sent = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with aclosing(self._events):  # it may have begun before this
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._send_all(receive, send)
+
+    async def _send_all(self, receive: Receive, send: Send) -> None:
         keep_alive = asyncio.create_task(self._keep_alive(send))
         try:
-            async with while_connected(receive), aclosing(self._events) as events:
-                async for chunk in events:
-                    await self._send(send, chunk)
+            async with while_connected(receive):
+                async for chunk in self._events:
+                    if chunk:
+                        await self._send(send, chunk)
                 keep_alive.cancel()
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

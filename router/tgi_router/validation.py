@@ -10,13 +10,20 @@ from tgi_core.backend import Capabilities, Feature, Sampling, SamplingField, Wan
 from tgi_core.client.types import Stopping
 from tgi_core.config import Settings
 from tgi_core.scheduler.types import GenerationRequest, Limits
-from tgi_core.tokenizer import Tokenizer
 from tgi_router.bodies import Parameters
-from tgi_router.errors import StreamRuleBroken, ValidationFailed
+from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
+from tgi_router.grammars import GrammarChecker
+from tgi_router.served_model import ServedModel
 from tgi_router.workers import Workers
 
 RUN = 1024
 """TGI runs at most this many new tokens at a time and accepts what fits one run."""
+
+MAX_CHOICES = 16
+"""The largest `n`: each choice is a generation of its own. OpenAI's own limit of 128 is all the permits that there are by default."""
+
+MAX_BIASES = 1024
+"""The most tokens in `logit_bias`: each costs the device something at every step."""
 
 Rule = tuple[bool, str]
 """Whether it is broken, and what to tell the client then."""
@@ -28,6 +35,22 @@ class Prompt:
 
     text: str
     add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What OpenAI's bodies can ask for beyond TGI's parameters.
+
+    `logprobs`: the client asked for them, or (False) they are not shown, or (None) they are shown where there are any.
+    """
+
+    logprobs: bool | None = None
+    choices: int = 1
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+NO_EXTRAS = Extras()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +70,12 @@ class Validator:
     """Checks requests against the settings, the limits and what the backend declared."""
 
     def __init__(
-        self, settings: Settings, tokenizer: Tokenizer, limits: Limits, capabilities: Capabilities, workers: Workers
+        self, settings: Settings, model: ServedModel, limits: Limits, capabilities: Capabilities, workers: Workers
     ) -> None:
+        self.grammars = GrammarChecker(settings, capabilities)
         self._settings = settings
-        self._tokenizer = tokenizer
+        self._tokenizer = model.tokenizer
+        self._adapters = model.adapters
         self._limits = limits
         self._capabilities = capabilities
         self._workers = workers
@@ -69,23 +94,28 @@ class Validator:
             if best_of > largest:
                 raise ValidationFailed(f"`best_of` must be > 0 and <= {largest}. Given: {best_of}")
 
-    async def validate(self, prompt: Prompt, parameters: Parameters, logprobs: bool | None) -> ValidRequest:
-        """Everything else. `logprobs`: the client asked for them, or (False) they are not shown, or (None) they are shown where
-        there are any. Raises ValidationFailed."""
+    async def validate(self, prompt: Prompt, parameters: Parameters, extras: Extras) -> ValidRequest:
+        """Everything else. Raises ValidationFailed."""
         _check(self._parameter_rules(parameters))
-        _check(self._declared_rules(parameters, bool(logprobs)))
+        _check(self._extra_rules(extras))
+        _check(self._declared_rules(parameters, extras))
         _check(self._input_rules(prompt, parameters))
         encoded = await self._workers.run(
             len(prompt.text), self._tokenizer.encode, prompt.text, add_special_tokens=prompt.add_special_tokens
         )
         ids = encoded.ids if parameters.truncate is None else encoded.ids[-parameters.truncate :]
-        _check(self._length_rules(len(ids), parameters))
+        _check(self._length_rules(len(ids), parameters), PromptTooLong)
+        _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may make nothing of a text
+        grammar = None if parameters.grammar is None else await self.grammars.check(parameters.grammar.given())
         room = self._limits.max_total_tokens - len(ids)
         request = GenerationRequest(
             input_ids=ids,
-            sampling=_sampling(parameters),
+            sampling=_sampling(parameters, extras),
             stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop)),
-            want=self._want(parameters, logprobs),
+            want=self._want(parameters, extras),
+            # a name that nobody knows means the base model, as in TGI: clients send names of their own making
+            adapter=parameters.adapter_id if parameters.adapter_id in self._adapters else None,
+            grammar=grammar,
         )
         return ValidRequest(request, len(ids))
 
@@ -106,13 +136,23 @@ class Validator:
         asked = given.top_n_tokens or 0
         yield asked > top_n, f"`top_n_tokens` must be >= 0 and <= {top_n}. Given: {asked}"
 
-    def _declared_rules(self, given: Parameters, logprobs: bool) -> Iterator[Rule]:
+    def _extra_rules(self, extras: Extras) -> Iterator[Rule]:
+        vocabulary = self._capabilities.vocab_size
+        yield not -2 <= extras.presence_penalty <= 2, "`presence_penalty` must be >= -2.0 and <= 2.0"
+        yield len(extras.logit_bias) > MAX_BIASES, f"`logit_bias` supports up to {MAX_BIASES} tokens"
+        for token, bias in extras.logit_bias:
+            yield not 0 <= token < vocabulary, f"`logit_bias` names tokens by their ids, which are >= 0 and < {vocabulary}"
+            yield not -100 <= bias <= 100, "`logit_bias` values must be >= -100.0 and <= 100.0"
+
+    def _declared_rules(self, given: Parameters, extras: Extras) -> Iterator[Rule]:
         """What the client named is refused where the backend did not declare it, never ignored."""
         sampling, features = self._capabilities.sampling, self._capabilities.features
         named = {
             SamplingField.REPETITION_PENALTY: given.repetition_penalty not in (None, 1.0),
             SamplingField.FREQUENCY_PENALTY: bool(given.frequency_penalty),
             SamplingField.TYPICAL_P: given.typical_p is not None,
+            SamplingField.PRESENCE_PENALTY: extras.presence_penalty != 0,
+            SamplingField.LOGIT_BIAS: bool(extras.logit_bias),
             SamplingField.SEED: given.seed is not None,
         }
         for field, asked in named.items():
@@ -123,7 +163,7 @@ class Validator:
             "`decoder_input_details` is not supported by this backend",
         )
         unranked = Feature.LOGPROBS not in features
-        yield logprobs and unranked, "`logprobs` is not supported by this backend"
+        yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"
         yield (given.best_of or 1) > 1 and unranked, "`best_of` > 1 is not supported by this backend"
         yield given.watermark, "`watermark` is not supported"
 
@@ -142,16 +182,14 @@ class Validator:
         checked = min(new, RUN)
         yield length + checked > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
         yield length > largest, f"`inputs` must have less than {largest} tokens. Given: {length}"
-        yield length == 0, "`inputs` cannot be empty"  # a tokenizer may make nothing of a text
-        yield given.grammar is not None, "grammar is not supported"
 
     def _prompt_logprobs(self, given: Parameters) -> bool:
         """TGI shows no prompt details, and says nothing, unless the operator has switched them on."""
         return given.decoder_input_details and self._settings.enable_prefill_logprobs
 
-    def _want(self, given: Parameters, logprobs: bool | None) -> Want:
+    def _want(self, given: Parameters, extras: Extras) -> Want:
         return Want(
-            logprobs=logprobs is not False and Feature.LOGPROBS in self._capabilities.features,
+            logprobs=extras.logprobs is not False and Feature.LOGPROBS in self._capabilities.features,
             top_n=given.top_n_tokens or 0,
             prompt_logprobs=self._prompt_logprobs(given),
         )
@@ -164,10 +202,17 @@ def effective_limits(settings: Settings, promised: Limits) -> Limits:
     return Limits(max_input_tokens=longest, max_total_tokens=total)
 
 
-def _check(rules: Iterator[Rule]) -> None:
+def check_choices(asked: int) -> int:
+    """How many answers to a prompt, known before anything is counted or reserved for them. Raises ValidationFailed."""
+    if not 1 <= asked <= MAX_CHOICES:
+        raise ValidationFailed(f"`n` must be > 0 and <= {MAX_CHOICES}. Given: {asked}")
+    return asked
+
+
+def _check(rules: Iterator[Rule], failure: type[ValidationFailed] = ValidationFailed) -> None:
     for broken, text in rules:
         if broken:
-            raise ValidationFailed(text)
+            raise failure(text)
 
 
 def _at_most(value: float | None, bound: float) -> bool:
@@ -178,7 +223,7 @@ def _outside(share: float | None) -> bool:
     return share is not None and not 0 < share < 1
 
 
-def _sampling(given: Parameters) -> Sampling:
+def _sampling(given: Parameters, extras: Extras) -> Sampling:
     """A temperature of 1 alone does not switch sampling on: the shard sees no difference from its default."""
     warped = given.temperature not in (None, 1.0) or (given.top_k, given.top_p, given.typical_p) != (None, None, None)
     return Sampling(
@@ -189,5 +234,7 @@ def _sampling(given: Parameters) -> Sampling:
         typical_p=given.typical_p or 1.0,
         repetition_penalty=given.repetition_penalty or 1.0,
         frequency_penalty=given.frequency_penalty or 0.0,
+        presence_penalty=extras.presence_penalty,
+        logit_bias=extras.logit_bias,
         seed=getrandbits(64) if given.seed is None else given.seed,
     )

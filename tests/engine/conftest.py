@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.engine.tiny_models import Schedule, open_cpu, save_tiny
 from tgi_core.backend import Capacity, WarmupPlan
 from tgi_core.backend.session import Session
+
+# Models this small gain nothing from threads, and threads that wait for each other on a busy machine lose much.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulerError
 
 EVERYTHING = Capabilities(
-    features=frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOP_N}),
+    features=frozenset({Feature.LOGPROBS, Feature.MASKS, Feature.PROMPT_LOGPROBS, Feature.TOP_N}),
     sampling=frozenset(SamplingField),
     block_sizes=(16,),
     mixing=Mixing.EAGER,

@@ -14,7 +14,7 @@ JSON = {"content-type": "application/json"}
 UNTYPED = "Expected request with `Content-Type: application/json`"
 SYNTAX = "Failed to parse the request body as JSON"
 TYPES = "Failed to deserialize the JSON body into the target type: "
-POSTS = ("/", "/generate", "/generate_stream", "/tokenize", "/v1/chat/completions", "/v1/completions")
+POSTS = ("/", "/generate", "/generate_stream", "/tokenize", "/chat_tokenize", "/v1/chat/completions", "/v1/completions")
 
 
 def post(served: Served, content: bytes, content_type: str = "application/json", path: str = "/generate") -> Any:
@@ -24,7 +24,7 @@ def post(served: Served, content: bytes, content_type: str = "application/json",
 
 @pytest.mark.parametrize("path", POSTS)
 def test_every_route_reads_bodies_alike(hello: Served, path: str) -> None:
-    """415, 400 and 422 are plain text with TGI's words on every route."""
+    """415, 400 and 422 have TGI's words on every route: in plain text, under /v1 in OpenAI's error object."""
     for content, content_type, status, text in [
         (b"{}", "text/plain", 415, UNTYPED),
         (b"{", "application/json", 400, SYNTAX),
@@ -33,8 +33,12 @@ def test_every_route_reads_bodies_alike(hello: Served, path: str) -> None:
     ]:
         answer = post(hello, content, content_type, path)
         assert answer.status_code == status
-        assert answer.text.startswith(text)
-        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        if path.startswith("/v1/"):
+            assert answer.json()["error"]["message"].startswith(text)
+            assert (answer.json()["error"]["type"], answer.json()["error_type"]) == ("invalid_request_error", "invalid_body")
+        else:
+            assert answer.text.startswith(text)
+            assert answer.headers["content-type"] == "text/plain; charset=utf-8"
 
 
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/vnd.api+json"])

@@ -11,6 +11,7 @@ from tests.router.conftest import Serve
 from tests.router.scripted import NOTHING, detailed, says
 from tests.router.serving import Served
 from tgi_core.client.types import FinishReason
+from tgi_core.scheduler.types import GenerationFailed
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
@@ -52,17 +53,18 @@ def test_chat_names_the_served_model(hello: Served, name: str | None) -> None:
 
 
 def test_chat_stream_bytes(hello: Served) -> None:
-    """Chunks repeat the role, special tokens add no text, the last has the reason; then [DONE]."""
+    """The role comes once, special tokens add no text, the last chunk has the reason; then [DONE]."""
     text = chat(hello, stream=True).text
     first = chunks(text)[0]
     head = (
         f'data: {{"object":"chat.completion.chunk","id":"{first["id"]}","created":{first["created"]},"model":"demo",'
-        f'"system_fingerprint":"{first["system_fingerprint"]}","choices":[{{"index":0,"delta":{{"role":"assistant","content":'
+        f'"system_fingerprint":"{first["system_fingerprint"]}","choices":[{{"index":0,"delta":{{'
     )
     middle = '},"logprobs":null,"finish_reason":'
     assert text == (
-        f'{head}"Hello"{middle}null}}],"usage":null}}\n\n{head}" world"{middle}null}}],"usage":null}}\n\n'
-        f'{head}""{middle}"stop"}}],"usage":null}}\n\ndata: [DONE]\n\n'
+        f'{head}"role":"assistant","content":"Hello"{middle}null}}],"usage":null}}\n\n'
+        f'{head}"content":" world"{middle}null}}],"usage":null}}\n\n'
+        f'{head}"content":""{middle}"stop"}}],"usage":null}}\n\ndata: [DONE]\n\n'
     )
 
 
@@ -76,8 +78,11 @@ def test_chat_stream_usage_on_demand(hello: Served) -> None:
 def test_chat_logprobs(serve: Serve) -> None:
     """Logprobs of tokens and their likeliest rivals, in whole answers and in chunks; asked for only when wanted."""
     served, generator = serve(lambda request: detailed())
-    rivals = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": None}]
-    content = [{"token": 'a\n"é', "logprob": -0.1, "top_logprobs": rivals}, {"token": "b", "logprob": None, "top_logprobs": []}]
+    rivals = [{"token": "a", "logprob": -0.1, "bytes": [97]}, {"token": "b", "logprob": None, "bytes": [98]}]
+    content = [
+        {"token": 'a\n"é', "logprob": -0.1, "bytes": [97, 10, 34, 195, 169], "top_logprobs": rivals},
+        {"token": "b", "logprob": None, "bytes": [98], "top_logprobs": []},
+    ]
     whole = chat(served, logprobs=True, top_logprobs=2).json()["choices"][0]
     assert whole["logprobs"] == {"content": content} and whole["finish_reason"] == "length"
     streamed = chunks(chat(served, logprobs=True, top_logprobs=2, stream=True).text)
@@ -90,7 +95,8 @@ def test_chat_logprobs(serve: Serve) -> None:
 def test_undeclared_logprobs_are_refused(serve: Serve) -> None:
     """A client that asks for logprobs which the backend has not is told so; one that does not ask is served."""
     served, _ = serve(scripted={"capabilities": NOTHING})
-    assert chat(served, logprobs=True).json()["error"] == "Input validation error: `logprobs` is not supported by this backend"
+    told = {"message": "Input validation error: `logprobs` is not supported by this backend"}
+    assert chat(served, logprobs=True).json()["error"].items() >= told.items()
     assert chat(served, logprobs=False).status_code == 200
 
 
@@ -127,13 +133,17 @@ def test_null_fields_mean_absent(hello: Served) -> None:
 @pytest.mark.parametrize(
     ("more", "error_type", "text"),
     [
-        ({"presence_penalty": 0.5}, "validation", "Input validation error: `presence_penalty` != 0 is not supported"),
-        ({"logit_bias": {"5": 1}}, "validation", "Input validation error: `logit_bias` is not supported"),
-        ({"response_format": {"type": "json_object"}}, "validation", "Input validation error: grammar is not supported"),
-        ({"tools": TOOLS}, "tool_error", "Tool error: tools are not supported yet"),
-        ({"tools": TOOLS, "tool_choice": "f"}, "tool_error", "Tool error: tools are not supported yet"),
+        ({"presence_penalty": 2.5}, "validation", "Input validation error: `presence_penalty` must be >= -2.0 and <= 2.0"),
+        ({"logit_bias": {"x": 1}}, "validation", "Input validation error: `logit_bias` maps token ids to numbers"),
+        ({"logit_bias": {"5": 101}}, "validation", "Input validation error: `logit_bias` values must be >= -100.0 and <= 100.0"),
+        ({"logit_bias": {"1024": 1}}, "validation", "Input validation error: `logit_bias` names tokens by their ids, which are"),
+        ({"n": 0}, "validation", "Input validation error: `n` must be > 0 and <= 16. Given: 0"),
+        ({"n": 2**32 - 1}, "validation", "Input validation error: `n` must be > 0 and <= 16. Given: 4294967295"),
+        ({"stop": "x" * 1025}, "validation", "Input validation error: `stop` strings must have at most 1024 characters"),
+        ({"tools": TOOLS, "tool_choice": "g"}, "tool_error", "Tool error: Tool with name g not found"),
+        ({"tools": TOOLS * 129}, "tool_error", "Tool error: at most 128 tools are supported. Given: 129"),
         (
-            {"tools": [], "response_format": {"type": "regex"}},
+            {"tools": TOOLS, "response_format": {"type": "regex", "value": "a"}},
             "tool_error",
             "Tool error: Grammar and tools are mutually exclusive",
         ),
@@ -141,11 +151,13 @@ def test_null_fields_mean_absent(hello: Served) -> None:
     ],
 )
 def test_chat_refusals(hello: Served, more: dict[str, Any], error_type: str, text: str) -> None:
-    """What cannot be honoured yet is told as TGI's error object with status 422."""
-    answer = chat(hello, **more)
-    assert answer.status_code == 422
-    assert answer.json()["error_type"] == error_type
-    assert answer.json()["error"].startswith(text)
+    """What cannot be honoured is told with status 422, streamed or not, in OpenAI's error object with TGI's error_type."""
+    for stream in (False, True):
+        answer = chat(hello, stream=stream, **more)
+        assert answer.status_code == 422
+        error = answer.json()["error"]
+        assert (answer.json()["error_type"], error["code"]) == (error_type, error_type)
+        assert error["message"].startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -162,18 +174,31 @@ def test_chat_accepts_what_asks_for_nothing(hello: Served, more: dict[str, Any])
     assert chat(hello, **more).json()["choices"][0]["message"]["content"] == "Hello world"
 
 
-def test_chat_stream_errors(serve: Serve) -> None:
-    """Template errors of a streamed chat have a status; validation errors are an event under 200, and [DONE] follows."""
-    served, _ = serve(changes={"chat_template": None})
+def test_stream_errors_have_a_status(serve: Serve) -> None:
+    """What is known before the first token is told by a status, also where a stream was asked for."""
+    served, _ = serve(changes={"chat_templates": None})
+    told = {"message": "Template error: template not found", "type": "invalid_request_error", "param": None}
     answer = chat(served, stream=True)
-    assert (answer.status_code, answer.text) == (
-        422,
-        '{"error":"Template error: template not found","error_type":"template_error"}',
-    )
+    assert answer.status_code == 422
+    assert answer.json() == {"error": {**told, "code": "template_error"}, "error_type": "template_error"}
     answer = complete(served, stream=True, top_p=7)
-    assert answer.status_code == 200
-    message = "Input validation error: `top_p` must be > 0.0 and < 1.0"
-    assert chunks(answer.text) == [{"error": {"message": message, "http_status_code": 422}}]
+    assert (answer.status_code, answer.json()["error_type"]) == (422, "validation")
+
+
+def test_errors_inside_a_stream(serve: Serve) -> None:
+    """A failure after the first token is an event with the status that it would have had; [DONE] follows."""
+    served, _ = serve(lambda request: [says("a")[0], GenerationFailed("device lost")])
+    for call in (chat, complete):
+        error = chunks(call(served, stream=True).text)[-1]
+        assert (error["error_type"], error["error"]["http_status_code"]) == ("generation", 503)
+        assert error["error"]["message"] == "Request failed during generation: Server error: device lost"
+
+
+def test_too_long_has_a_code_of_its_own(hello: Served) -> None:
+    """Agents shorten their prompt when they read context_length_exceeded."""
+    for more in ({"prompt": "x y z " * 60}, {"max_tokens": 1000}):
+        error = complete(hello, **more).json()
+        assert (error["error"]["code"], error["error_type"]) == ("context_length_exceeded", "validation")
 
 
 def test_completion_answer(hello: Served) -> None:
@@ -222,7 +247,8 @@ def test_completion_stream(hello: Served) -> None:
 def test_completion_refusals(hello: Served, more: dict[str, Any], error_type: str, text: str) -> None:
     """Too many prompts, a suffix and an empty prompt are told as error objects, streamed or not."""
     answer = complete(hello, **more)
-    assert (answer.status_code, answer.json()) == (422, {"error": text, "error_type": error_type})
+    assert (answer.status_code, answer.json()["error_type"]) == (422, error_type)
+    assert answer.json()["error"]["message"] == text
 
 
 def test_completion_refuses_empty_list(hello: Served) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tgi_router import ChatTemplate, ServedModel
+from tgi_router import ChatTemplates, ServedModel
 from tgi_router.bodies import Message
 from tgi_router.errors import TemplateFailed
+from tgi_router.template_pool import TemplatePool
+from tgi_router.templates import Conversation
 
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
@@ -17,9 +20,24 @@ from tgi_core.model_files import DEMO
 PLAIN = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}{% if add_generation_prompt %}>{% endif %}"
 
 
-def render(source: str, *messages: dict[str, Any]) -> str:
+def render(source: str | dict[str, str], *messages: dict[str, Any], **more: Any) -> str:
     """The prompt of some messages."""
-    return ChatTemplate(source, "<s>", "</s>").render([Message.model_validate(message) for message in messages])
+    sources = source if isinstance(source, dict) else {"default": source}
+    given = [Message.model_validate(message) for message in messages]
+    return rendered(ChatTemplates(sources, "<s>", "</s>"), Conversation(given, **more))
+
+
+def rendered(templates: ChatTemplates, conversation: Conversation) -> str:
+    """The prompt, from a process of its own."""
+
+    async def run() -> str:
+        pool = TemplatePool(1, 100_000)
+        try:
+            return await templates.render(pool, conversation)
+        finally:
+            pool.close()
+
+    return asyncio.run(run())
 
 
 def user(content: Any) -> dict[str, Any]:
@@ -94,9 +112,9 @@ def directory(tmp_path: Path) -> Path:
 
 def source_of(directory: Path, **settings: Any) -> str:
     """What the loaded template makes of one message."""
-    template = ServedModel.load(directory, "m", Settings(**settings)).chat_template
-    assert template is not None
-    return template.render([Message(role="user", content="x")])  # type: ignore[arg-type]
+    templates = ServedModel.load(directory, "m", Settings(**settings)).chat_templates
+    assert templates is not None
+    return rendered(templates, Conversation([Message(role="user", content="x")]))  # type: ignore[arg-type]
 
 
 def test_sources(directory: Path, tmp_path: Path) -> None:
@@ -119,7 +137,7 @@ def test_sources(directory: Path, tmp_path: Path) -> None:
 def test_no_template_starts_all_the_same(directory: Path, config: str) -> None:
     """Without a usable template the model is served, without chat."""
     (directory / "tokenizer_config.json").write_text(config)
-    assert ServedModel.load(directory, "m", Settings()).chat_template is None
+    assert ServedModel.load(directory, "m", Settings()).chat_templates is None
 
 
 def test_broken_template_starts_all_the_same(directory: Path) -> None:

@@ -31,7 +31,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"truncate": 0}, "`truncate` must be strictly positive and less than 60. Given: 0"),
     ({"truncate": 61}, "`truncate` must be strictly positive and less than 60. Given: 61"),
     ({"watermark": True}, "`watermark` is not supported"),
-    ({"grammar": {"type": "regex", "value": "a"}}, "grammar is not supported"),
+    ({"grammar": {"type": "json", "value": 5}}, "grammar is not supported"),
+    ({"grammar": {"type": "regex", "value": 5}}, "grammar is not valid: a regex must be a string"),
 ]
 
 
@@ -99,6 +100,7 @@ def test_prompt_must_fit_alone(serve: Serve) -> None:
         ({"top_n_tokens": 1}, "`top_n_tokens` != 0 is not allowed for this endpoint"),
         ({"decoder_input_details": True}, "`decoder_input_details` is not supported by this backend"),
         ({"best_of": 2, "do_sample": True}, "`best_of` > 1 is not supported by this backend"),
+        ({"grammar": {"type": "regex", "value": "a"}}, "grammar is not supported"),
     ],
 )
 def test_undeclared_is_refused(serve: Serve, parameters: dict[str, Any], text: str) -> None:
@@ -108,6 +110,19 @@ def test_undeclared_is_refused(serve: Serve, parameters: dict[str, Any], text: s
     neutral = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "top_n_tokens": 0}
     assert served.client.post("/generate", json={"inputs": "Hi", "parameters": neutral}).status_code == 200
     assert not generator.submitted.get_nowait().want.logprobs
+
+
+def test_grammars(serve: Serve) -> None:
+    """A grammar reaches the shard; a bad one is told, here and in a stream; an operator may switch them off."""
+    served, generator = serve()
+    good = {"type": "json", "value": {"properties": {"a": {"type": "integer"}}}}
+    assert served.client.post("/generate", json={"inputs": "Hi", "parameters": {"grammar": good}}).status_code == 200
+    assert generator.submitted.get_nowait().grammar is not None
+    assert refusal(served, {"grammar": {"type": "regex", "value": "(a"}}).startswith("grammar is not valid: ")
+    body = {"inputs": "Hi", "parameters": {"grammar": {"type": "regex", "value": "(a"}}}
+    assert "Input validation error: grammar is not valid: " in served.client.post("/generate_stream", json=body).text
+    served, _ = serve(disable_grammar_support=True)
+    assert refusal(served, {"grammar": good}) == "grammar is not supported"
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,9 @@ def probe_ids(vocab_size: int) -> list[int]:
 
 
 def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
-    """Logits [tokens, vocabulary] as transformers computes them, with the arguments of `generate`, without any cache.
-
-    Raises InvalidModel.
-    """
-    arguments = {"input_ids": torch.tensor([ids], device=model.device), "use_cache": False}
+    """Logits [tokens, vocabulary] as transformers computes them, with the arguments of `generate`. Raises InvalidModel."""
+    # With a cache, since in transformers 4 layers that share keys and values (Gemma 3n) do so through it, or not at all.
+    arguments = {"input_ids": torch.tensor([ids], device=model.device), "use_cache": True}
     arguments["position_ids"] = torch.arange(len(ids), device=model.device).unsqueeze(0)
     takes = inspect.signature(model.forward).parameters
     try:

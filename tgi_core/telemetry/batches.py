@@ -2,78 +2,100 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from collections.abc import Callable
 
-from tgi_core.client.types import Clear, Filter, Prefill, Turn, TurnResult
+from prometheus_client import CollectorRegistry
 
-DURATION_BUCKETS = tuple(0.00015 * 1.5**power for power in range(35))
-"""Upper bounds in seconds: TGI's own for everything that lasts."""
-
-_SIZE_BUCKETS = tuple(float(2**power) for power in range(11))
+from tgi_core.backend import CacheKind, Capacity
+from tgi_core.client.types import Prefill, StepResult, StepVerb, Turn, TurnResult
+from tgi_core.scheduler.scheduler import Snapshot
+from tgi_core.telemetry.catalog import SIZE_BUCKETS, Instruments
 
 
 class BatchMetrics:
-    """Counters and histograms of one shard. `turn` is called on the event loop, `verb` in the shard's thread."""
+    """Counters and histograms of one shard. `turn` is called on the event loop after each turn, `verb` during it in the shard's
+    thread."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+        self._instruments = make = Instruments(registry)
         self._methods: dict[int, str] = {}
         """Steps that are launched and not yet read."""
-        self._count = self._counter("tgi_batch_inference_count", "Steps launched.", "method")
-        self._success = self._counter("tgi_batch_inference_success", "Steps that came back.", "method")
-        self._failure = self._counter("tgi_batch_inference_failure", "Steps refused or failed.", "method")
-        self._inference = self._histogram("tgi_batch_inference_duration", "Seconds from a step's turn to its end.")
-        self._forward = self._histogram("tgi_batch_forward_duration", "Seconds in the model, as the shard reports.")
-        self._decode = self._histogram("tgi_batch_decode_duration", "Seconds choosing tokens, as the shard reports.")
-        self._filtered = self._histogram("tgi_batch_filter_duration", "Seconds of turns that only drop rows.")
-        self._concat = self._counter("tgi_batch_concat", "Batches that new requests joined.", "reason")
-        self._next_size = Histogram("tgi_batch_next_size", "Requests admitted at once.", buckets=_SIZE_BUCKETS, registry=registry)
-        self._verbs = self._histogram("tgi_backend_verb_duration", "Seconds in each hook of the backend.", "verb")
-        self._verb_failure = Counter(
-            "tgi_backend_verb_failure", "Errors from each hook of the backend.", ["verb", "error"], registry=registry
-        )
+        self._seconds: dict[str, float] = {}
+        """What the verbs of the turn under way took; nothing for a shard in another process."""
+        self._count = make.counter("tgi_batch_inference_count")
+        self._success = make.counter("tgi_batch_inference_success")
+        self._failure = make.counter("tgi_batch_inference_failure")
+        self._inference = make.histogram("tgi_batch_inference_duration")
+        self._forward = make.histogram("tgi_batch_forward_duration")
+        self._decode = make.histogram("tgi_batch_decode_duration")
+        self._filter = make.histogram("tgi_batch_filter_duration")
+        self._concat = make.counter("tgi_batch_concat")
+        self._concat_seconds = make.histogram("tgi_batch_concat_duration")
+        self._next_size = make.histogram("tgi_batch_next_size", SIZE_BUCKETS)
+        self._tokens = make.counter("tgi_batch_generated_tokens")
+        self._verbs = make.histogram("tgi_backend_verb_duration")
+        self._verb_failure = make.counter("tgi_backend_verb_failure")
 
-    def turn(self, turn: Turn, result: TurnResult, seconds: float) -> None:
+    def watch(self, capacity: Capacity, snapshot: Callable[[], Snapshot]) -> None:
+        """Show how full the cache is, once the backend has promised one."""
+        full = [group for group in capacity.groups if group.kind is CacheKind.FULL]
+        block_size = (full or list(capacity.groups))[0].block_size
+
+        def used() -> int:
+            load = snapshot()
+            return load.blocks_total - load.blocks_free
+
+        gauge = self._instruments.gauge
+        gauge("tgi_kv_blocks_used", used)
+        gauge("tgi_kv_blocks_capacity", lambda: snapshot().blocks_total)
+        gauge("tgi_batch_current_max_tokens", lambda: used() * block_size)
+        gauge("tgi_batch_max_total_tokens", lambda: snapshot().blocks_total * block_size)
+
+    def turn(self, turn: Turn, result: TurnResult, seconds: float, delivery: float) -> None:
         """Count one turn of the scheduler; see `tgi_core.scheduler.loop.ObserveTurn`."""
         if turn.launch is not None:
-            self._launched(turn, result)
-        elif turn.read is None and any(isinstance(verb, Filter | Clear) for verb in turn.bookkeeping):
-            self._filtered.labels("decode").observe(seconds)
-        done = result.result
-        if done is None:
-            return
-        method = self._methods.pop(done.step, "decode")
-        if done.fault is not None:
-            self._failure.labels(method).inc()
-            return
-        self._success.labels(method).inc()
-        self._inference.labels(method).observe(seconds)
-        self._forward.labels(method).observe(done.forward_ns / 1e9)
-        self._decode.labels(method).observe(done.sample_ns / 1e9)
+            self._launched(turn.launch, refused=result.refused is not None)
+        if result.result is not None:
+            self._came_back(result.result, seconds, delivery)
+        self._seconds.clear()
 
     def verb(self, verb: str, seconds: float, error: str) -> None:
         """Count one call of a backend's hook; see `tgi_core.backend.wrappers.Observe`."""
+        self._seconds[verb] = self._seconds.get(verb, 0.0) + seconds
         self._verbs.labels(verb).observe(seconds)
         if error:
             self._verb_failure.labels(verb, error).inc()
 
-    def _launched(self, turn: Turn, result: TurnResult) -> None:
-        verb = turn.launch
-        if verb is None:
-            return
+    def _launched(self, verb: StepVerb, refused: bool) -> None:
         method = "prefill" if isinstance(verb, Prefill) else "decode"
         self._count.labels(method).inc()
-        if result.refused is not None:
+        if refused:
             self._failure.labels(method).inc()
             return
         self._methods[verb.step] = method
         if isinstance(verb, Prefill):
             self._next_size.observe(len(verb.requests))
             if verb.cached is not None:
-                self._concat.labels("chunking").inc()
+                self._joined("chunking", method)
+        elif len(verb.batches) > 1:
+            self._joined("wait_exceeded", method)
 
-    def _counter(self, name: str, text: str, label: str) -> Counter:
-        return Counter(name, text, [label], registry=self._registry)
+    def _joined(self, reason: str, method: str) -> None:
+        """TGI's label of the duration is `decode` wherever it happened."""
+        self._concat.labels(reason).inc()
+        if method in self._seconds:
+            self._concat_seconds.labels("decode").observe(self._seconds[method])
 
-    def _histogram(self, name: str, text: str, label: str = "method") -> Histogram:
-        return Histogram(name, text, [label], buckets=DURATION_BUCKETS, registry=self._registry)
+    def _came_back(self, step: StepResult, seconds: float, delivery: float) -> None:
+        method = self._methods.pop(step.step, "decode")
+        if step.fault is not None:
+            for died in (method, *self._methods.values()):  # the steps behind it died with it
+                self._failure.labels(died).inc()
+            self._methods.clear()
+            return
+        self._success.labels(method).inc()
+        self._tokens.inc(sum(len(generation.tokens) for generation in step.generations))
+        self._inference.labels(method).observe(seconds)
+        self._forward.labels(method).observe(step.forward_ns / 1e9)
+        self._decode.labels(method).observe(step.sample_ns / 1e9)
+        self._filter.labels(method).observe(delivery + self._seconds.get("filter", 0.0))

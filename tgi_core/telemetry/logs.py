@@ -1,4 +1,7 @@
-"""Log lines: plain text, or one JSON object per line. Never a prompt or an answer."""
+"""Log lines: plain text, or one JSON object per line. Never a prompt or an answer.
+
+The text of an exception may quote what it failed on, so a traceback shows it only for the errors that this project words itself.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,33 @@ import json
 import logging
 import os
 import sys
+import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
+
+from tgi_core.backend import BackendError
+from tgi_core.errors import StartupError
+from tgi_core.telemetry.exchange import current
+
+_log = logging.getLogger("tgi_core.cli")
+
+_OURS = (BackendError, StartupError, OSError)
+
+
+class PlainFormatter(logging.Formatter):
+    """One line per record, and the lines of a traceback. The fields of `record.span` stand in braces, as in TGI's lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record as text."""
+        when = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+        span, about = getattr(record, "span", None), ""
+        if isinstance(span, dict):
+            shown = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in span.items() if name != "name")
+            about = f"{span['name']}{{{shown}}}: "
+        elif (request_id := _request_id()) is not None:
+            about = f"request_id={request_id} "
+        line = f"{when} {record.levelname} {about}{record.name}: {_one_line(record)}"
+        return f"{line}\n{_traceback(record)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -17,19 +46,61 @@ class JsonFormatter(logging.Formatter):
         fields: dict[str, object] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
             "level": record.levelname,
-            "message": record.getMessage(),
+            "message": record.getMessage().strip(),
             "target": record.name,
+            "filename": record.filename,
+            "line_number": record.lineno,
         }
+        if (request_id := _request_id()) is not None:
+            fields["request_id"] = request_id
+        if (span := getattr(record, "span", None)) is not None:
+            fields["span"] = span
         if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = _traceback(record)
         return json.dumps(fields)
 
 
 def set_up(json_output: bool) -> None:
     """Send the logs of this process to standard error; LOG_LEVEL sets the level."""
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-    handler.setFormatter(JsonFormatter() if json_output else plain)
+    handler.setFormatter(JsonFormatter() if json_output else PlainFormatter())
     level = os.environ.get("LOG_LEVEL", "info").upper()
     logging.basicConfig(level=level if level in logging.getLevelNamesMapping() else "INFO", handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def announce(line: str) -> None:
+    """Tell whoever started the server something on standard error: as it is, or where logs are JSON as one of them."""
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
+        _log.info("%s", line)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _request_id() -> str | None:
+    exchange = current()
+    return None if exchange is None else exchange.request_id
+
+
+def _one_line(record: logging.LogRecord) -> str:
+    """The message, which cannot pass for several lines whatever it quotes."""
+    text = record.getMessage().strip()
+    return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    return "" if error is None else "".join(_chain(error)).rstrip()
+
+
+def _chain(error: BaseException) -> Iterator[str]:
+    """As Python shows it, causes first, without texts that are not ours."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        yield from _chain(cause)
+        yield "\nwhich led to:\n\n"
+    yield "Traceback (most recent call last):\n"
+    yield from traceback.format_tb(error.__traceback__)
+    yield f"{type(error).__module__}.{type(error).__qualname__}" + (f": {error}" if isinstance(error, _OURS) else "") + "\n"
+    for part in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        yield from _chain(part)

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tgi_core.backend import Progress
+from tgi_core.telemetry.logs import announce
 
 _LINE_EVERY_S = 2.0
 
@@ -34,7 +35,7 @@ class PlainProgress:
         start = self._started.setdefault(what, now)
         if done >= total or now - self._printed >= _LINE_EVERY_S:
             self._printed = now
-            print(describe(what, done, total, unit, now - start), file=sys.stderr, flush=True)
+            announce(describe(what, done, total, unit, now - start))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from itertools import chain
 from typing import Any
 
@@ -26,16 +27,26 @@ STEP_NAME = "loading weights"
 def load_model(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype, progress: Progress) -> PreTrainedModel:
     """The model in `dtype` on the CPU, in evaluation mode. Raises InvalidModel naming file and tensor."""
     progress(STEP_NAME, 0, checkpoint.num_bytes, "B")
-    with parameters_on_meta():
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    places = None if _is_converted(model) else _match_names(model, checkpoint)
-    if places is None:
+    model = _build_empty(config, dtype)
+    places = None if model is None or _is_converted(model) else _match_names(model, checkpoint)
+    if model is None or places is None:
         del model
         model = _load_through_transformers(config, checkpoint, dtype)
     else:
         _fill(model, places, checkpoint, progress)
     progress(STEP_NAME, checkpoint.num_bytes, checkpoint.num_bytes, "B")
     return model.eval().requires_grad_(False)
+
+
+def _build_empty(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel | None:
+    """The model without weights; None if its constructor computes with them. Raises InvalidModel for an impossible config."""
+    try:
+        with parameters_on_meta():
+            return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
+    except (RuntimeError, NotImplementedError):
+        return None
+    except (ValueError, TypeError, AttributeError, LookupError, ImportError, ArithmeticError) as error:
+        raise InvalidModel(f"model type {config.model_type!r} cannot be built from its config: {_one_line(error)}") from error
 
 
 @contextmanager
@@ -150,7 +161,7 @@ def _load_through_transformers(config: PretrainedConfig, checkpoint: Checkpoint,
             ignore_mismatched_sizes=True,  # reported below, with the tensor's name
             output_loading_info=True,
         )
-    except (RuntimeError, ValueError, OSError, KeyError, TypeError) as error:
+    except (RuntimeError, ValueError, OSError, LookupError, TypeError, AttributeError, ImportError) as error:
         raise InvalidModel(f"{checkpoint.directory}: cannot be loaded: {_one_line(error)}") from error
     for kind in ("missing_keys", "mismatched_keys", "error_msgs", "conversion_errors"):
         names = _report(report, kind)
@@ -166,4 +177,4 @@ def _report(report: Any, kind: str) -> list[str]:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,0 +1,352 @@
+"""The answers as types: what the OpenAPI document says, and what the tests hold the rendered answers against.
+
+Answers are rendered field by field where they are made, which is faster and keeps TGI's order; these types describe, they are not
+used to answer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Logprob = float | None
+"""null for what JSON cannot hold: minus infinity."""
+Reason = Literal["length", "eos_token", "stop_sequence"]
+ChatReason = Literal["stop", "length", "tool_calls", "stop_sequence"]
+
+
+class Answer(BaseModel):
+    """Base of all answers: nothing is in them that is not listed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Token(Answer):
+    """A generated token."""
+
+    id: int
+    text: str
+    logprob: Logprob
+    special: bool
+
+
+class PrefillToken(Answer):
+    """A token of the prompt."""
+
+    id: int
+    text: str
+    logprob: Logprob
+
+
+class Sequence(Answer):
+    """How an answer came about."""
+
+    finish_reason: Reason
+    generated_tokens: int
+    seed: int | None
+    prefill: list[PrefillToken]
+    tokens: list[Token]
+    top_tokens: list[list[Token]] = []
+
+
+class BestOfSequence(Sequence):
+    """A sample that was not the best."""
+
+    generated_text: str
+
+
+class Details(Sequence):
+    """The same for the best one."""
+
+    best_of_sequences: list[BestOfSequence] = []
+
+
+class GenerateResponse(Answer):
+    """The answer to a native request."""
+
+    generated_text: str
+    details: Details | None = None
+
+
+class StreamDetails(Answer):
+    """How a streamed answer came about."""
+
+    finish_reason: Reason
+    generated_tokens: int
+    seed: int | None
+    input_length: int
+
+
+class StreamResponse(Answer):
+    """An event of a native stream; the last one has the whole text."""
+
+    index: int
+    token: Token
+    top_tokens: list[Token] = []
+    generated_text: str | None
+    details: StreamDetails | None
+
+
+class ErrorResponse(Answer):
+    """TGI's error object."""
+
+    error: str
+    error_type: str
+
+
+class OpenAIErrorBody(Answer):
+    """What went wrong, for OpenAI's clients. `http_status_code` stands inside streams only."""
+
+    message: str
+    type: str
+    param: None
+    code: str
+    http_status_code: int | None = None
+
+
+class OpenAIErrorResponse(Answer):
+    """OpenAI's error object, with TGI's type."""
+
+    error: OpenAIErrorBody
+    error_type: str
+
+
+class Usage(Answer):
+    """Tokens that were read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Function(Answer):
+    """What a tool call calls."""
+
+    name: str
+    arguments: str
+    description: None = None
+
+
+class ToolCall(Answer):
+    """A tool call."""
+
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
+class OutputMessage(Answer):
+    """What the assistant said or calls."""
+
+    role: Literal["assistant"]
+    content: str | None = None
+    tool_calls: list[ToolCall] = []
+
+
+class TopLogprob(Answer):
+    """A likely token at a place; `bytes` is its text in UTF-8."""
+
+    token: str
+    logprob: Logprob
+    bytes: list[int] = []
+
+
+class ChatLogprob(TopLogprob):
+    """A generated token and its rivals."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer):
+    """Logprobs of an answer."""
+
+    content: list[ChatLogprob]
+
+
+class ChatCompletionComplete(Answer):
+    """One choice of an answer."""
+
+    index: int
+    message: OutputMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatReason
+
+
+class ChatCompletion(Answer):
+    """The answer to a conversation."""
+
+    object: Literal["chat.completion"]
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatCompletionComplete]
+    usage: Usage
+
+
+class DeltaFunction(Answer):
+    """A part of what a tool call calls."""
+
+    name: str | None = None
+    arguments: str
+
+
+class DeltaToolCall(Answer):
+    """A part of a tool call."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: DeltaFunction
+
+
+class Delta(Answer):
+    """What a chunk adds."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: list[DeltaToolCall] = []
+
+
+class ChatCompletionChoice(Answer):
+    """What a chunk adds to a choice."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatReason | None
+
+
+class ChatCompletionChunk(Answer):
+    """An event of a streamed chat."""
+
+    object: Literal["chat.completion.chunk"]
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatCompletionChoice]
+    usage: Usage | None
+
+
+class CompletionComplete(Answer):
+    """One text."""
+
+    index: int
+    text: str
+    logprobs: None
+    finish_reason: str | None
+
+
+class CompletionFinal(Answer):
+    """Texts with what they cost."""
+
+    object: Literal["text_completion"]
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionComplete]
+    usage: Usage
+
+
+class Chunk(Answer):
+    """An event of streamed texts; the last one of each text is a `CompletionFinal`."""
+
+    object: Literal["text_completion"]
+    id: str
+    created: int
+    choices: list[CompletionComplete]
+    model: str
+    system_fingerprint: str
+
+
+class SimpleToken(Answer):
+    """A token and the bytes of the input that it covers."""
+
+    id: int
+    text: str
+    start: int
+    stop: int
+
+
+class ChatTokenizeResponse(Answer):
+    """A conversation as the model would read it."""
+
+    tokenize_response: list[SimpleToken]
+    templated_text: str
+
+
+class Info(Answer):
+    """The model and the limits."""
+
+    model_id: str
+    model_sha: str | None
+    model_pipeline_tag: str | None
+    max_concurrent_requests: int
+    max_best_of: int
+    max_stop_sequences: int
+    max_input_tokens: int
+    max_total_tokens: int
+    validation_workers: int
+    max_client_batch_size: int
+    router: str
+    version: str
+    sha: str | None
+    docker_label: str | None
+
+
+class ModelInfo(Answer):
+    """A model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelsInfo(Answer):
+    """OpenAI's list of models."""
+
+    object: Literal["list"]
+    data: list[ModelInfo]
+
+
+class VertexResponse(Answer):
+    """One text per instance."""
+
+    predictions: list[str]
+
+
+class Live(Answer):
+    """KServe's answer to probes."""
+
+    live: bool
+
+
+class Metadata(Answer):
+    """KServe's description of a server or a model."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class InferOutput(Answer):
+    """A text, as bytes or as it is."""
+
+    name: str
+    shape: list[int]
+    datatype: Literal["BYTES"]
+    data: list[Annotated[int, Field(ge=0, le=255)]] | list[str]
+
+
+class InferResponse(Answer):
+    """KServe's answer to an inference."""
+
+    id: str | None
+    outputs: list[InferOutput]
+
+
+Document = dict[str, Any]

@@ -1,0 +1,123 @@
+"""What a chat answers: one object, or a stream of chunks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tgi_core.client.types import FinishReason, Token
+from tgi_router.inference import Choice, Result
+from tgi_router.json_text import dumps, quote
+from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage_of
+from tgi_router.stop_strings import StopFilter, cut
+from tgi_router.tool_calls import Piece, ToolCallReader
+
+Names = frozenset[str]
+
+
+def answer_json(
+    dialect: Dialect, envelope: Envelope, results: Sequence[Result], stops: Sequence[str], names: Names, logprobs: bool
+) -> str:
+    """The whole answer. `names` are the functions that may be called. Raises ToolFailed where TGI does."""
+    choices = []
+    for result in results:
+        pieces = _read(cut(result.text.text, stops), names)
+        called = any(piece.call is not None for piece in pieces)
+        choices.append(
+            {
+                "index": result.choice.index,
+                "message": dialect.message(pieces),
+                "logprobs": dialect.logprobs(result.tokens) if logprobs else None,
+                "finish_reason": dialect.finish_reason(result.text.finish_reason, called),
+            }
+        )
+    return dumps(
+        {
+            "object": "chat.completion",
+            "id": envelope.id,
+            "created": envelope.created,
+            "model": envelope.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+            "usage": usage_of(results),
+        }
+    )
+
+
+def _read(text: str, names: Names) -> list[Piece]:
+    if not names:
+        return [Piece(text)]
+    reader = ToolCallReader(names)
+    return [*reader.push(text), *reader.finish()]
+
+
+class _Speaker:
+    """The state of one choice of a stream."""
+
+    def __init__(self, stops: Sequence[str], names: Names) -> None:
+        self.silent = True
+        """Nothing has been sent yet."""
+        self._filter = StopFilter(stops)
+        self._reader = ToolCallReader(names) if names else None
+
+    @property
+    def called(self) -> bool:
+        """Whether there were tool calls."""
+        return self._reader is not None and self._reader.calls > 0
+
+    def push(self, text: str, last: bool) -> list[Piece]:
+        """What a token adds; without tools one piece, though it may be empty."""
+        text = self._filter.push(text)
+        if last:
+            text += self._filter.finish()
+        if self._reader is None:
+            return [Piece(text)]
+        return [*self._reader.push(text), *(self._reader.finish() if last else ())]
+
+
+class Chunks:
+    """The chunks of one stream; all that repeats is rendered once."""
+
+    def __init__(self, dialect: Dialect, envelope: Envelope, stops: Sequence[str], names: Names, logprobs: bool) -> None:
+        self._head = (
+            f'{{"object":"chat.completion.chunk","id":{quote(envelope.id)},"created":{envelope.created},'
+            f'"model":{quote(envelope.model)},"system_fingerprint":{quote(FINGERPRINT)},"choices":['
+        )
+        self._dialect = dialect
+        self._logprobs = logprobs
+        self._speakers: dict[int, _Speaker] = defaultdict(lambda: _Speaker(stops, names))
+
+    def token(self, choice: Choice, token: Token, ending: FinishReason | None) -> Iterator[str]:
+        """The chunks with what a token adds: without tools exactly one."""
+        speaker = self._speakers[choice.index]
+        pieces = speaker.push("" if token.special else token.text, ending is not None)  # special tokens add no text
+        reason = None if ending is None else self._dialect.finish_reason(ending, speaker.called)
+        deltas = [self._delta(speaker, piece) for piece in pieces]
+        if reason is not None and speaker.called:
+            if self._dialect.strict:  # TGI ends a tool call without a word
+                reason = None
+            else:
+                deltas.append("{}")
+        if not deltas and (self._logprobs or reason is not None):
+            deltas.append(self._delta(speaker, Piece("")))
+        logprobs = dumps(self._dialect.logprobs([token])) if self._logprobs else "null"
+        for place, delta in enumerate(deltas):
+            last = place == len(deltas) - 1
+            yield self._chunk(choice.index, delta, "null" if place else logprobs, reason if last else None)
+
+    def _chunk(self, index: int, delta: str, logprobs: str, reason: str | None) -> str:
+        ended = "null" if reason is None else quote(reason)
+        return f'{self._head}{{"index":{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":{ended}}}],"usage":null}}'
+
+    def _delta(self, speaker: _Speaker, piece: Piece) -> str:
+        """The role comes once; TGI repeats it, which OpenAI's own client would join to one long word."""
+        role = '"role":"assistant",' if speaker.silent or self._dialect.strict else ""
+        speaker.silent = False
+        if piece.call is None:
+            return f'{{{role}"content":{quote(piece.text)}}}'
+        return f'{{{role}"tool_calls":[{dumps(self._dialect.call_delta(piece))}]}}'
+
+    def usage(self, tokens: dict[str, Any]) -> str:
+        """The chunk without a choice that ends a stream on demand."""
+        return f'{self._head}],"usage":{dumps(tokens)}}}'

@@ -1,0 +1,126 @@
+"""The routes by which clouds call a container: SageMaker's /invocations, and Vertex's, where the environment says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tgi_core.errors import StartupError
+from tgi_router.answers import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Chunk,
+    CompletionFinal,
+    GenerateResponse,
+    StreamResponse,
+    VertexResponse,
+)
+from tgi_router.bodies import ChatBody, CompatGenerateBody, CompletionBody, GenerateBody, Parameters, VertexBody
+from tgi_router.disconnect import answer_unless_left
+from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint, Handler
+from tgi_router.errors import BatchSizeExceeded, BodyRejected, NoInstances, RouterError
+from tgi_router.extract import read_body, read_json, validate
+from tgi_router.inference import Inference
+from tgi_router.json_text import dumps
+from tgi_router.native import NativeRoutes
+from tgi_router.openai_chat import ChatRoutes
+from tgi_router.openai_completions import CompletionRoutes
+from tgi_router.validation import NO_EXTRAS, Extras, Prompt
+
+
+class CloudRoutes:
+    """Handlers that hand each body to the routes for its kind."""
+
+    def __init__(self, inference: Inference, native: NativeRoutes, chat: ChatRoutes, completions: CompletionRoutes) -> None:
+        self._inference = inference
+        self._limit = inference.settings.payload_limit
+        self._native, self._chat, self._completions = native, chat, completions
+
+    def named_endpoints(self, health: Handler, environment: Mapping[str, str] = os.environ) -> Iterator[Endpoint]:
+        """The endpoints at paths that the environment names. They come before all others: such a path is meant for Vertex."""
+        if path := _path(environment, "AIP_PREDICT_ROUTE"):
+            yield self._vertex_at(path)
+        if path := _path(environment, "AIP_HEALTH_ROUTE"):
+            yield Endpoint("GET", path, health, errors=(503,), public=True)
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """The endpoints."""
+        yield self._vertex_at("/vertex")
+        yield Endpoint(
+            "POST",
+            "/invocations",
+            self.invocations,
+            body=CompatGenerateBody | ChatBody | CompletionBody,
+            answer=list[GenerateResponse] | ChatCompletion | CompletionFinal,
+            events=StreamResponse | ChatCompletionChunk | Chunk | CompletionFinal,
+            errors=(*UNREADABLE, *FAILED),
+        )
+
+    def _vertex_at(self, path: str) -> Endpoint:
+        return Endpoint("POST", path, self.vertex, body=VertexBody, answer=VertexResponse, errors=(*UNREADABLE, *FAILED))
+
+    async def invocations(self, request: Request) -> Response:
+        """What POST /, chat or completions answer to the same body: it has `inputs`, `messages` or `prompt`."""
+        value = await read_json(request, self._limit)
+        given = value if isinstance(value, dict) else {}
+        if "inputs" in given:
+            return await self._native.answer(request, validate(value, CompatGenerateBody))
+        if "messages" in given:
+            return await self._chat.answer(request, validate(value, ChatBody))
+        if "prompt" in given:
+            return await self._completions.answer(request, validate(value, CompletionBody))
+        raise BodyRejected(422, "data did not match any variant of untagged enum SagemakerRequest")
+
+    async def vertex(self, request: Request) -> Response:
+        """One text for each instance: a native request or a conversation. Nothing is streamed."""
+        body = await read_body(request, VertexBody, self._limit)
+        if not body.instances:
+            raise NoInstances
+        largest = self._inference.settings.max_concurrent_requests
+        if len(body.instances) > largest:
+            raise BatchSizeExceeded(str(largest))
+        instances = [self._instance(value, body.parameters) for value in body.instances]
+        return await answer_unless_left(request, self._predict(instances))
+
+    def _instance(self, value: dict[str, Any], defaults: dict[str, Any] | None) -> GenerateBody | ChatBody:
+        if "inputs" not in value:
+            return validate(value, ChatBody)
+        return validate({"parameters": defaults, **value} if defaults is not None else value, GenerateBody)
+
+    async def _predict(self, instances: list[GenerateBody | ChatBody]) -> Response:
+        """All at once; the first failure ends the others."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._text(instance)) for instance in instances]
+        except* RouterError as errors:
+            raise _first(errors) from None
+        return Response(dumps({"predictions": [task.result() for task in tasks]}), media_type="application/json")
+
+    async def _text(self, instance: GenerateBody | ChatBody) -> str:
+        if isinstance(instance, GenerateBody):
+            return await self._generate(Prompt(instance.inputs), instance.parameters, NO_EXTRAS)
+        chat = await self._chat.prepare(instance)
+        return await self._generate(chat.prompt, chat.parameters, chat.extras)
+
+    async def _generate(self, prompt: Prompt, parameters: Parameters, extras: Extras) -> str:
+        async with self._inference.call((prompt,), parameters, streaming=False, extras=extras) as call:
+            return (await call.results())[0].text.text
+
+
+def _path(environment: Mapping[str, str], name: str) -> str | None:
+    path = environment.get(name)
+    if path and (not path.startswith("/") or "{" in path):
+        raise StartupError(f"{name}={path}: must be a path that begins with /")
+    return path
+
+
+def _first(errors: BaseExceptionGroup[RouterError]) -> RouterError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, RouterError) else RouterError(str(error))

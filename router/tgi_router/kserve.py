@@ -1,0 +1,94 @@
+"""KServe's inference protocol, version 2, as far as TGI speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tgi_core import __version__
+from tgi_router.answers import InferResponse, Live, Metadata
+from tgi_router.bodies import InferBody, InferInput
+from tgi_router.disconnect import answer_unless_left
+from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
+from tgi_router.errors import BatchSizeExceeded, LengthMismatch, NotUtf8, Unhealthy
+from tgi_router.extract import read_body
+from tgi_router.inference import Inference, in_order
+from tgi_router.json_text import dumps
+from tgi_router.validation import Prompt
+
+_VERSION = "/v2/models/{model}/versions/{version}"
+
+
+class KServeRoutes:
+    """Handlers of /v2. Whatever model a path names, it is the one that is served, as in TGI."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """The endpoints."""
+        for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/{model}/ready", f"{_VERSION}/ready"):
+            yield Endpoint("GET", path, self.ready, answer=Live, errors=(503,), public=True)
+        yield Endpoint("GET", "/v2", self.server, answer=Metadata)
+        for path in ("/v2/models/{model}", _VERSION):
+            yield Endpoint("GET", path, self.model, answer=Metadata)
+            errors = (*UNREADABLE, *FAILED)
+            yield Endpoint("POST", f"{path}/infer", self.infer, body=InferBody, answer=InferResponse, errors=errors)
+
+    async def ready(self, request: Request) -> Response:
+        """Whether requests would be answered."""
+        if not await self._inference.generator.healthy():
+            raise Unhealthy
+        return _json({"live": True})
+
+    async def server(self, request: Request) -> Response:
+        """The server's name and what it can do."""
+        extensions = ["health", "models", "metrics"]
+        return _json({"name": "text-generation-inference", "version": __version__, "extensions": extensions})
+
+    async def model(self, request: Request) -> Response:
+        """The model's name, as the path has it, and what it can do."""
+        name, version = request.path_params["model"], request.path_params.get("version", "1")
+        return _json({"name": name, "version": version, "extensions": ["infer", "ready"]})
+
+    async def infer(self, request: Request) -> Response:
+        """One text per input: bytes as numbers for bytes as numbers, text for text."""
+        body = await read_body(request, InferBody, self._inference.settings.payload_limit)
+        largest = self._inference.settings.max_client_batch_size
+        if len(body.inputs) != len(body.outputs):
+            raise LengthMismatch
+        if len(body.inputs) > largest:
+            raise BatchSizeExceeded(str(largest))
+        prompts = tuple(Prompt(_text(given)) for given in body.inputs)
+        return await answer_unless_left(request, self._infer(body, prompts))
+
+    async def _infer(self, body: InferBody, prompts: tuple[Prompt, ...]) -> Response:
+        texts: list[str] = []
+        if prompts:
+            async with self._inference.call(prompts, body.parameters, streaming=False) as call:
+                results = [result for result in in_order(await call.results()) if result.choice.sample == 0]
+            texts = [result.text.text for result in results]
+        outputs = []
+        for given, wanted, text in zip(body.inputs, body.outputs, texts, strict=True):
+            data = [text] if _is_text(given) else list(text.encode())
+            outputs.append({"name": wanted.name, "shape": [1, len(data)], "datatype": "BYTES", "data": data})
+        return _json({"id": body.id, "outputs": outputs})
+
+
+def _is_text(given: InferInput) -> bool:
+    return bool(given.data) and isinstance(given.data[0], str)
+
+
+def _text(given: InferInput) -> str:
+    if _is_text(given):
+        return "".join(str(part) for part in given.data)
+    try:
+        return bytes(int(number) for number in given.data).decode()
+    except UnicodeDecodeError as error:
+        raise NotUtf8(str(error)) from error
+
+
+def _json(value: object) -> Response:
+    return Response(dumps(value), media_type="application/json")

@@ -1,0 +1,33 @@
+"""Streams of the routes under /v1: how they begin, how they end, and what becomes of errors between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from tgi_router.errors import RouterError
+from tgi_router.openai import Dialect
+from tgi_router.sse import DONE, EventStream, event
+
+
+async def open_stream(dialect: Dialect, chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> EventStream:
+    """An answer made of `chunks`, of which the first is `OPENED`. What goes wrong before that has a status of its own, and is
+    raised here; what TGI tells under status 200 all the same is an event when `strict`."""
+    events = _told(dialect, chunks)
+    if not dialect.strict:
+        await anext(events)
+    return EventStream(events, headers)
+
+
+async def _told(dialect: Dialect, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    opened = dialect.strict
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                opened = True
+                yield chunk
+    except RouterError as error:
+        if not opened:
+            raise
+        yield event(dialect.error_event_json(error))
+    yield DONE

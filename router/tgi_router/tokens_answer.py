@@ -1,0 +1,17 @@
+"""The tokens of a text as /tokenize and /chat_tokenize tell them."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from tgi_core.tokenizer import Tokenizer
+
+
+def tokens_of_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool = True) -> list[dict[str, object]]:
+    """Each token with the bytes that it covers: TGI counts offsets in bytes, the tokenizer counts characters."""
+    encoded = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    at = list(accumulate((len(character.encode()) for character in text), initial=0))
+    return [
+        {"id": id, "text": text[start:stop], "start": at[start], "stop": at[stop]}
+        for id, (start, stop) in zip(encoded.ids, encoded.offsets, strict=True)
+    ]

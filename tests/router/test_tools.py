@@ -1,0 +1,169 @@
+"""Tools in, tool calls out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tgi_router.bodies import ChatBody
+from tgi_router.errors import ToolFailed
+from tgi_router.tool_calls import Piece, ToolCallReader
+from tgi_router.tools import plan_tools
+
+from tests.router.conftest import Serve
+from tests.router.scripted import says
+from tests.router.test_openai import chat, chunks
+from tgi_core.client.types import FinishReason
+from tgi_core.scheduler.types import Limits
+
+ROOMY = {"limits": Limits(2000, 2048)}
+NAMES = frozenset({"f", "g"})
+ONE = '{"name": "f", "arguments": {"a": "}\\"{", "b": [1, {}]}}'
+
+
+def tool(name: str, **parameters: Any) -> dict[str, Any]:
+    """A tool of a request."""
+    return {"type": "function", "function": {"name": name, "description": "d", "parameters": parameters}}
+
+
+def read(text: str, size: int = 1) -> tuple[str, list[tuple[str, str]]]:
+    """Text and calls in what a model wrote, which comes in pieces of `size`."""
+    reader = ToolCallReader(NAMES)
+    pieces: list[Piece] = []
+    for start in range(0, len(text), size):
+        pieces += reader.push(text[start : start + size])
+    pieces += reader.finish()
+    names = [piece.name for piece in pieces if piece.name is not None]
+    arguments = ["".join(piece.text for piece in pieces if piece.call == place) for place in range(len(names))]
+    return "".join(piece.text for piece in pieces if piece.call is None), list(zip(names, arguments, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "calls"),
+    [
+        (ONE, "", [("f", '{"a": "}\\"{", "b": [1, {}]}')]),
+        (f" \n{ONE}", "", [("f", '{"a": "}\\"{", "b": [1, {}]}')]),
+        ('{"name":"g","parameters":{}}', "", [("g", "{}")]),
+        ('[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"q": 1}}]', "", [("f", "{}"), ("g", '{"q": 1}')]),
+        ('{"name": "f", "arguments": {}}; {"name": "g", "arguments": {}}', "", [("f", "{}"), ("g", "{}")]),
+        ('Sure.<tool_call>\n{"name":"g","arguments":{}}\n</tool_call>', "Sure.", [("g", "{}")]),
+        (
+            '<tool_call>{"arguments": {"x": 1}, "name": "f"}</tool_call>\n<tool_call>{"name":"g","arguments":{}}</tool_call>',
+            "",
+            [("f", '{"x":1}'), ("g", "{}")],
+        ),
+        ('{"name": "f", "arguments": {"a": 1', "", [("f", '{"a": 1')]),
+        ('{"name": "f", "arguments": {}} and more', " and more", [("f", "{}")]),
+        ('<<tool_call> {"name":"f","arguments":{}}', "<", [("f", "{}")]),
+    ],
+)
+def test_calls_are_found(text: str, said: str, calls: list[tuple[str, str]]) -> None:
+    """Calls in the forms that models write, whole or cut off, however they come in pieces."""
+    for size in (1, 2, 3, 7, len(text)):
+        assert read(text, size) == (said, calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "   ", "Hello", 'Say {"name": "f", "arguments": {}}', '{"name": "h", "arguments": {}}', '{"a": 1} then', " \n[1, 2]",
+        "<tool_call>nope", "x <tool_", '{"name": "f", "argu', '<tool_call>{"x": 1}</tool_call>', '{"name": "f", "arguments": 5}',
+        '{"name": ["f"], "arguments": {}}', "[" * 200 + ONE, "{" * 3000 + "}" * 3000, '{"name": "f", "arguments": "{}"}',
+    ],
+)  # fmt: skip
+def test_all_else_is_text(text: str) -> None:
+    """What is no call of a known function stays as it was written."""
+    for size in (1, 5, len(text) or 1):
+        assert read(text, size) == (text, [])
+
+
+@given(st.text(st.sampled_from('{}[]"\\:, \n<>/_acelmnortuf1'), max_size=80), st.integers(1, 9))
+def test_no_text_breaks_it(text: str, size: int) -> None:
+    """Any text is read without a fault, the same however it comes; without a call it is unchanged."""
+    said, calls = read(text, size)
+    assert (said, calls) == read(text, len(text) or 1)
+    assert calls or said == text
+
+
+def plan(**more: Any) -> Any:
+    """The plan for a body."""
+    return plan_tools(ChatBody.model_validate({"messages": [], **more}))
+
+
+def test_choices() -> None:
+    """auto lets the model choose, required and a name demand a call; none, and nothing to choose from, is plain chat."""
+    tools = [tool("f"), tool("g")]
+    assert plan() is plan(tools=[]) is plan(tools=[], tool_choice="required") is plan(tools=tools, tool_choice="none") is None
+    assert plan(tools=tools).schema is plan(tools=tools, tool_choice="auto").schema is None
+    named = plan(tools=tools, tool_choice={"type": "function", "function": {"name": "g"}})
+    assert named.names == {"g"} and named.schema["properties"]["name"] == {"const": "g"}
+    assert "anyOf" in plan(tools=tools, tool_choice="required").schema
+    assert "items" not in json.dumps(plan(tools=tools, tool_choice="required", parallel_tool_calls=False).schema)
+    with pytest.raises(ToolFailed, match="Tool with name h not found"):
+        plan(tools=tools, tool_choice="h")
+    with pytest.raises(ToolFailed, match="must be a JSON schema"):
+        plan(tools=[{"type": "function", "function": {"name": "f", "parameters": [1]}}], tool_choice="required")
+
+
+def test_references_are_moved() -> None:
+    """References inside a function's schema still lead to the same place; what only looks like one is left alone."""
+    point = {"properties": {"x": {"$ref": "#/$defs/n"}, "$ref": {"type": "string"}}, "default": {"$ref": "#"}}
+    parameters = {"$defs": {"n": {"type": "integer"}}, "type": "object", "properties": {"p": point, "self": {"$ref": "#"}}}
+    schema = plan(tools=[tool("f", **parameters)], tool_choice="f").schema
+    moved = schema["$defs"]["f0"]["properties"]
+    assert moved["p"]["properties"]["x"] == {"$ref": "#/$defs/f0/$defs/n"}
+    assert moved["p"]["properties"]["$ref"] == {"type": "string"} and moved["p"]["default"] == {"$ref": "#"}
+    assert moved["self"] == {"$ref": "#/$defs/f0"}
+
+
+def test_demanded_calls_are_constrained(serve: Serve) -> None:
+    """A demanded call reaches the shard as a grammar; with auto there is none; a schema that is none is told as such."""
+    served, generator = serve(lambda request: says(ONE), scripted=ROOMY)
+    tools = [tool("f", type="object", properties={"a": {"type": "integer"}}), tool("g")]
+    for choice in ("required", "f", "auto"):
+        assert chat(served, tools=tools, tool_choice=choice).status_code == 200
+    grammars = [generator.submitted.get_nowait().grammar for _ in range(3)]
+    assert [grammar is None for grammar in grammars] == [False, False, True]
+    answer = chat(served, tools=[tool("f", type="nope")], tool_choice="f")
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"].startswith("Input validation error: grammar is not valid: ")
+
+
+def test_message(serve: Serve) -> None:
+    """A call is told with an id, its name and its arguments as text; the reason is tool_calls."""
+    served, _ = serve(
+        lambda request: says("Sure. ", f"<tool_call>{ONE}</tool_call>", f"<tool_call>{ONE}</tool_call>"), scripted=ROOMY
+    )
+    [choice] = chat(served, tools=[tool("f")]).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] == "Sure. "
+    first, second = choice["message"]["tool_calls"]
+    assert first["id"].startswith("call_") and first["id"] != second["id"]
+    assert first["function"] == {"name": "f", "arguments": '{"a": "}\\"{", "b": [1, {}]}'}
+    served, _ = serve(lambda request: says(ONE[:40], reason=FinishReason.LENGTH), scripted=ROOMY)
+    [choice] = chat(served, tools=[tool("f")]).json()["choices"]
+    assert choice["message"]["content"] is None and choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == ONE[27:40]
+
+
+def test_deltas(serve: Serve) -> None:
+    """In a stream a call begins with its id and name, its arguments follow, and a last chunk says tool_calls."""
+    served, _ = serve(lambda request: says(*(ONE[start : start + 5] for start in range(0, len(ONE), 5))), scripted=ROOMY)
+    *deltas, last = [each["choices"][0] for each in chunks(chat(served, tools=[tool("f")], stream=True).text)]
+    assert (last["delta"], last["finish_reason"]) == ({}, "tool_calls")
+    first, *others = [each["delta"] for each in deltas]
+    assert first["role"] == "assistant" and first["tool_calls"][0]["function"]["name"] == "f"
+    assert all(set(each) == {"tool_calls"} and set(each["tool_calls"][0]) == {"index", "function"} for each in others)
+    arguments = [each["tool_calls"][0]["function"]["arguments"] for each in (first, *others)]
+    assert json.loads("".join(arguments)) == {"a": '}"{', "b": [1, {}]}
+
+
+def test_answers_in_words(serve: Serve) -> None:
+    """With auto a model may answer in words, streamed as they come."""
+    served, _ = serve(lambda request: says("It is", " {sunny}", "."), scripted=ROOMY)
+    assert chat(served, tools=[tool("f")]).json()["choices"][0]["message"] == {"role": "assistant", "content": "It is {sunny}."}
+    streamed = [each["choices"][0] for each in chunks(chat(served, tools=[tool("f")], stream=True).text)]
+    assert [each["delta"].get("content") for each in streamed] == ["It is", " {sunny}", ".", ""]
+    assert streamed[-1]["finish_reason"] == "stop"

@@ -1,0 +1,132 @@
+"""Every metric once: name, type, labels and meaning. The instruments and the table in docs/observability.md are made from it.
+
+A name that TGI has too means what it means there. No string from a client is ever the value of a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from tgi_core.telemetry.quantiles import Summary
+
+Instrument = TypeVar("Instrument", Counter, Histogram)
+
+DURATION_BUCKETS = tuple(0.00015 * 1.5**power for power in range(35))
+"""Upper bounds in seconds: TGI's own for everything that lasts."""
+
+SIZE_BUCKETS = tuple(float(size) for size in range(1, 1025))
+"""Upper bounds in requests, TGI's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. `labels` maps each label to its values, as far as they are known beforehand."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    ours: bool = False
+    """TGI has none of this name."""
+
+
+METHOD = (("method", ("prefill", "decode")),)
+FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "dropped")
+"""How a generation can end without an answer."""
+CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
+VERBS = ("prefill", "decode", "rows", "filter")
+
+METRICS = (
+    Metric("tgi_request_count", "counter", "Generations asked for; each ends as a success or a failure."),
+    Metric("tgi_request_success", "counter", "Generations completed."),
+    Metric("tgi_request_failure", "counter", "Generations not completed, by what was wrong.", (("err", FAILURES),)),
+    Metric("tgi_request_cancelled", "counter", "Generations whose client left before the end.", ours=True),
+    Metric("tgi_request_shed", "counter", "Generations refused because the server was full.", ours=True),
+    Metric("tgi_request_duration", "histogram", "Seconds from the call to the end of its answer."),
+    Metric("tgi_request_validation_duration", "histogram", "Seconds from the call until queued."),
+    Metric("tgi_request_queue_duration", "histogram", "Seconds in the queue."),
+    Metric("tgi_request_inference_duration", "histogram", "Seconds from the first step to the end of the answer."),
+    Metric("tgi_request_mean_time_per_token_duration", "histogram", "Seconds of inference per token, one value per generation."),
+    Metric("tgi_request_time_to_first_token_duration", "histogram", "Seconds from the call to its first token.", ours=True),
+    Metric("tgi_request_inter_token_duration", "histogram", "Seconds from each token of a generation to the next.", ours=True),
+    Metric("tgi_request_generated_tokens", "histogram", "Tokens generated, in 100 equal buckets up to max-total-tokens."),
+    Metric("tgi_request_input_length", "histogram", "Tokens of the prompt, in 100 equal buckets up to max-input-tokens."),
+    Metric("tgi_request_max_new_tokens", "histogram", "Tokens allowed, in 100 equal buckets up to max-total-tokens."),
+    Metric("tgi_request_skipped_tokens", "summary", "Tokens beyond the first that a step made for a request."),
+    Metric("tgi_queue_size", "gauge", "Requests that wait."),
+    Metric("tgi_batch_current_size", "gauge", "Requests in the batch."),
+    Metric("tgi_batch_current_max_tokens", "gauge", "Tokens that the blocks held by the batch can keep."),
+    Metric("tgi_batch_max_total_tokens", "gauge", "Tokens that the KV cache can keep."),
+    Metric("tgi_batch_next_size", "histogram", "Requests admitted at once, in buckets of 1 up to 1024."),
+    Metric("tgi_batch_inference_count", "counter", "Steps asked of the shard.", METHOD),
+    Metric("tgi_batch_inference_success", "counter", "Steps that came back.", METHOD),
+    Metric("tgi_batch_inference_failure", "counter", "Steps refused or failed.", METHOD),
+    Metric("tgi_batch_inference_duration", "histogram", "Seconds of the turn in which a step came back.", METHOD),
+    Metric("tgi_batch_forward_duration", "histogram", "Seconds of a step in the model, as the shard reports.", METHOD),
+    Metric("tgi_batch_decode_duration", "histogram", "Seconds of a step choosing tokens, as the shard reports.", METHOD),
+    Metric(
+        "tgi_batch_filter_duration", "histogram", "Seconds delivering a step's tokens and dropping rows from the batch.", METHOD
+    ),
+    Metric(
+        "tgi_batch_concat",
+        "counter",
+        "Batches joined: in one step with new requests (chunking), or after a step of theirs (wait_exceeded).",
+        (("reason", CONCAT_REASONS),),
+    ),
+    Metric("tgi_batch_concat_duration", "histogram", "Seconds in the verb that joined batches.", (("method", ("decode",)),)),
+    Metric("tgi_batch_generated_tokens", "counter", "Tokens that came back from the shard.", ours=True),
+    Metric("tgi_kv_blocks_used", "gauge", "Blocks of the KV cache in use.", ours=True),
+    Metric("tgi_kv_blocks_capacity", "gauge", "Blocks of the KV cache.", ours=True),
+    Metric("tgi_backend_verb_duration", "histogram", "Seconds in each hook of the backend.", (("verb", VERBS),), ours=True),
+    Metric(
+        "tgi_backend_verb_failure",
+        "counter",
+        "Errors from each hook of the backend.",
+        (("verb", VERBS), ("error", ())),
+        ours=True,
+    ),
+)
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+class Instruments:
+    """Makes the metrics of the catalogue in one registry. Series whose labels are known begin at 0, so that rates see the first event."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str) -> Counter:
+        """A counter."""
+        metric = _BY_NAME[name]
+        return _begun(metric, Counter(name, metric.text, _labels(metric), registry=self._registry))
+
+    def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> Histogram:
+        """A histogram."""
+        metric = _BY_NAME[name]
+        return _begun(metric, Histogram(name, metric.text, _labels(metric), buckets=buckets, registry=self._registry))
+
+    def gauge(self, name: str, read: Callable[[], float]) -> None:
+        """A gauge that is read at each scrape."""
+        Gauge(name, _BY_NAME[name].text, registry=self._registry).set_function(read)
+
+    def summary(self, name: str) -> Summary:
+        """A summary of small whole numbers."""
+        summary = Summary(name, _BY_NAME[name].text)
+        self._registry.register(summary)
+        return summary
+
+
+def _labels(metric: Metric) -> list[str]:
+    return [label for label, _ in metric.labels]
+
+
+def _begun(metric: Metric, made: Instrument) -> Instrument:
+    if len(metric.labels) == 1:
+        for value in metric.labels[0][1]:
+            made.labels(value)
+    return made

@@ -1,0 +1,95 @@
+"""What is known of one HTTP request while it is answered: for its log line and its trace, never for a metric."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of a complete generation went, in seconds."""
+
+    total: float
+    validation: float
+    queue: float
+    inference: float
+    per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """When a generation passed its stations, by `time.monotonic`; None for those that it never reached."""
+
+    asked: float
+    queued: float | None = None
+    batched: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    input_length: int = 0
+    generated_tokens: int = 0
+    seed: int | None = None
+    timings: Timings | None = None
+    """Once it is complete."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request. The handler adds to it what it finds out; whoever made it tells it on when the answer is sent."""
+
+    request_id: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    """What was asked for, without any text of the client's."""
+    courses: list[Course] = field(default_factory=list)
+    """One per generation that was asked for; none where nothing was to be generated."""
+    failure: str | None = None
+    """Why there is no answer: one of `tgi_core.telemetry.catalog.FAILURES`."""
+
+    def fields(self) -> dict[str, object]:
+        """The fields of TGI's spans, with TGI's durations; times are summed over generations that are complete."""
+        complete = [course.timings for course in self.courses if course.timings is not None]
+        found: dict[str, object] = {"parameters": dict(self.parameters)}
+        if complete:
+            found["total_time"] = duration(sum(each.total for each in complete))
+            found["validation_time"] = duration(sum(each.validation for each in complete))
+            found["queue_time"] = duration(sum(each.queue for each in complete))
+            found["inference_time"] = duration(sum(each.inference for each in complete))
+            found["time_per_token"] = duration(sum(each.per_token for each in complete))
+            found["input_length"] = sum(course.input_length for course in self.courses)
+            found["generated_tokens"] = sum(course.generated_tokens for course in self.courses)
+        found["seed"] = next((course.seed for course in self.courses), None)
+        if self.failure is not None:
+            found["err"] = self.failure
+        return found
+
+
+_current: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
+
+
+def begin(wanted_id: str | None) -> Exchange:
+    """The exchange of the task that calls this, until it ends. It keeps the client's id if that is a plain word."""
+    plain = wanted_id is not None and _REQUEST_ID.fullmatch(wanted_id)
+    exchange = Exchange(wanted_id if wanted_id is not None and plain else secrets.token_hex(16))
+    _current.set(exchange)
+    return exchange
+
+
+def current() -> Exchange | None:
+    """The exchange that the caller works for; None in the scheduler, the shard and at start."""
+    return _current.get()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as TGI writes them: 1.5s, 12.25ms, 3.1µs, 250ns."""
+    nanoseconds = max(round(seconds * 1e9), 0)
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if nanoseconds >= size:
+            whole, rest = divmod(nanoseconds, size)
+            digits = str(rest).rjust(len(str(size)) - 1, "0").rstrip("0")
+            return f"{whole}.{digits}{unit}" if digits else f"{whole}{unit}"
+    return f"{nanoseconds}ns"

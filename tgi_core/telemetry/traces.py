@@ -1,0 +1,138 @@
+"""Traces over OTLP: one span per HTTP request under TGI's name of its handler, and below it what became of each generation.
+
+    generate_stream
+    ├── validate    from the call until queued
+    ├── queue       until the first step that it is part of
+    ├── prefill     until its first token
+    └── decode      until its last token
+
+OpenTelemetry is imported when traces are opened, and not at all without --otlp-endpoint. Nothing happens per token: the spans below a
+request are made when it ends, with the times that its course has noted.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from tgi_core import __version__
+from tgi_core.errors import StartupError
+from tgi_core.telemetry.exchange import Course, Exchange
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span, Tracer
+
+LAST_SECONDS = 2.0
+"""How long the last spans are offered to a collector that does not answer."""
+
+_HEADERS = ("traceparent", "tracestate")
+
+
+class Traces:
+    """Sends spans to a collector, in batches from a thread of its own. A collector that does not answer holds nothing up."""
+
+    def __init__(self, provider: TracerProvider, exporter: SpanExporter) -> None:
+        self._provider = provider
+        self._exporter = exporter
+        self._tracer = provider.get_tracer("tgi_router", __version__)
+
+    def begin(self, headers: Mapping[str, str]) -> RequestSpan:
+        """The span of a request that has just arrived; a child of the one that its `traceparent` header names, if any."""
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        carrier = {name: headers[name] for name in _HEADERS if name in headers}
+        parent = TraceContextTextMapPropagator().extract(carrier)
+        return RequestSpan(self._tracer, self._tracer.start_span("request", parent, kind=SpanKind.SERVER))
+
+    def close(self) -> None:
+        """Send what waits; a collector that does not take it keeps the server from ending for two seconds."""
+        limit = threading.Timer(LAST_SECONDS, self._exporter.shutdown)
+        limit.start()
+        self._provider.shutdown()
+        limit.cancel()
+
+
+class RequestSpan:
+    """The span of one request."""
+
+    def __init__(self, tracer: Tracer, span: Span) -> None:
+        from opentelemetry.trace import set_span_in_context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer = tracer
+        self._span = span
+        self._context: Context = set_span_in_context(span)
+        self._epoch = time.time_ns() - time.monotonic_ns()
+        self.headers: dict[str, str] = {}
+        """W3C headers that name this span, for whoever is answered or asked on its behalf."""
+        TraceContextTextMapPropagator().inject(self.headers, self._context)
+
+    def end(self, name: str, status: int, exchange: Exchange) -> None:
+        """End it now, under the name of its handler."""
+        from opentelemetry.trace import StatusCode
+
+        now = time.monotonic()
+        self._span.update_name(name)
+        for key, value in exchange.fields().items():
+            if value is not None:
+                self._span.set_attribute(key, _attribute(value))
+        self._span.set_attribute("request_id", exchange.request_id)
+        self._span.set_attribute("http.response.status_code", status)
+        if exchange.failure is not None or status >= 500:
+            self._span.set_status(StatusCode.ERROR, exchange.failure)
+            self._span.set_attribute("error.type", exchange.failure or str(status))
+        for course in exchange.courses:
+            for phase, start, end in phases(course, now):
+                self._phase(phase, start, end, course)
+        self._span.end(self._nanoseconds(now))
+
+    def _phase(self, name: str, start: float, end: float, course: Course) -> None:
+        attributes = {"prefill": {"input_length": course.input_length}, "decode": {"generated_tokens": course.generated_tokens}}
+        span = self._tracer.start_span(name, self._context, attributes=attributes.get(name), start_time=self._nanoseconds(start))
+        span.end(self._nanoseconds(end))
+
+    def _nanoseconds(self, moment: float) -> int:
+        return self._epoch + int(moment * 1e9)
+
+
+def open_traces(endpoint: str | None, service_name: str) -> Traces | None:
+    """Traces to the collector at `endpoint`, `http://HOST:PORT` or `https://…`; None without one. Raises StartupError when
+    OpenTelemetry is not installed."""
+    if endpoint is None:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+    except ImportError as error:
+        raise StartupError(
+            f"--otlp-endpoint {endpoint}: traces need OpenTelemetry, which is not installed; pip install 'tgi-core[otlp]'"
+        ) from error
+
+    provider = TracerProvider(ALWAYS_ON, Resource.create({"service.name": service_name}), shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(endpoint, insecure=not endpoint.startswith("https://"))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return Traces(provider, exporter)
+
+
+def phases(course: Course, now: float) -> Iterator[tuple[str, float, float]]:
+    """Name, start and end of what a generation went through; one that was broken off ends now."""
+    stations = (course.asked, course.queued, course.batched, course.first_token, course.last_token)
+    for name, start, end in zip(("validate", "queue", "prefill", "decode"), stations, stations[1:], strict=False):
+        if start is None:
+            return
+        if name != "decode" or course.generated_tokens > 1:
+            yield name, start, now if end is None else max(start, end)
+
+
+def _attribute(value: object) -> str | int:
+    return value if isinstance(value, str | int) else json.dumps(value)
