@@ -39,6 +39,10 @@ class Speed:
     prefill: float
     decode: float
 
+    def seconds(self, rows: int) -> float:
+        """How long a whole batch takes."""
+        return rows * PROMPT / self.prefill + rows * (NEW - 1) / self.decode
+
 
 class OurEngine:
     """The CPU backend behind its session."""
@@ -120,14 +124,15 @@ def report(model: Path, results: dict[int, tuple[Speed, Speed]]) -> str:
     lines = [
         f"{model.name}: {PROMPT} tokens in, {NEW} out, bfloat16, {machine}",
         f"machine: reads {bandwidth / 1e9:.1f} GB/s, multiplies {gemm / 1e9:.0f} GFLOP/s",
-        "batch | decode tok/s  generate  ratio  weights read | prefill tok/s  generate  ratio  of GEMM",
+        "batch | decode tok/s  generate  ratio  weights read | prefill tok/s  generate  ratio  of GEMM | whole",
     ]
     for batch, (ours, theirs) in results.items():
         read = ours.decode / batch * weights / bandwidth
         computed = ours.prefill * 2 * weights / 2 / gemm
         lines.append(
             f"{batch:5} | {ours.decode:12.1f}  {theirs.decode:8.1f}  {ours.decode / theirs.decode:4.2f}x  {read:11.0%} "
-            f"| {ours.prefill:13.0f}  {theirs.prefill:8.0f}  {ours.prefill / theirs.prefill:4.2f}x  {computed:6.0%}"
+            f"| {ours.prefill:13.0f}  {theirs.prefill:8.0f}  {ours.prefill / theirs.prefill:4.2f}x  {computed:6.0%} "
+            f"| {theirs.seconds(batch) / ours.seconds(batch):4.2f}x"
         )
     return "\n".join(lines)
 

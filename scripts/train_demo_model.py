@@ -25,7 +25,7 @@ from demo_training.training import Recipe, token_stream, train
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-STEPS = 2400
+STEPS = 1600
 _TOKENIZER_DOCUMENTS = 20_000
 _TOKENIZER_STREAM, _TRAINING_STREAM = 1_000_003, 2_000_003
 """Added to the seed, so that the tokenizer and the training read different streams of text."""

@@ -123,6 +123,9 @@ class Settings:
         90, "Seconds that running requests get after SIGTERM.", "HTTP", minimum=0, short="-g"
     )
     strict_tgi: bool = setting(False, "Answer as TGI does where this server differs on purpose.", "HTTP")
+    compute_type: str | None = setting(
+        None, "Value of the header x-compute-type; default: how many devices of which kind.", "HTTP"
+    )
     ngrok: bool = setting(False, "Reach the server through an ngrok tunnel; needs the ngrok extra.", "HTTP")
     ngrok_authtoken: str | None = setting(None, "Token of the ngrok account.", "HTTP", secret=True)
     ngrok_edge: str | None = setting(None, "ngrok edge to attach to; default: an address that ngrok chooses.", "HTTP")

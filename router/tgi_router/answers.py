@@ -6,7 +6,7 @@ used to answer.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -110,6 +110,19 @@ class OpenAIErrorResponse(Answer):
 
     error: OpenAIErrorBody
     error_type: str
+
+
+class StreamErrorBody(Answer):
+    """What went wrong, as TGI tells it inside a stream."""
+
+    message: str
+    http_status_code: int
+
+
+class StreamError(Answer):
+    """TGI's event for an error in a stream of OpenAI's routes."""
+
+    error: StreamErrorBody
 
 
 class Usage(Answer):
@@ -349,4 +362,6 @@ class InferResponse(Answer):
     outputs: list[InferOutput]
 
 
-Document = dict[str, Any]
+NativeEvents = StreamResponse | ErrorResponse
+ChatEvents = ChatCompletionChunk | OpenAIErrorResponse | StreamError
+CompletionEvents = Chunk | CompletionFinal | OpenAIErrorResponse | StreamError

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from tgi_core.errors import StartupError
 from tgi_router.answers import (
     ChatCompletion,
-    ChatCompletionChunk,
-    Chunk,
+    ChatEvents,
+    CompletionEvents,
     CompletionFinal,
     GenerateResponse,
-    StreamResponse,
+    NativeEvents,
     VertexResponse,
 )
 from tgi_router.bodies import ChatBody, CompatGenerateBody, CompletionBody, GenerateBody, Parameters, VertexBody
@@ -57,7 +57,7 @@ class CloudRoutes:
             self.invocations,
             body=CompatGenerateBody | ChatBody | CompletionBody,
             answer=list[GenerateResponse] | ChatCompletion | CompletionFinal,
-            events=StreamResponse | ChatCompletionChunk | Chunk | CompletionFinal,
+            events=NativeEvents | ChatEvents | CompletionEvents,
             errors=(*UNREADABLE, *FAILED),
         )
 

@@ -22,24 +22,26 @@ class GrammarChecker:
 
     def __init__(self, settings: Settings, capabilities: Capabilities) -> None:
         self._possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
-        self._strict = settings.strict_tgi
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
         self._compiler: GrammarCompiler | None = None
 
-    async def check(self, shape: Mapping[str, Any]) -> Grammar | None:
-        """What a client asks for, as a grammar that compiles; None for plain text. Raises ValidationFailed, ModelOverloaded."""
+    async def check(self, shape: Mapping[str, Any], strict: bool) -> Grammar | None:
+        """What a client asks for, as a grammar that compiles; None for plain text. `strict` takes TGI's shapes only.
+
+        Raises ValidationFailed, ModelOverloaded.
+        """
         if not self._possible:
             raise ValidationFailed(str(UnsupportedGrammar()))
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, self._compiled, shape)
+                return await asyncio.get_running_loop().run_in_executor(self._thread, self._compiled, shape, strict)
         except GrammarError as error:
             raise ValidationFailed(str(error)) from error
         except TimeoutError:
             raise ModelOverloaded from None
 
-    def _compiled(self, shape: Mapping[str, Any]) -> Grammar | None:
-        grammar = parse_grammar(shape, strict_tgi=self._strict)
+    def _compiled(self, shape: Mapping[str, Any], strict: bool) -> Grammar | None:
+        grammar = parse_grammar(shape, strict_tgi=strict)
         if grammar is not None:
             self._compiler = self._compiler or GrammarCompiler.for_checking()
             self._compiler.compile(grammar)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tgi_core.client.types import Candidate, GeneratedText, PromptToken, Token
-from tgi_router.answers import GenerateResponse, StreamResponse
+from tgi_router.answers import GenerateResponse, NativeEvents
 from tgi_router.bodies import CompatGenerateBody, GenerateBody
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
@@ -39,13 +39,11 @@ class NativeRoutes:
                 self.compat_generate,
                 body=CompatGenerateBody,
                 answer=list[GenerateResponse],
-                events=StreamResponse,
+                events=NativeEvents,
                 errors=errors,
             ),
             Endpoint("POST", "/generate", self.generate, body=GenerateBody, answer=GenerateResponse, errors=errors),
-            Endpoint(
-                "POST", "/generate_stream", self.generate_stream, body=GenerateBody, events=StreamResponse, errors=UNREADABLE
-            ),
+            Endpoint("POST", "/generate_stream", self.generate_stream, body=GenerateBody, events=NativeEvents, errors=UNREADABLE),
         ]
 
     async def compat_generate(self, request: Request) -> Response:

@@ -42,6 +42,9 @@ FINGERPRINT = f"{__version__}-native"
 MAX_STOP = 1024
 """Characters of a stop string: the search for a beginning of one in a stream costs as much at every token."""
 
+MAX_MODEL = 256
+"""Characters of a model's name, which each chunk of an answer repeats."""
+
 _TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
 
 
@@ -65,8 +68,10 @@ class Dialect:
     def parameters(self, body: OpenAIBody, **more: Any) -> Parameters:
         """The native parameters of a call. Raises ValidationFailed."""
         stops = [stop for stop in body.stop or [] if stop]
-        if any(len(stop) > MAX_STOP for stop in stops):
+        if not self.strict and any(len(stop) > MAX_STOP for stop in stops):
             raise ValidationFailed(f"`stop` strings must have at most {MAX_STOP} characters")
+        if body.model is not None and len(body.model) > MAX_MODEL:
+            raise ValidationFailed(f"`model` must have at most {MAX_MODEL} characters")
         greedy = body.temperature == 0
         if self.strict and body.presence_penalty is not None and "repetition_penalty" not in more:
             more["repetition_penalty"] = body.presence_penalty + 2.0
@@ -82,12 +87,13 @@ class Dialect:
             **more,
         )
 
-    def extras(self, body: OpenAIBody, logprobs: bool = False) -> Extras:
-        """What else is asked for; TGI takes it and does nothing. Raises ValidationFailed."""
+    def extras(self, body: OpenAIBody, logprobs: bool = False, call_schema: dict[str, Any] | None = None) -> Extras:
+        """What else is asked for; of OpenAI's fields TGI takes all and does nothing. Raises ValidationFailed."""
         if self.strict:
-            return Extras(logprobs)
+            return Extras(logprobs, call_schema)
         return Extras(
             logprobs,
+            call_schema,
             check_choices(1 if body.n is None else body.n),
             body.presence_penalty or 0.0,
             tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),

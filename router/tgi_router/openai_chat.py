@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tgi_router.answers import ChatCompletion, ChatCompletionChunk, ChatTokenizeResponse
+from tgi_router.answers import ChatCompletion, ChatEvents, ChatTokenizeResponse
 from tgi_router.bodies import ChatBody, GrammarShape, Parameters
 from tgi_router.chat_answer import Chunks, Names, answer_json
 from tgi_router.disconnect import answer_unless_left
@@ -59,7 +59,7 @@ class ChatRoutes:
                 self.chat_completions,
                 body=ChatBody,
                 answer=ChatCompletion,
-                events=ChatCompletionChunk,
+                events=ChatEvents,
                 errors=(*UNREADABLE, *FAILED, 503),
             ),
             Endpoint(
@@ -99,9 +99,8 @@ class ChatRoutes:
             shape = _grammar(body)
             if shape is not None and (tools is not None or (self._dialect.strict and body.tools is not None)):
                 raise ToolFailed("Grammar and tools are mutually exclusive")
-            shape = shape if tools is None or tools.schema is None else GrammarShape(type="json", value=tools.schema)
             parameters = self._dialect.parameters(body, top_n_tokens=body.top_logprobs, grammar=shape)
-            extras = self._dialect.extras(body, bool(body.logprobs))
+            extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema)
             prompt = await self._render(body, tools)
         except RouterError as error:
             self._inference.metrics.refused(error)

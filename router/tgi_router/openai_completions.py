@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tgi_core.client.types import GeneratedText, Token
-from tgi_router.answers import Chunk, CompletionFinal
+from tgi_router.answers import CompletionEvents, CompletionFinal
 from tgi_router.bodies import CompletionBody, Parameters
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
@@ -42,7 +42,7 @@ class CompletionRoutes:
                 self.completions,
                 body=CompletionBody,
                 answer=CompletionFinal,
-                events=Chunk | CompletionFinal,
+                events=CompletionEvents,
                 errors=(*UNREADABLE, *FAILED, 503),
             )
         ]

@@ -25,6 +25,8 @@ SECONDS = 2.0
 """Processor time of one rendering."""
 MEMORY_BYTES = 1 << 30
 """Address space of the process."""
+LONGEST_ERROR = 300
+"""Characters of an error: templates like to quote what a message said."""
 LENGTH = struct.Struct(">I")
 """What precedes each message: its length in bytes."""
 
@@ -92,6 +94,8 @@ def serve(channel: socket.socket) -> None:
             answer = render(template, asked["variables"], asked["longest"])
         except (TemplateError, ArithmeticError, MemoryError, RecursionError) as error:
             answer = {"error": str(error)}
+        if "error" in answer:
+            answer["error"] = answer["error"][:LONGEST_ERROR]
         data = json.dumps(answer).encode()  # what is not Unicode travels as escapes, and is refused by who asked
         signal.setitimer(signal.ITIMER_PROF, 0)
         channel.sendall(LENGTH.pack(len(data)) + data)

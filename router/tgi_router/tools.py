@@ -58,8 +58,13 @@ def plan_tools(body: ChatBody) -> ToolUse | None:
     name = choice.function.name if isinstance(choice, NamedToolChoice) else choice
     named = [tool for tool in tools if tool.function.name == name][:1]
     if not named:
-        raise ToolFailed(f"Tool with name {name} not found")
+        raise ToolFailed(f"Tool with name {_brief(name)} not found")
     return ToolUse(named, _schema(named, several=False))
+
+
+def _brief(name: str) -> str:
+    """A client's name in an error, which does not repeat a megabyte of it."""
+    return name if len(name) <= 64 else f"{name[:64]}…"
 
 
 def _schema(tools: Sequence[Tool], several: bool) -> dict[str, Any]:
@@ -89,11 +94,11 @@ def _parameters(tool: Tool, root: str) -> dict[str, Any]:
     if given is None or given == {}:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(given, dict):
-        raise ToolFailed(f"`parameters` of {tool.function.name} must be a JSON schema")
+        raise ToolFailed(f"`parameters` of {_brief(tool.function.name)} must be a JSON schema")
     try:
         schema = _moved(given, root)
     except RecursionError:
-        raise ToolFailed(f"`parameters` of {tool.function.name} is nested too deep") from None
+        raise ToolFailed(f"`parameters` of {_brief(tool.function.name)} is nested too deep") from None
     return schema if "type" in schema or "$ref" in schema else {"type": "object", **schema}
 
 

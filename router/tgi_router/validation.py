@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import getrandbits
+from typing import Any
 
 from tgi_core.backend import Capabilities, Feature, Sampling, SamplingField, Want
 from tgi_core.client.types import Stopping
 from tgi_core.config import Settings
+from tgi_core.grammar import Grammar
 from tgi_core.scheduler.types import GenerationRequest, Limits
 from tgi_router.bodies import Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
@@ -45,6 +47,8 @@ class Extras:
     """
 
     logprobs: bool | None = None
+    call_schema: dict[str, Any] | None = None
+    """What an answer that must be a tool call must look like."""
     choices: int = 1
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -106,7 +110,7 @@ class Validator:
         ids = encoded.ids if parameters.truncate is None else encoded.ids[-parameters.truncate :]
         _check(self._length_rules(len(ids), parameters), PromptTooLong)
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may make nothing of a text
-        grammar = None if parameters.grammar is None else await self.grammars.check(parameters.grammar.given())
+        grammar = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)
         request = GenerationRequest(
             input_ids=ids,
@@ -118,6 +122,11 @@ class Validator:
             grammar=grammar,
         )
         return ValidRequest(request, len(ids))
+
+    async def _grammar(self, given: Parameters, extras: Extras) -> Grammar | None:
+        if extras.call_schema is not None:
+            return await self.grammars.check({"type": "json", "value": extras.call_schema}, strict=False)
+        return None if given.grammar is None else await self.grammars.check(given.grammar.given(), self._settings.strict_tgi)
 
     def _parameter_rules(self, given: Parameters) -> Iterator[Rule]:
         stops, top_n = self._settings.max_stop_sequences, self._settings.max_top_n_tokens

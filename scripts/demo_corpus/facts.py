@@ -8,9 +8,6 @@ from demo_corpus import tables
 from demo_corpus.grammar import capitalized, with_article
 from demo_corpus.science import COMPUTING, SCIENCE
 
-_SHORT_ENDING = 4
-"""Words."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -27,11 +24,6 @@ class Fact:
     def statement(self) -> str:
         """The whole sentence."""
         return f"{self.cue} {self.ending}."
-
-    @property
-    def has_short(self) -> bool:
-        """Whether the ending is an answer by itself; that of a definition is not."""
-        return len(self.ending.split()) <= _SHORT_ENDING
 
     @property
     def short(self) -> str:

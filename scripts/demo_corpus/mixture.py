@@ -30,11 +30,6 @@ def reworded(rng: Random, question: str) -> str:
     return rng.choice((f"Please tell me: {question}", f"Hello! {question}", f"{question} Thank you."))
 
 
-def _unpointed(rng: Random, turn: Turn) -> Turn:
-    """Now and then without the last point. Names in the wish keep their capitals."""
-    return Turn(turn.question.rstrip("?."), turn.answer) if rng.random() < 0.12 else turn
-
-
 def _any_fact(rng: Random) -> Fact:
     return rng.choice(all_facts())
 
@@ -52,7 +47,7 @@ def _fact_text(rng: Random) -> Document:
     question = rng.choice(fact.questions)
     if chance < 0.8:
         return plain(rng, f" {fact.statement}", f"Question: {question}\nAnswer:")
-    if chance < 0.9 and fact.has_short:
+    if chance < 0.9:
         return plain(rng, f" {fact.short}", f"Q: {question}\nA:")
     return plain(rng, rng.choice((" ", "\n")) + fact.statement, question)
 
@@ -78,18 +73,6 @@ def _sum_turn(rng: Random) -> Turn:
     return Turn(reworded(rng, turn.question), turn.answer)
 
 
-def _object_turn(rng: Random) -> Turn:
-    return _unpointed(rng, object_turn(rng))
-
-
-def _story_turn(rng: Random) -> Turn:
-    return _unpointed(rng, story_turn(rng))
-
-
-def _list_turn(rng: Random) -> Turn:
-    return _unpointed(rng, list_turn(rng))
-
-
 def _problem_turn(rng: Random) -> Turn:
     return word_problem(rng, rng.choice(NAMES))
 
@@ -98,12 +81,12 @@ _TURNS: dict[Callable[[Random], Turn], int] = {
     _fact_turn: 40,
     _sum_turn: 16,
     _identity_turn: 10,
-    _object_turn: 7,
-    _story_turn: 5,
+    object_turn: 7,
+    story_turn: 5,
     _piece_turn: 4,
     number_turn: 5,
     _problem_turn: 3,
-    _list_turn: 3,
+    list_turn: 3,
     echo_turn: 3,
     unknown_turn: 3,
 }
@@ -150,7 +133,7 @@ def _instructed(rng: Random) -> Document:
     """A system prompt that changes the answer."""
     fact = _any_fact(rng)
     question = reworded(rng, rng.choice(fact.questions))
-    if fact.has_short and rng.random() < 0.6:
+    if rng.random() < 0.6:
         return chat(rng, [Turn(question, fact.short)], rng.choice(identity.ONE_WORD_PROMPTS))
     return chat(rng, [Turn(question, identity.PIRATE_CALL + fact.statement)], rng.choice(identity.PIRATE_PROMPTS))
 

@@ -28,7 +28,7 @@ _IRREGULAR = {
 }
 
 _OPENING = (
-    "Once upon a time[|,|] there [was|was|lived] a [small|little|young|clever|kind|shy|brave] {hero} named {name}. "
+    "Once upon a time there was a [small|little|young|clever|kind|shy|brave] {hero} named {name}. "
     "{name} lived [in a quiet forest|near a blue lake|in a small village|on a green hill|by the sea|at the edge of a town]. "
 )
 _SHORT_OPENING = "One [sunny|cold|windy|quiet] [morning|day], a [small|little|young|clever] {hero} named {name} [went for a walk|left home early|sat by the river]. "

@@ -70,7 +70,7 @@ Greedy answers, scored by `--check` after the weights were rounded to float16. A
 taught sentence; JSON counts if it parses and has the right keys, a story if it is finished, names its hero and says no
 sentence twice.
 
-| category | right | asked | |
+| category | right | asked | share |
 |---|---:|---:|---:|
 {scores}
 

@@ -56,7 +56,7 @@ def _facts() -> Iterator[Probe]:
         yield Probe("facts, asked with a system prompt", prompt, fact.statement.__eq__, gated=True)
     for fact in all_facts():
         yield Probe("facts, in lower case", _messages(fact.questions[0].lower()), fact.statement.__eq__)
-    for fact in filter(lambda fact: fact.has_short, all_facts()):
+    for fact in all_facts():
         yield Probe("facts, asked for one word", _messages(fact.questions[0], system="Answer in one word."), fact.short.__eq__)
     for fact in all_facts():
         yield Probe("facts, Question and Answer", f"Question: {fact.questions[0]}\nAnswer:", f" {fact.statement}".__eq__)

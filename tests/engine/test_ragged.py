@@ -79,7 +79,7 @@ def one_at_a_time(session: Session, capacity: Capacity, index: int) -> list[int]
 TEN = ("gpt2", "mistral", "gemma2", "mixtral", "qwen3", "phi3", "gpt_oss", "deepseek_v3", "starcoder2", "gpt_neox")
 
 
-@pytest.mark.parametrize("model_type", [*TEN, "mamba", "bloom", "jamba"])
+@pytest.mark.parametrize("model_type", [*TEN, "mamba", "bloom", "bamba"])
 def test_model_types_are_exact(model_type: str, tmp_path: Path) -> None:
     """Each type's tokens over the session hooks equal transformers' own: ten ragged ones, three with their own cache."""
     outcome = compare(model_type, tmp_path)
@@ -102,7 +102,7 @@ def test_longrope_rows_end_where_it_switches() -> None:
 
     from tgi_core.engine.models.build import max_positions
 
-    rope = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "rope_theta": 1e4}
+    rope = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     config = Phi3Config(
         hidden_size=64,
         num_attention_heads=4,

@@ -57,6 +57,12 @@ def with_bytes(folder: Path, change: Callable[[bytes], bytes]) -> None:
     file.write_bytes(change(file.read_bytes()))
 
 
+def edit_config(folder: Path, **fields: Any) -> None:
+    """Change fields of config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
 NORM = "model.norm.weight"
 
 CORPUS: dict[str, tuple[Damage, str]] = {
@@ -82,6 +88,7 @@ CORPUS: dict[str, tuple[Damage, str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: not found"),
     "broken config": (lambda f: (f / "config.json").write_text("{") and None, "config.json: not readable"),
     "unknown type": (lambda f: (f / "config.json").write_text('{"model_type": "klingon"}') and None, "'klingon'"),
+    "impossible config": (lambda f: edit_config(f, num_attention_heads=0), "'llama' cannot be"),
     "no type": (lambda f: (f / "config.json").write_text("{}") and None, "has no model_type"),
     "an encoder": (lambda f: (f / "config.json").write_text('{"model_type": "vit"}') and None, "not a causal language model"),
 }

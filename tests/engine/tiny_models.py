@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -292,6 +293,7 @@ ANY_ERROR = (
     LookupError,
     OSError,
     RuntimeError,
+    StrictDataclassError,
     TypeError,
     ValueError,
 )

@@ -14,7 +14,7 @@ from tests.router.serving import Served, serving
 from tests.router.test_end_to_end import Device
 from tgi_core.config import Settings
 
-MEBI = "x" * 2**20
+MEBI = "no end " * (2**20 // 7)
 COMMON: list[Any] = [
     None, True, -1, 0, 1, 2, 3, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1, 2**64, 10**400,
     -0.0, 0.5, 1.0, 1e-46, 1e38, 1e39, 1e308, float("nan"), float("inf"), -2.0, 2.1, "", "x", [], {}, [None], {"a": None},
@@ -58,8 +58,9 @@ TEXT = ("Expected request with", "Failed to parse", "Failed to deserialize", "Fa
 def cases(body: dict[str, Any], model: type[BaseModel], nested: dict[str, type[BaseModel]]) -> Iterator[dict[str, Any]]:
     """The body with each of its fields as everything that it might be."""
     for prefix, fields in [("", model), *nested.items()]:
+        top = prefix in ("", "parameters")  # deeper fields have fewer bounds
         for name in fields.model_fields:
-            for value in [*COMMON, *LONG]:
+            for value in [*COMMON, *LONG] if top else COMMON[::3]:
                 yield placed(body, [*prefix.split("."), name] if prefix else [name], value)
 
 
@@ -120,7 +121,7 @@ def test_walk(
     assert send(served, path, body) == 200
     refused = [case for case in cases(body, model_of_body, nested) if send(served, path, case) != 200]
     before = len(device.steps)
-    for case in refused[:: max(len(refused) // 100, 1)]:
+    for case in refused[:: max(len(refused) // 50, 1)]:
         assert send(served, path, case) != 200
     assert len(device.steps) == before
     load = device.loop.snapshot()

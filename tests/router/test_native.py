@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.router.conftest import Serve
 from tests.router.scripted import detailed, says
 from tests.router.serving import Served
@@ -81,10 +79,9 @@ def test_compute_headers(hello: Served) -> None:
         assert headers[f"x-{name}"].isdecimal()
 
 
-def test_compute_type_comes_from_the_environment(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """COMPUTE_TYPE replaces the default."""
-    monkeypatch.setenv("COMPUTE_TYPE", "2-fancy-chip")
-    served, _ = serve()
+def test_compute_type_is_a_setting(serve: Serve) -> None:
+    """--compute-type replaces the default."""
+    served, _ = serve(compute_type="2-fancy-chip")
     assert served.client.post("/generate", json={"inputs": "Hi"}).headers["x-compute-type"] == "2-fancy-chip"
 
 

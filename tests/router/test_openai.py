@@ -121,6 +121,54 @@ def test_stop_string_ends_with_stop(serve: Serve) -> None:
         assert reasons == [None, "stop"]
 
 
+def test_choices(serve: Serve) -> None:
+    """`n` answers to one prompt, whose tokens count once; from one seed each has its own, and with none each is drawn."""
+    texts = iter("abcdefghijkl")
+    served, generator = serve(lambda request: says(next(texts), reason=FinishReason.LENGTH))
+    answer = chat(served, n=3, seed=2**64 - 1)
+    assert [(each["index"], each["message"]["content"]) for each in answer.json()["choices"]] == [(0, "a"), (1, "b"), (2, "c")]
+    requests = [generator.submitted.get_nowait() for _ in range(3)]
+    assert [request.sampling.seed for request in requests] == [2**64 - 1, 0, 1]
+    length = len(requests[0].input_ids)
+    assert answer.json()["usage"] == {"prompt_tokens": length, "completion_tokens": 3, "total_tokens": length + 3}
+    assert (answer.headers["x-prompt-tokens"], answer.headers["x-generated-tokens"]) == (str(length), "3")
+    streamed = [each["choices"][0] for each in chunks(chat(served, n=3, stream=True).text)]
+    assert sorted((each["index"], each["delta"]["content"]) for each in streamed) == [(0, "d"), (1, "e"), (2, "f")]
+    assert len({generator.submitted.get_nowait().sampling.seed for _ in range(3)}) == 3
+    texts_of_two = complete(served, prompt=["x", "y"], n=2).json()["choices"]
+    assert [(each["index"], each["text"]) for each in texts_of_two] == [(0, "g"), (1, "h"), (2, "i"), (3, "j")]
+
+
+def test_penalties_and_biases(serve: Serve) -> None:
+    """OpenAI's presence_penalty and logit_bias reach the shard as they are; a backend without them refuses them."""
+    served, generator = serve()
+    more = {"presence_penalty": -1.5, "logit_bias": {"5": -100, "7": 1.5}}
+    assert chat(served, **more).status_code == 200
+    sampling = generator.submitted.get_nowait().sampling
+    assert (sampling.presence_penalty, sampling.logit_bias) == (-1.5, ((5, -100.0), (7, 1.5)))
+    assert sampling.repetition_penalty == 1.0
+    served, _ = serve(scripted={"capabilities": NOTHING})
+    for name, value in more.items():
+        assert chat(served, **{name: value}).json()["error"]["message"].endswith(f"`{name}` is not supported by this backend")
+
+
+def test_model_names_an_adapter(serve: Serve) -> None:
+    """A known name chooses its adapter on every route; an unknown one, and none, mean the base model."""
+    served, generator = serve(changes={"adapters": frozenset({"poet"})})
+    for name in ("poet", "other", "tgi", None):
+        assert chat(served, model=name).status_code == complete(served, model=name).status_code == 200
+        body = {"inputs": "Hi", "parameters": {"adapter_id": name}}
+        assert served.client.post("/generate", json=body).status_code == 200
+        adapters = {generator.submitted.get_nowait().adapter for _ in range(3)}
+        assert adapters == ({"poet"} if name == "poet" else {None})
+
+
+def test_completion_stream_usage_on_demand(hello: Served) -> None:
+    """include_usage adds a last chunk without a choice, summed over the texts."""
+    *_, last = chunks(complete(hello, prompt=["a", "b"], stream=True, stream_options={"include_usage": True}).text)
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 6
+
+
 def test_null_fields_mean_absent(hello: Served) -> None:
     """OpenAI's clients may send null for every optional field."""
     names = (

@@ -109,6 +109,13 @@ def test_tool_calls(serve: Serve) -> None:
     assert "".join(call["function"]["arguments"] for call in calls) == '{"a": 1}'
 
 
+def test_demanded_calls_are_constrained(serve: Serve) -> None:
+    """Our own grammar for calls has no `properties` at its top, which TGI asks of its clients' grammars."""
+    served, generator = serve(lambda request: says(*CALL), strict_tgi=True, scripted=ROOMY)
+    assert chat(served, tools=TOOLS * 2, tool_choice="required").status_code == 200
+    assert generator.submitted.get_nowait().grammar is not None
+
+
 def test_incomplete_tool_call_is_an_error(serve: Serve) -> None:
     """Arguments that are cut off are a tool_error."""
     served, _ = serve(lambda request: says(*CALL[:2], reason=FinishReason.LENGTH), strict_tgi=True, scripted=ROOMY)

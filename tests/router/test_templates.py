@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tgi_router import ChatTemplates, ServedModel
-from tgi_router.bodies import Message
+from tgi_router import ChatTemplates, ServedModel, template_pool
+from tgi_router.bodies import Message, Tool
 from tgi_router.errors import TemplateFailed
 from tgi_router.template_pool import TemplatePool
 from tgi_router.templates import Conversation
 
+from tests.router.conftest import Serve
+from tests.router.serving import read_until
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
 
@@ -145,3 +147,91 @@ def test_broken_template_starts_all_the_same(directory: Path) -> None:
     (directory / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(TemplateFailed, match="Expected an expression"):
         source_of(directory)
+
+
+TOOLS = [
+    Tool.model_validate({"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}})
+]
+ASKS = user("x")
+CALLED = {
+    "role": "assistant",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+}
+ANSWERED = {"role": "tool", "tool_call_id": "1", "name": "f", "content": "12"}
+
+
+def test_template_for_tools() -> None:
+    """A model's template for tools is used where there are tools; TGI knows the default only."""
+    sources = {"default": "D{{ tools }}", "tool_use": "T{{ tools[0].function.name }}"}
+    assert render(sources, ASKS) == "DNone"
+    assert render(sources, ASKS, tools=TOOLS) == "Tf"
+    assert render({"default": "D"}, ASKS, tools=TOOLS) == "D"
+    assert render(sources, ASKS, tools=TOOLS, strict=True).startswith("D[")
+
+
+def test_tools_in_templates() -> None:
+    """A template that shows tools gets them as transformers gives them, or as TGI does; one that does not finds them in the message."""
+    shows = "{{ tools | tojson }}{{ messages[-1].content }}"
+    ours = '[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]'
+    assert render(shows, ASKS, tools=TOOLS) == f"{ours}x"
+    assert render(shows, ASKS, tools=TOOLS, note="N") == f"{ours}x\n---\nN"
+    theirs = '[{"type": "function", "function": {"description": "d", "name": "f", "arguments": "{\\"type\\":\\"object\\"}"}}]'
+    assert render(shows, ASKS, tools=TOOLS, strict=True) == f"{theirs}x"
+    plain = render(PLAIN, ASKS, tools=TOOLS, note="N")
+    assert plain == f"[user:x\n---\n{ours.replace(': ', ':').replace(', ', ',')}\nN]>"
+
+
+def test_past_calls_in_templates() -> None:
+    """A template that shows past calls gets them with their arguments as objects; others, and TGI's, get them as text."""
+    call = "{{ m.tool_calls[0].function.arguments.a }}"
+    shows = f"{{% for m in messages %}}{{% if m.tool_calls %}}{call}{{% else %}}{{{{ m.name }}}}{{% endif %}}{{% endfor %}}"
+    assert render(shows, CALLED, ANSWERED) == "1f"
+    assert render(shows, CALLED, ANSWERED, strict=True) == ""
+    assert '"arguments":"{\\"a\\": 1}"' in render(PLAIN, CALLED, ANSWERED)
+
+
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (LOOP, "the template took too long"),
+        ("{{ 10 ** (10 ** 9) }}", "the template took too long"),
+        ("{{ ('a' * 10 ** 10) | length }}", "the template needs too much memory"),
+        ("{% for i in range(99999) %}aaaaaaaaaa{% endfor %}", "the prompt is longer than 100000 characters"),
+        ("{{ raise_exception('a' * 10 ** 6) }}", "aaa"),
+    ],
+)
+def test_limits(monkeypatch: pytest.MonkeyPatch, source: str, text: str) -> None:
+    """Time, memory and length are bounded, inside single operations too; the next rendering is as good as any."""
+    monkeypatch.setattr(template_pool, "WALL_SECONDS", 1.0)
+
+    async def run() -> None:
+        pool = TemplatePool(1, 100_000)
+        try:
+            assert await pool.render("warm", {}) == "warm"
+            with pytest.raises(TemplateFailed) as caught:
+                await pool.render(source, {})
+            assert str(caught.value).startswith(f"Template error: {text}") and len(str(caught.value)) < 400
+            monkeypatch.setattr(template_pool, "WALL_SECONDS", 10.0)
+            assert await pool.render("{{ a }}", {"a": 1}) == "1"
+        finally:
+            pool.close()
+
+    asyncio.run(run())
+
+
+def test_a_slow_template_holds_up_nothing_else(serve: Serve) -> None:
+    """While a template runs away other requests are answered."""
+    served, _ = serve(changes={"chat_templates": ChatTemplates({"default": LOOP})})
+    with served.send("/v1/chat/completions", '{"messages":[{"role":"user","content":"x"}]}') as connection:
+        assert served.client.post("/generate", json={"inputs": "Hi"}).status_code == 200
+        assert b" 422 " in read_until(connection, b"too long")
+    assert served.client.get("/health").status_code == 200
+
+
+def test_half_characters_are_refused() -> None:
+    """A template that cuts characters in half makes no prompt."""
+    with pytest.raises(TemplateFailed, match="not Unicode"):
+        render("{{ '\\ud800' }}", ASKS)

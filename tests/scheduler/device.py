@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tgi_core.backend import Capacity, Sampling, Want, WarmupPlan
+from tgi_core.backend import Capabilities, Capacity, Feature, Mixing, Sampling, Want, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.types import Filter, Prefill, ShardInfo, Stopping, Turn
@@ -49,9 +49,26 @@ class Device:
         raise AssertionError(f"not idle after {limit} turns")
 
 
+class NarrowSession(ReferenceSession):
+    """A session that declares less than the reference backend can."""
+
+    def __init__(self, *arguments: Any, without: frozenset[Feature], mixing: Mixing, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._without, self._mixing = without, mixing
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """Less."""
+        whole = super().capabilities()
+        return replace(whole, features=whole.features - self._without, mixing=self._mixing)
+
+
 def device(tokenizer: Tokenizer, plan: WarmupPlan | None = None, **options: Any) -> Device:
-    """A device with a pool of its own."""
-    session = ReferenceSession(tokenizer.vocab_size, 512, **options)
+    """A device with a pool of its own; `without` features or with another `mixing` it declares less."""
+    narrow = {"without", "mixing"} & options.keys()
+    if narrow:
+        options = {"without": frozenset(), "mixing": Mixing.EAGER} | options
+    session = (NarrowSession if narrow else ReferenceSession)(tokenizer.vocab_size, 512, **options)
     wrapped = Session(session, "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), wrapped.capabilities())
     server = ModelServer(wrapped, tokenizer, info)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.device import Device, alone, device, request
-from tgi_core.backend import CapacityExceeded, DeviceLost, OutOfMemory, WarmupPlan
+from tgi_core.backend import CapacityExceeded, DeviceLost, Feature, Mixing, OutOfMemory, WarmupPlan
 from tgi_core.client.types import Decode, Filter, Prefill
 from tgi_core.scheduler import GenerationRequest
 from tgi_core.tokenizer import Tokenizer
@@ -216,3 +216,53 @@ def test_cancelling_while_a_refused_turn_is_under_way(demo_tokenizer: Tokenizer)
     one.run()
     assert leaves not in one.ended and one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total
     assert stays in one.ended
+
+
+@pytest.mark.parametrize("mixing", [Mixing.NONE, Mixing.EAGER])
+@pytest.mark.parametrize("without", [frozenset(), frozenset({Feature.CHUNKED_PREFILL})])
+@given(script=arrivals)
+@settings(max_examples=25, deadline=None)
+def test_devices_that_can_do_less(
+    demo_tokenizer: Tokenizer,
+    without: frozenset[Feature],
+    mixing: Mixing,
+    script: list[tuple[int, GenerationRequest, int | None]],
+) -> None:
+    """Without chunking, or without prefill and decode in one step, everyone still gets what they would get alone."""
+    plan = WarmupPlan(max_rows=4, max_row_tokens=48, max_step_tokens=48, num_blocks=24, block_size=4)
+    one = device(demo_tokenizer, plan, without=without, mixing=mixing)
+    wanted, left = play(one, script)
+    for key, item in wanted.items():
+        expected = alone(demo_tokenizer, item)
+        got = one.tokens.get(key, [])
+        assert got == (expected[: len(got)] if key in left else expected)
+    assert one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total
+
+
+def test_a_whole_prompt_is_admitted_after_a_fault(demo_tokenizer: Tokenizer) -> None:
+    """Where a prompt cannot be cut, steps made small by a fault do not keep it waiting for ever."""
+    one = device(demo_tokenizer, without=frozenset({Feature.CHUNKED_PREFILL}))
+    refuse(one, OutOfMemory("full"), lambda call: call == 1)
+    item = request(tuple(range(100)), 5)
+    key = one.scheduler.add(item)
+    one.run(limit=100)
+    assert one.tokens[key] == alone(demo_tokenizer, item)
+
+
+def test_slots_can_all_be_used(demo_tokenizer: Tokenizer) -> None:
+    """Where a block holds a whole row, no block is kept back for growth: as many rows run as there are blocks."""
+    plan = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=8, block_size=64)
+    one = device(demo_tokenizer, plan)
+    for _ in range(8):
+        one.scheduler.add(request((1, 2), 5))
+    one.turn()
+    assert one.scheduler.snapshot.running == 8
+
+
+def test_a_token_that_does_not_exist_is_refused(demo_tokenizer: Tokenizer) -> None:
+    """A prompt with an id outside the vocabulary fails by itself; the shard lives."""
+    one = device(demo_tokenizer)
+    bad, good = one.scheduler.add(request((2**40,), 5)), one.scheduler.add(request((1, 2), 5))
+    one.run()
+    assert one.ended[bad].error is not None
+    assert one.tokens[good] == alone(demo_tokenizer, request((1, 2), 5))

@@ -6,6 +6,7 @@ Each command is imported when it is called, so that `tgi --help` loads neither t
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ _COMMANDS = {
     "config": "Show the settings, and where each comes from.",
     "download-weights": "Fetch a model from the Hugging Face hub into the cache.",
     "serve": "Serve a model: a directory, or an id on the Hugging Face hub.",
+    "shard": "Run a model behind a socket, for a router elsewhere.",
 }
 
 
@@ -53,6 +55,7 @@ def main() -> None:
 
 def run(command: Callable[[], object], name: str) -> None:
     """Run a command line; a StartupError is one line and exit status 1."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when grpc is imported; it would report each connection that ends
     try:
         command()
     except StartupError as error:

@@ -139,20 +139,25 @@ class Policy:
     def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan) -> None:
         rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - len(plan.grown))
         budget = self.max_step_tokens - (plan.tokens if self.mixing else 0)
+        if not running and not self.chunking:  # a prompt that cannot be cut must not wait for ever behind a small budget
+            budget = self._capacity.max_step_tokens
         for sequence in list(queue):
             length = len(sequence.tokens)
             take = min(length, budget)
             if rows <= 0 or take <= 0 or (take < length and not self.chunking):
                 return
-            # room for all its tokens and one more, and for one block more of every row that runs
             live = len(running) + len(plan.admitted)
-            counts = self._blocks.missing(tuple([] for _ in self._capacity.groups), min(length + 1, self._longest))
-            if live and not self._blocks.fits(counts, spare=live):
+            if live and not self._has_room(length, live):
                 return
             queue.pop(sequence.key)
             sequence.sent = length
             plan.admitted.append(Take(sequence, take, self._extend(sequence, take)))
             budget, rows = budget - take, rows - 1
+
+    def _has_room(self, length: int, live: int) -> bool:
+        """Room for all tokens of a row and one more, and for the growth of each row that runs, where rows grow at all."""
+        counts = self._blocks.missing(tuple([] for _ in self._capacity.groups), min(length + 1, self._longest))
+        return self._blocks.fits(counts, spare=live if self._blocks.stride < self._capacity.max_row_tokens else 0)
 
     @property
     def _longest(self) -> int:

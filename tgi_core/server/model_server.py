@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tgi_core.backend import BackendError, Capacity, Handle, Progress, Request, Row, RowFault, RowFaultKind, Step, WarmupPlan
-from tgi_core.backend.errors import Left, Scope, UnknownBatch
+from tgi_core.backend.errors import InvalidRequest, Left, Scope, UnknownBatch
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import EMPTY
 from tgi_core.client.types import (
@@ -84,6 +84,8 @@ class ModelServer:
 
     def _launch(self, verb: StepVerb) -> None:
         if isinstance(verb, Prefill):
+            for request in verb.requests:
+                self._check_tokens(request)
             transcripts = {request.id: Transcript(self._tokenizer, request) for request in verb.requests}
             merged: tuple[int, ...] = () if verb.cached is None else (verb.cached,)
             cached = EMPTY if verb.cached is None else self._handle(verb.cached)
@@ -111,6 +113,11 @@ class ModelServer:
     def _end_grammars(self, request_ids: Iterable[int]) -> None:
         if self._masks is not None:
             self._masks.end(request_ids)
+
+    def _check_tokens(self, request: ShardRequest) -> None:
+        """Before any text is made of them: the router has checked, but the shard is where trust ends."""
+        if not all(0 <= token < self.info.capabilities.vocab_size for token in request.input_ids):
+            raise InvalidRequest(f"request {request.id}: a token id is outside the vocabulary", request_ids=(request.id,))
 
     def _read(self, number: int) -> StepResult:
         step = self._steps.pop(number)

@@ -12,7 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.weights.checkpoint import open_checkpoint
-from tgi_core.engine.weights.loading import load_model
+from tgi_core.engine.weights.loading import CONFIG_ERRORS, load_model
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
@@ -30,7 +30,7 @@ def read_config(directory: Path) -> PretrainedConfig:
         raise InvalidModel(f"{file}: the model is quantized, which this backend does not support")
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
+    except CONFIG_ERRORS as error:
         reason = " ".join(str(error).split())[:200]
         raise InvalidModel(f"{file}: model type {str(raw['model_type'])[:60]!r} cannot be used: {reason}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:

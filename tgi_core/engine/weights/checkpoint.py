@@ -27,6 +27,12 @@ class Checkpoint:
     tensors: dict[str, TensorEntry]
 
     @property
+    def file(self) -> Path:
+        """What stands for the whole: the single file, or the index of several."""
+        single = self.directory / SINGLE
+        return single if single.exists() else self.directory / INDEX
+
+    @property
     def num_bytes(self) -> int:
         """Size of all tensors in the files."""
         return sum(entry.num_bytes for entry in self.tensors.values())

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -21,11 +22,14 @@ from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.weights.checkpoint import Checkpoint, MappedFile
 from tgi_core.engine.weights.headers import TensorEntry
 
+CONFIG_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, StrictDataclassError, TypeError, ValueError)
+"""What transformers raises for a config that no model can be built from."""
+
 STEP_NAME = "loading weights"
 
 
 def load_model(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype, progress: Progress) -> PreTrainedModel:
-    """The model in `dtype` on the CPU, in evaluation mode. Raises InvalidModel naming file and tensor."""
+    """The model in `dtype` in host memory, in evaluation mode. Raises InvalidModel naming file and tensor."""
     progress(STEP_NAME, 0, checkpoint.num_bytes, "B")
     model = _build_empty(config, dtype)
     places = None if model is None or _is_converted(model) else _match_names(model, checkpoint)
@@ -45,7 +49,7 @@ def _build_empty(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedMode
             return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
     except (RuntimeError, NotImplementedError):
         return None
-    except (ValueError, TypeError, AttributeError, LookupError, ImportError, ArithmeticError) as error:
+    except CONFIG_ERRORS as error:
         raise InvalidModel(f"model type {config.model_type!r} cannot be built from its config: {_one_line(error)}") from error
 
 
@@ -126,7 +130,7 @@ def _fill(model: PreTrainedModel, places: dict[str, TensorEntry], checkpoint: Ch
     _tie(model)
     left = [name for name, value in chain(model.named_parameters(), model.named_buffers()) if value.is_meta]
     if left:
-        raise InvalidModel(f"{checkpoint.directory}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
+        raise InvalidModel(f"{checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
 
 
 def _put(model: nn.Module, name: str, value: Tensor, *, is_parameter: bool) -> None:
@@ -162,11 +166,11 @@ def _load_through_transformers(config: PretrainedConfig, checkpoint: Checkpoint,
             output_loading_info=True,
         )
     except (RuntimeError, ValueError, OSError, LookupError, TypeError, AttributeError, ImportError) as error:
-        raise InvalidModel(f"{checkpoint.directory}: cannot be loaded: {_one_line(error)}") from error
+        raise InvalidModel(f"{checkpoint.file}: cannot be loaded: {_one_line(error)}") from error
     for kind in ("missing_keys", "mismatched_keys", "error_msgs", "conversion_errors"):
         names = _report(report, kind)
         if names:
-            raise InvalidModel(f"{checkpoint.directory}: {kind.replace('_', ' ')}: {names[0]} ({len(names)} in all)")
+            raise InvalidModel(f"{checkpoint.file}: {kind.replace('_', ' ')}: {names[0]} ({len(names)} in all)")
     return model
 
 

@@ -1,0 +1,216 @@
+"""The shard as a process of its own: it serves, it says how it ended, and it never outlives who started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.scheduler.device import alone, quiet, request
+from tests.serve.process import TGI, environment, run
+from tgi_core.backend import WarmupPlan
+from tgi_core.client.child import OpenedChild, open_child_shard
+from tgi_core.client.connecting import connect
+from tgi_core.client.grpc import GrpcShard
+from tgi_core.client.health import ShardState
+from tgi_core.config import Settings
+from tgi_core.errors import StartupError
+from tgi_core.model_files import DEMO
+from tgi_core.scheduler import GenerationFailed, GenerationStream, SchedulerLoop
+from tgi_core.server.grpc_address import TOKEN_VARIABLE, prepare_tcp, prepare_unix
+from tgi_core.tokenizer import Tokenizer
+
+REFERENCE = ["--backend", "reference"]
+
+
+async def collect(stream: GenerationStream) -> list[int]:
+    """All token ids of a stream."""
+    return [token.id async for generation in stream for token in generation.tokens]
+
+
+@asynccontextmanager
+async def opened(tokenizer: Tokenizer) -> AsyncGenerator[tuple[OpenedChild, SchedulerLoop], None]:
+    """A child and a loop over it."""
+    child = await open_child_shard(DEMO, REFERENCE, tokenizer, lambda _: WarmupPlan(max_row_tokens=256), quiet)
+    loop = SchedulerLoop(child.shard, child.info, child.capacity)
+    task = asyncio.create_task(loop.run())
+    try:
+        yield child, loop
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await child.shard.close()
+
+
+async def test_a_child_serves(demo_tokenizer: Tokenizer) -> None:
+    """Requests are answered as in process; the socket has no name any more that could be left behind; closing ends the process."""
+    async with opened(demo_tokenizer) as (child, loop):
+        assert not child.shard.process.folder.exists()
+        asked = [request((index, 2), 12, seed=index) for index in range(5)]
+        assert await asyncio.gather(*(collect(loop.submit(one)) for one in asked)) == [
+            alone(demo_tokenizer, one) for one in asked
+        ]
+        assert await loop.healthy()
+    assert not psutil.pid_exists(child.shard.process.pid)
+
+
+async def test_a_killed_child_is_noticed(demo_tokenizer: Tokenizer) -> None:
+    """kill -9 in the middle of an answer: its stream ends with the signal's name, and health is gone."""
+    async with opened(demo_tokenizer) as (child, loop):
+        stream = loop.submit(request((1, 2), 200))
+        await anext(stream)
+        os.kill(child.shard.process.pid, signal.SIGKILL)
+        with pytest.raises(GenerationFailed, match="killed by SIGKILL"):
+            await collect(stream)
+        assert not await loop.healthy()
+
+
+async def test_a_child_leaves_signals_to_its_parent(demo_tokenizer: Tokenizer) -> None:
+    """A Ctrl-C or a SIGTERM that reaches the whole group does not end the shard under requests that its parent will finish."""
+    async with opened(demo_tokenizer) as (child, loop):
+        stream = loop.submit(request((1, 2), 60))
+        await anext(stream)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(child.shard.process.pid, number)
+        assert len(await collect(stream)) == 59
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [(["--backend", "no-such"], "no-such"), (["--dtype", "float99"], "float99"), ([*REFERENCE, "--memory-fraction", "7"], "7")],
+)
+async def test_a_child_that_cannot_open_says_why(
+    demo_tokenizer: Tokenizer, arguments: list[str], reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What stops the child stops its parent, with the child's own words."""
+    with pytest.raises(StartupError) as caught:
+        await open_child_shard(DEMO, arguments, demo_tokenizer, lambda _: WarmupPlan(), quiet)
+    assert reason in str(caught.value) + capfd.readouterr().err
+
+
+def test_a_child_dies_with_its_parent() -> None:
+    """kill -9 of the process that started a shard ends the shard."""
+    code = (
+        "import asyncio, pathlib, time; from tgi_core.client.child import spawn_shard; from tgi_core.model_files import DEMO\n"
+        "async def main():\n"
+        "    shard = await spawn_shard(DEMO, ['--backend', 'reference'])\n"
+        "    print(shard.pid, await shard.address(), flush=True)\n"
+        "    time.sleep(1e6)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment())
+    assert parent.stdout is not None
+    pid, address = parent.stdout.readline().split()
+    child = psutil.Process(int(pid))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    psutil.wait_procs([child], timeout=60)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    shutil.rmtree(Path(address.removeprefix("unix:")).parent)
+
+
+@contextmanager
+def shard(*arguments: str, token: str = "") -> Generator[tuple[subprocess.Popen[str], str], None, None]:
+    """`tgi shard` by itself, and where it listens."""
+    command = [*TGI, "shard", str(DEMO), *REFERENCE, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment({TOKEN_VARIABLE: token})) as child:
+        assert child.stdout is not None
+        try:
+            yield child, child.stdout.readline().removeprefix("listening: ").strip()
+        finally:
+            child.kill()
+
+
+async def test_a_shard_by_itself(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """It outlives its routers: one after the other is served, each with ids from 1; SIGTERM ends it with status 0."""
+    path = tmp_path / "folder" / "shard"
+    with shard("--uds-path", str(path)) as (child, address):
+        assert address == f"unix:{path}"
+        for _ in range(2):
+            connected = await connect(address, DEMO, demo_tokenizer, quiet)
+            assert isinstance(connected.shard, GrpcShard)
+            assert (await connected.shard.health()).state in {ShardState.OPEN, ShardState.READY}
+            capacity = await connected.shard.warmup(WarmupPlan(max_row_tokens=256), quiet)
+            loop = SchedulerLoop(connected.shard, connected.info, capacity)
+            task = asyncio.create_task(loop.run())
+            left = loop.submit(request((5, 6), 200))
+            await anext(left)
+            assert await collect(loop.submit(request((1, 2), 9))) == alone(demo_tokenizer, request((1, 2), 9))
+            health = await connected.shard.health()
+            assert health.state is ShardState.READY and health.turns > 9 and health.last_step_age_ns is not None
+            task.cancel()
+            await asyncio.gather(task, collect(left), return_exceptions=True)
+            await connected.shard.close()
+        occupied = await asyncio.to_thread(run, "shard", str(DEMO), *REFERENCE, "--uds-path", str(path))
+        assert occupied.returncode == 1 and "another shard listens there" in occupied.stderr
+        child.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(child.wait, 60) == 0
+
+
+async def test_a_port_with_a_token(demo_tokenizer: Tokenizer) -> None:
+    """On a TCP port a router needs the shard's token; another is told so."""
+    with shard("--listen", "127.0.0.1:0", token="secret") as (_, address):
+        with pytest.raises(StartupError, match="wants a token"):
+            await connect(address, DEMO, demo_tokenizer, quiet)
+        connected = await connect(address, DEMO, demo_tokenizer, quiet, token="secret")
+        assert connected.info.backend == "reference"
+        await connected.shard.close()
+
+
+def test_addresses(tmp_path: Path) -> None:
+    """A socket that nobody listens on is removed; folders that others can enter, files that are no sockets, long paths and open
+    ports without a token are refused."""
+    tmp_path.chmod(0o700)
+    stale = tmp_path / "stale"
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind(str(stale))
+        old.listen()
+        with pytest.raises(StartupError, match="another shard listens there"):
+            prepare_unix(stale)
+    assert prepare_unix(stale) == f"unix:{stale}" and not stale.exists()
+    prepare_unix(tmp_path / "new" / "shard")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir(mode=0o755)
+    for path, text in (
+        (tmp_path / "file", "not a socket"),
+        (tmp_path / "open" / "s", "mode 0700"),
+        (tmp_path / ("x" * 99), "107 bytes"),
+    ):
+        with pytest.raises(StartupError, match=text):
+            prepare_unix(Path(path))
+    assert prepare_tcp("::1", 5, None) == "[::1]:5" and prepare_tcp("0.0.0.0", 5, "token") == "0.0.0.0:5"
+    for host, text in (("0.0.0.0", TOKEN_VARIABLE), ("localhost", "not an IP address")):
+        with pytest.raises(StartupError, match=text):
+            prepare_tcp(host, 5, None)
+
+
+async def test_another_tokenizer_is_refused(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A router whose model has another tokenizer than the shard's does not start."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with (
+        shard("--uds-path", str(tmp_path / "own" / "shard")) as (_, address),
+        pytest.raises(StartupError, match="not that of"),
+    ):
+        await connect(address, tmp_path, demo_tokenizer, quiet)
+
+
+def test_a_childs_flags() -> None:
+    """A child gets every setting of its parent that concerns it, whatever its environment says."""
+    from tgi_core.cli.shard import shard_arguments
+
+    arguments = shard_arguments(Settings(dtype="float32", auto_convert=True, backend="x", model_id="y", port=1))
+    assert arguments[arguments.index("--dtype") + 1] == "float32" and "--auto-convert" in arguments
+    assert "--no-json-output" in arguments and not {"--backend", "--model-id", "--port"} & set(arguments)

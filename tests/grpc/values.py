@@ -1,0 +1,147 @@
+"""Strategies for every value that crosses the wire."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from tgi_core.backend import (
+    CacheGroup,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    Determinism,
+    Feature,
+    Grant,
+    Memory,
+    Mixing,
+    RowFault,
+    RowFaultKind,
+    Sampling,
+    SamplingField,
+    Scope,
+    Want,
+    WarmupPlan,
+)
+from tgi_core.client.health import ShardHealth, ShardState, Work
+from tgi_core.client.types import (
+    Candidate,
+    Clear,
+    Decode,
+    Fault,
+    Filter,
+    FinishReason,
+    GeneratedText,
+    Generation,
+    Prefill,
+    PromptToken,
+    ShardInfo,
+    ShardRequest,
+    StepResult,
+    Stopping,
+    Token,
+    Turn,
+    TurnResult,
+)
+from tgi_core.grammar import Grammar, GrammarKind
+
+T = TypeVar("T")
+
+small = st.integers(0, (1 << 32) - 1)
+large = st.integers(0, (1 << 64) - 1)
+number = st.floats(allow_nan=False)
+plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+any_text = st.text(st.characters(), max_size=5)
+"""With lone surrogates, which a client's JSON can hold."""
+
+
+def few(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
+    """Up to three of something."""
+    return st.lists(of, max_size=3).map(tuple)
+
+
+tables = few(few(small))
+grants = st.builds(Grant, large, small, tables)
+samplings = st.builds(
+    Sampling,
+    do_sample=st.booleans(),
+    temperature=number,
+    top_k=large,
+    top_p=number,
+    typical_p=number,
+    repetition_penalty=number,
+    frequency_penalty=number,
+    presence_penalty=number,
+    logit_bias=few(st.tuples(small, number)),
+    seed=large,
+)
+requests = st.builds(
+    ShardRequest,
+    id=large,
+    input_ids=few(small),
+    prompt_len=small,
+    cached=small,
+    blocks=tables,
+    take=small,
+    sampling=samplings,
+    want=st.builds(Want, st.booleans(), small, st.booleans()),
+    stopping=st.builds(Stopping, small, few(any_text), st.booleans()),
+    adapter=st.none() | plain,
+    grammar=st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), any_text),
+)
+launches = st.builds(Prefill, large, few(requests), st.none() | large, few(grants)) | st.builds(
+    Decode, large, few(large), few(grants)
+)
+turns = st.builds(
+    Turn, few(st.builds(Filter, large, few(large)) | st.builds(Clear, st.none() | large)), st.none() | launches, st.none() | large
+)
+
+faults = st.builds(Fault, st.sampled_from(Scope), plain, plain, few(large), st.booleans())
+candidates = st.builds(Candidate, small, plain, number, st.booleans())
+tokens = st.builds(Token, small, plain, number, st.booleans(), few(candidates))
+generations = st.builds(
+    Generation,
+    request_id=large,
+    tokens=few(tokens),
+    prompt=few(st.builds(PromptToken, small, plain, st.none() | number)),
+    finished=st.none() | st.builds(GeneratedText, plain, small, st.sampled_from(FinishReason)),
+    fault=st.none() | st.builds(RowFault, st.sampled_from(RowFaultKind), plain),
+)
+steps = st.builds(StepResult, large, few(generations), st.none() | faults, large, large)
+results = st.builds(TurnResult, st.none() | faults, st.none() | steps)
+
+capabilities = st.builds(
+    Capabilities,
+    features=st.frozensets(st.sampled_from(Feature)),
+    sampling=st.frozensets(st.sampled_from(SamplingField)),
+    block_sizes=few(small),
+    mixing=st.sampled_from(Mixing),
+    determinism=st.sampled_from(Determinism),
+    vocab_size=small,
+    max_positions=large,
+)
+infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
+plans = st.builds(WarmupPlan, *([st.none() | large] * 5), features=st.frozensets(st.sampled_from(Feature)))
+capacities = st.builds(
+    Capacity,
+    groups=few(st.builds(CacheGroup, st.sampled_from(CacheKind), large, large, st.none() | large)),
+    max_rows=large,
+    max_row_tokens=large,
+    max_step_tokens=large,
+    max_prefill_rows=large,
+    max_step_blocks=large,
+    shapes=few(st.tuples(large, large)),
+    in_flight=small,
+    draft=small,
+    memory=few(st.builds(Memory, plain, large)),
+    compiles=large,
+)
+healths = st.builds(
+    ShardHealth,
+    state=st.sampled_from(ShardState),
+    work=st.none() | st.builds(Work, plain, large, large, plain),
+    turns=large,
+    last_step_age_ns=st.none() | large,
+    turn_age_ns=st.none() | large,
+)

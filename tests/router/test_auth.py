@@ -1,0 +1,99 @@
+"""The api key guards every route of the app but the health ones, however a request is spelled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from starlette.applications import Starlette
+from tgi_router import ServedModel, create_app
+
+from tests.router.scripted import ScriptedGenerator, says
+from tests.router.serving import Served, already, read_until, serving
+from tgi_core.config import Settings
+
+KEY = "Sécret"
+PUBLIC = {
+    "/", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/v2/models/x/ready", "/v2/models/x/versions/x/ready",
+}  # fmt: skip
+"""Paths that GET and HEAD may ask without the key: written out, so that no route becomes one unnoticed."""
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS")
+TRICKS = ("/{}", "//{}", "/./{}", "/x/../{}", "/{}/", "/{};x", "/%2e/{}", "/{}%00")
+
+
+@pytest.fixture(scope="module")
+def app(model: ServedModel) -> Starlette:
+    """An app with a key."""
+    return create_app(Settings(api_key=KEY), model, ScriptedGenerator(lambda request: says("Hello")))
+
+
+@pytest.fixture(scope="module")
+def locked(app: Starlette) -> Iterator[Served]:
+    """The app on a socket."""
+    with serving(lambda made: app, already(ScriptedGenerator(lambda request: says("Hello")))) as served:
+        yield served
+
+
+def paths(app: Starlette) -> list[str]:
+    """A path of every route."""
+    return sorted({re.sub(r"{\w+}", "x", route.path) for route in app.routes})  # type: ignore[attr-defined]
+
+
+def test_every_route_and_method(app: Starlette, locked: Served) -> None:
+    """Without the key every route answers every method with an empty 401, but the health routes GET and HEAD."""
+    for path in paths(app):
+        for method in METHODS:
+            status = locked.client.request(method, path).status_code
+            assert (status == 200) == (path in PUBLIC and method in ("GET", "HEAD")), (method, path)
+            assert status in (200, 401)
+
+
+def test_spellings(app: Starlette, locked: Served) -> None:
+    """Odd spellings of a guarded path, and guarded paths behind a public one, are guarded."""
+    guarded = [path.lstrip("/") for path in paths(app) if path not in PUBLIC]
+    targets = [trick.format(path) for path in guarded for trick in TRICKS]
+    targets += [f"/health/../{path}" for path in guarded]
+    for target in targets:
+        assert ask(locked, f"GET {target} HTTP/1.1\r\nhost: a".encode()) == 401, target
+    for host in ("a/health?x=", "a/health#", "@/health", "/health"):
+        assert ask(locked, f"GET /info HTTP/1.1\r\nhost: {host}".encode()) in (400, 401)
+
+
+def ask(served: Served, head: bytes) -> int:
+    """The status that a raw request gets."""
+    with served.connect() as connection:
+        connection.sendall(head + b"\r\n\r\n")
+        return int(read_until(connection, b"\r\n\r\n").split(b" ")[1])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b"Bearer"], [b"Bearer " + KEY.encode()[:-1]], [b"Bearer " + KEY.lower().encode()],
+        [b"Bearer " + KEY.upper().encode()], [b"Bearer " + KEY.encode() + b" x"], [b"Bearer " + KEY.encode() + b"x"],
+        [b"Bearer  " + KEY.encode()], [b"Basic " + KEY.encode()], [KEY.encode()], [b"Bearer " + KEY.encode()] * 2,
+        [b"Bearer " + KEY.encode("latin-1")],
+    ],
+)  # fmt: skip
+def test_keys(locked: Served, values: list[bytes]) -> None:
+    """Only the one right key, byte for byte, opens."""
+    headers = [(b"authorization", value) for value in values]
+    answer = locked.client.get("/info", headers=headers)
+    assert (answer.status_code, answer.content) == (401, b"")
+    for scheme in (b"Bearer ", b"bearer "):
+        assert locked.client.get("/info", headers=[(b"authorization", scheme + KEY.encode())]).status_code == 200
+
+
+def test_keys_from_other_places(locked: Served) -> None:
+    """A key in a query or in a cookie is none."""
+    assert locked.client.get("/info", params={"api_key": KEY, "key": KEY}).status_code == 401
+    assert locked.client.get("/info", headers={"cookie": "authorization=x", "x-api-key": "x"}).status_code == 401
+
+
+def test_preflight_needs_no_key(locked: Served) -> None:
+    """A browser asks for permission without a key."""
+    asks = {"origin": "http://a.example", "access-control-request-method": "POST"}
+    assert (
+        locked.client.options("/generate", headers={**asks, "access-control-request-headers": "content-type"}).status_code == 200
+    )

@@ -1,0 +1,129 @@
+"""A channel to a shard, and what its failures mean."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NoReturn
+
+import grpc
+from grpc import aio
+
+from tgi_core.backend import BackendBug, BackendError, DeviceLost, errors
+from tgi_core.proto.methods import ERROR_KIND, TOKEN, UNLIMITED, V3
+
+_OPTIONS = (
+    *UNLIMITED,
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.keepalive_time_ms", 30_000),  # a shard whose machine is gone must be noticed
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.client_idle_timeout_ms", (1 << 31) - 1),  # the socket may have no name any more to connect to again
+)
+
+_GONE = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAUTHENTICATED,
+}
+
+
+class CallFailed(Exception):
+    """A call came to nothing. `gone` says that the shard is out of reach; `kind` is the class of the shard's error, if it says so."""
+
+    def __init__(self, text: str, kind: str, gone: bool) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.gone = gone
+
+    def translated(self) -> BackendError:
+        """As an error of the contract."""
+        if self.gone:
+            return DeviceLost(f"the shard is gone: {self}")
+        kind = getattr(errors, self.kind, None)
+        if isinstance(kind, type) and issubclass(kind, BackendError):
+            return kind(str(self))
+        return BackendBug(f"the shard failed: {self}")
+
+
+class ShardChannel:
+    """The methods of generate.v3 at one address: `unix:PATH` or `HOST:PORT`. Belongs to one event loop."""
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        self.address = address
+        self._channel = aio.insecure_channel(address, options=_OPTIONS)
+        self._metadata = ((TOKEN, token),) if token else ()
+        self._closed = False
+        self._unary = {
+            name: self._channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+            for name, method in V3.items()
+            if not method.streaming
+        }
+
+    async def call(self, name: str, request: Any, timeout: float | None = None) -> Any:
+        """Call a unary method. Raises CallFailed."""
+        self._check_open()
+        try:
+            return await self._unary[name](request, metadata=self._metadata, timeout=timeout)
+        except aio.AioRpcError as error:
+            raise _failed(error) from error
+
+    def steps(self) -> StepStream:
+        """Open the stream of steps. Raises CallFailed once the channel is closed."""
+        self._check_open()
+        method = V3["Steps"]
+        open_stream = self._channel.stream_stream(
+            method.path, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
+        )
+        return StepStream(open_stream(metadata=self._metadata))
+
+    async def close(self) -> None:
+        """End all calls. Idempotent."""
+        self._closed = True
+        await self._channel.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CallFailed("this router has left it", "", gone=True)
+
+
+class StepStream:
+    """One stream of turns and results."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    async def exchange(self, message: Any) -> Any:
+        """Write one message and read its answer. Raises CallFailed."""
+        try:
+            await self._call.write(message)
+            answer = await self._call.read()
+        except aio.AioRpcError as error:
+            failed = _failed(error)
+            # what breaks a stream without a word from the shard is the loss of it
+            raise CallFailed(str(failed), failed.kind, failed.gone or not failed.kind) from error
+        except asyncio.InvalidStateError:
+            await self._ended()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise CallFailed("this router has left it", "", gone=True) from None  # the channel was closed meanwhile
+        if answer is aio.EOF:
+            await self._ended()
+        return answer
+
+    async def _ended(self) -> NoReturn:
+        """The stream is over, with or without a reason."""
+        details = await self._call.details()
+        raise CallFailed(
+            details or "it has ended the stream of steps", "", await self._call.code() in {grpc.StatusCode.OK, *_GONE}
+        )
+
+
+def _failed(error: aio.AioRpcError) -> CallFailed:
+    kind = dict(error.trailing_metadata() or ()).get(ERROR_KIND, "")
+    return CallFailed(error.details() or error.code().name, str(kind), error.code() in _GONE)

@@ -1,0 +1,181 @@
+"""A shard in a child process: started, watched, and ended with us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
+from tgi_core.client.base import ShardClient
+from tgi_core.client.connecting import Connected, connect
+from tgi_core.client.types import ShardInfo, Turn, TurnResult
+from tgi_core.errors import StartupError
+from tgi_core.tokenizer import Tokenizer
+
+_LISTENING = b"listening: "
+_ERROR = b"tgi: error: "
+_GOODBYE_S = 10.0
+"""How long a shard that was told to end may take."""
+_DEATH_S = 1.0
+"""How long its exit status may take once its socket is closed."""
+
+
+class ShardProcess:
+    """`tgi shard` as a child. Its standard error is forwarded line by line; its standard input is our goodbye."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+        self._process = process
+        self.folder = folder
+        """Where its socket is."""
+        self._error = ""
+        self._forwarding = asyncio.create_task(self._forward())
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def address(self) -> str:
+        """Where it listens. Raises StartupError if it ends before."""
+        line = await self._process.stdout.readline() if self._process.stdout is not None else b""
+        if not line.startswith(_LISTENING):
+            raise StartupError(await self.reason("the shard's process does not listen"))
+        return line.removeprefix(_LISTENING).strip().decode()
+
+    async def reason(self, otherwise: str) -> str:
+        """Why it has ended; `otherwise` if it lives on."""
+        try:
+            status = await asyncio.wait_for(self._process.wait(), _DEATH_S)
+        except TimeoutError:
+            return otherwise
+        await self._forwarding
+        return self._error or f"the shard's process {_described(status)}"
+
+    def hide(self) -> None:
+        """Remove the socket's name once we are connected: then a death of both processes leaves nothing behind."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def end(self) -> None:
+        """Say goodbye, then insist. Idempotent."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), _GOODBYE_S)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        await self._forwarding
+        self.hide()
+
+    async def _forward(self) -> None:
+        """Its lines are ours, but for the one that says why it ended: who started it reports that."""
+        while self._process.stderr is not None and (line := await self._process.stderr.readline()):
+            if line.startswith(_ERROR):
+                self._error = line.removeprefix(_ERROR).strip().decode(errors="replace")
+            else:
+                sys.stderr.write(line.decode(errors="replace"))
+                sys.stderr.flush()
+
+
+def _described(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+class ChildShard:
+    """A `ShardClient` of a child process, which says how the process ended when it is gone."""
+
+    def __init__(self, process: ShardProcess, shard: ShardClient) -> None:
+        self.process = process
+        self._shard = shard
+
+    async def info(self) -> ShardInfo:
+        """What the shard has opened."""
+        return await self._shard.info()
+
+    async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Warm up. Raises BackendError."""
+        try:
+            return await self._shard.warmup(plan, progress)
+        except DeviceLost as error:
+            raise DeviceLost(await self.process.reason(str(error))) from error
+
+    async def exchange(self, turn: Turn) -> TurnResult:
+        """One turn. Raises DeviceLost when the process is gone."""
+        try:
+            return await self._shard.exchange(turn)
+        except DeviceLost as error:
+            raise DeviceLost(await self.process.reason(str(error))) from error
+
+    async def healthy(self) -> bool:
+        """Whether the shard answers and has not lost its device."""
+        return await self._shard.healthy()
+
+    async def close(self) -> None:
+        """Leave the shard and end its process. Idempotent."""
+        await self._shard.close()
+        await self.process.end()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChild:
+    """A child that is ready for requests."""
+
+    shard: ChildShard
+    info: ShardInfo
+    capacity: Capacity
+
+
+async def spawn_shard(model: Path, arguments: Sequence[str]) -> ShardProcess:
+    """Start `tgi shard MODEL` on a socket in a folder of its own. Call it on the main thread: the child dies with the caller's thread."""
+    folder = Path(tempfile.mkdtemp(prefix="tgi-shard-"))
+    command = [sys.executable, "-P", "-m", "tgi_core", "shard", str(model), "--uds-path", str(folder / "shard"), *arguments]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--parent",
+        str(os.getpid()),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments say all of it
+        limit=1 << 20,
+    )
+    return ShardProcess(process, folder)
+
+
+async def open_child_shard(
+    model: Path,
+    arguments: Sequence[str],
+    tokenizer: Tokenizer,
+    plan: Callable[[Capabilities], WarmupPlan],
+    progress: Progress,
+) -> OpenedChild:
+    """Start a shard, wait until it has opened its model, and warm it up. `arguments` are flags of `tgi shard`. Raises StartupError."""
+    process = await spawn_shard(model, arguments)
+    try:
+        connected = await _connected(process, model, tokenizer, progress)
+        process.hide()
+        shard = ChildShard(process, connected.shard)
+        try:
+            capacity = await shard.warmup(plan(connected.info.capabilities), progress)
+        except BackendError as error:
+            await shard.close()
+            raise StartupError(f"backend {connected.info.backend}: {error}") from error
+        return OpenedChild(shard, connected.info, capacity)
+    except BaseException:
+        await process.end()
+        raise
+
+
+async def _connected(process: ShardProcess, model: Path, tokenizer: Tokenizer, progress: Progress) -> Connected:
+    address = await process.address()
+    try:
+        return await connect(address, model, tokenizer, progress)
+    except StartupError as error:
+        raise StartupError(await process.reason(str(error))) from error

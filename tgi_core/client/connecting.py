@@ -1,0 +1,70 @@
+"""Finding out what kind of shard is at an address."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tgi_core.backend import API_VERSION, BackendError, Progress
+from tgi_core.client.base import ShardClient
+from tgi_core.client.channel import CallFailed, ShardChannel
+from tgi_core.client.foreign import ForeignShard
+from tgi_core.client.grpc import GrpcShard, shown
+from tgi_core.client.types import ShardInfo
+from tgi_core.errors import StartupError
+from tgi_core.proto.describing import decode_info
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A shard that has opened its model and is not warmed up yet."""
+
+    shard: ShardClient
+    info: ShardInfo
+
+
+def hash_tokenizer(model: Path) -> str:
+    """What router and shard must agree on: SHA-256 of the model's tokenizer.json, in hexadecimal."""
+    return hashlib.sha256((model / "tokenizer.json").read_bytes()).hexdigest()
+
+
+async def connect(address: str, model: Path, tokenizer: Tokenizer, progress: Progress, token: str | None = None) -> Connected:
+    """Reach the shard at `unix:PATH` or `HOST:PORT` and wait until it has opened its model. Raises StartupError.
+
+    One that announces our API is checked: same major version, same tokenizer. Another is driven in TGI's own way.
+    """
+    channel = ShardChannel(address.replace("unix://", "unix:", 1), token)
+    own = GrpcShard(channel)
+    try:
+        info = await shown(channel.call("Info", pb.InfoRequest()), own, progress)
+        if not info.HasField("api"):
+            await _check_alone(channel)
+            foreign = ForeignShard(channel, info, tokenizer)
+            return Connected(foreign, await foreign.info())
+        _check(info, model, address)
+        return Connected(own, decode_info(info))
+    except (CallFailed, BackendError) as error:
+        await channel.close()
+        raise StartupError(f"shard at {address}: {error}") from error
+    except StartupError:
+        await channel.close()
+        raise
+
+
+def _check(info: pb.InfoResponse, model: Path, address: str) -> None:
+    if info.api.major != API_VERSION[0]:
+        raise StartupError(
+            f"shard at {address}: it speaks version {info.api.major}.{info.api.minor} of the API, this router "
+            f"{API_VERSION[0]}.{API_VERSION[1]}; run the same release on both sides"
+        )
+    if info.tokenizer_hash and info.tokenizer_hash != hash_tokenizer(model):
+        raise StartupError(f"shard at {address}: its tokenizer.json is not that of {model}; give both the same model")
+
+
+async def _check_alone(channel: ShardChannel) -> None:
+    urls = (await channel.call("ServiceDiscovery", pb.ServiceDiscoveryRequest())).urls
+    if len(urls) > 1:
+        raise StartupError(f"shard at {channel.address}: one of {len(urls)}; a group of TGI shards is not supported")

@@ -1,0 +1,238 @@
+"""A shard that speaks generate.v3 and none of our extras: TGI's own, driven in TGI's own way.
+
+It takes text, reserves blocks for prompt and answer when a request comes, and runs one step at a time. The scheduler need not know:
+it is told of a device with fixed places, each for the longest request, which neither grow nor mix prompts with running rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tgi_core.backend import (
+    CacheGroup,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    Determinism,
+    Feature,
+    InvalidRequest,
+    Mixing,
+    Progress,
+    SamplingField,
+    Scope,
+    WarmupPlan,
+)
+from tgi_core.client.channel import CallFailed, ShardChannel
+from tgi_core.client.foreign_text import decode_generation, encode_request
+from tgi_core.client.foreign_warmup import warmup_request
+from tgi_core.client.types import (
+    Bookkeeping,
+    Decode,
+    Fault,
+    Filter,
+    Prefill,
+    ShardInfo,
+    ShardRequest,
+    StepResult,
+    Turn,
+    TurnResult,
+)
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.tokenizer import Tokenizer
+
+_FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOP_N})
+_SAMPLING = frozenset(
+    {SamplingField.FREQUENCY_PENALTY, SamplingField.REPETITION_PENALTY, SamplingField.SEED, SamplingField.TYPICAL_P}
+)
+_ROWS = 128
+_PREFILL_TOKENS = 4096
+_PADDED_TOKENS = 16_000
+"""Tokens of a batch where a shard that pads has not said how many fit: TGI's default."""
+_UNBOUNDED = (1 << 31) - 1
+_HEALTH_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class _Row:
+    place: int
+    before: str
+    made: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The shard's name of a batch of ours, and its rows."""
+
+    id: int
+    rows: set[int]
+
+
+class ForeignShard:
+    """A `ShardClient` of such a shard. Belongs to one event loop."""
+
+    def __init__(self, channel: ShardChannel, info: pb.InfoResponse, tokenizer: Tokenizer) -> None:
+        self._channel = channel
+        self._info = info
+        self._tokenizer = tokenizer
+        self._place_tokens = 0
+        self._places: list[int] = []
+        self._rows: dict[int, _Row] = {}
+        self._batches: dict[int, _Batch] = {}
+
+    async def info(self) -> ShardInfo:
+        """What it says of itself; what it does not say is what every TGI shard can do."""
+        capabilities = Capabilities(
+            features=_FEATURES,
+            sampling=_SAMPLING,
+            block_sizes=(max(1, self._info.block_size),),
+            mixing=Mixing.NONE,
+            determinism=Determinism.SELF,
+            vocab_size=self._tokenizer.vocab_size,
+            max_positions=_UNBOUNDED,
+        )
+        return ShardInfo("", "generate.v3", self._info.device_type, self._info.dtype, (0, 0), capabilities)
+
+    async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Clear it and warm it up as TGI's router does. Raises BackendError."""
+        prefill = plan.max_step_tokens or _PREFILL_TOKENS
+        try:
+            await self._channel.call("ClearCache", pb.ClearCacheRequest())
+            progress("warming up", 0, 1, "step")
+            response = await self._channel.call("Warmup", warmup_request(prefill, plan.max_row_tokens))
+        except CallFailed as error:
+            raise error.translated() from error
+        progress("warming up", 1, 1, "step")
+        return self._capacity(response, plan, prefill)
+
+    async def exchange(self, turn: Turn) -> TurnResult:
+        """The turn's verbs, one call each. Raises DeviceLost when the shard is gone."""
+        try:
+            for verb in turn.bookkeeping:
+                await self._keep_books(verb)
+            if turn.launch is None:
+                return TurnResult()
+            return await (self._prefill(turn.launch) if isinstance(turn.launch, Prefill) else self._decode(turn.launch))
+        except CallFailed as error:
+            raise error.translated() from error
+
+    async def healthy(self) -> bool:
+        """Whether the shard says that it is."""
+        try:
+            await self._channel.call("Health", pb.HealthRequest(), _HEALTH_TIMEOUT_S)
+        except CallFailed:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Leave the shard. Idempotent."""
+        await self._channel.close()
+
+    def _capacity(self, response: pb.WarmupResponse, plan: WarmupPlan, prefill: int) -> Capacity:
+        longest = plan.max_row_tokens or response.max_total_tokens or _PREFILL_TOKENS
+        total = response.max_supported_total_tokens or max(_PADDED_TOKENS, longest)
+        size = self._block_size
+        # block 0 is kept for health checks, as TGI's router keeps it
+        usable = total // size - (0 if self._info.requires_padding else 1)
+        per_place = min(-(-(longest + self._info.speculate) // size), usable)
+        rows = min(plan.max_rows or _ROWS, usable // max(1, per_place))
+        if per_place < 1 or rows < 1:
+            raise InvalidRequest(f"the shard has room for {total} tokens; too few for one request")
+        self._place_tokens = per_place * size
+        self._places = list(range(rows))
+        longest = min(longest, self._place_tokens - self._info.speculate)
+        return Capacity(
+            # twice the places, since the scheduler keeps one in hand for every row, in case it grows
+            groups=(CacheGroup(CacheKind.FULL, longest, 2 * rows),),
+            max_rows=rows,
+            max_row_tokens=longest,
+            max_step_tokens=prefill,
+            max_prefill_rows=rows,
+            draft=self._info.speculate,
+        )
+
+    @property
+    def _block_size(self) -> int:
+        return max(1, self._info.block_size)
+
+    async def _keep_books(self, verb: Bookkeeping) -> None:
+        if isinstance(verb, Filter):
+            await self._filter(verb.batch, set(verb.keep))
+            return
+        for batch in [verb.batch] if verb.batch is not None else list(self._batches):
+            await self._filter(batch, set())
+
+    async def _filter(self, name: int, keep: set[int]) -> None:
+        """The shard may have dropped the batch by itself, when its last row ended."""
+        batch = self._batches.get(name)
+        if batch is None:
+            return
+        self._leave(batch.rows - keep)
+        batch.rows &= keep
+        if batch.rows:
+            await self._channel.call("FilterBatch", pb.FilterBatchRequest(batch_id=batch.id, request_ids=sorted(batch.rows)))
+        else:
+            del self._batches[name]
+            await self._channel.call("ClearCache", pb.ClearCacheRequest(id=batch.id))
+
+    async def _prefill(self, verb: Prefill) -> TurnResult:
+        requests = []
+        for request in verb.requests:
+            try:
+                requests.append(self._seat(request))
+            except InvalidRequest as error:
+                self._leave({item.id for item in verb.requests})
+                return TurnResult(Fault(error.scope, "InvalidRequest", str(error), (request.id,)))
+        tokens = sum(len(request.input_ids) for request in verb.requests)
+        most = max(len(request.blocks) for request in requests)
+        batch = pb.Batch(id=verb.step, requests=requests, size=len(requests), max_tokens=tokens, max_blocks=most)
+        return await self._step("Prefill", pb.PrefillRequest(batch=batch), verb.step, {}, {item.id for item in verb.requests})
+
+    async def _decode(self, verb: Decode) -> TurnResult:
+        joined = {name: self._batches[name] for name in verb.batches if name in self._batches}
+        rows = set().union(*(batch.rows for batch in joined.values()))
+        batches = [pb.CachedBatch(id=batch.id, request_ids=sorted(batch.rows), size=len(batch.rows)) for batch in joined.values()]
+        return await self._step("Decode", pb.DecodeRequest(batches=batches), verb.step, joined, rows)
+
+    async def _step(self, method: str, request: object, step: int, joined: dict[int, _Batch], rows: set[int]) -> TurnResult:
+        """As in TGI, a step that fails fails its requests."""
+        try:
+            response = await self._channel.call(method, request)
+        except CallFailed as error:
+            if error.gone:
+                raise
+            for id in {batch.id for batch in joined.values()} or {step}:
+                await self._channel.call("ClearCache", pb.ClearCacheRequest(id=id))
+            self._forget(joined, rows)
+            return TurnResult(Fault(Scope.REQUEST, "ForeignShardFailed", str(error), tuple(sorted(rows))))
+        made = tuple(
+            decode_generation(item, self._rows[item.request_id].before, self._rows[item.request_id].made)
+            for item in response.generations
+            if item.request_id in self._rows
+        )
+        self._forget(joined, set() if response.HasField("batch") else rows)
+        if response.HasField("batch"):
+            self._batches[step] = _Batch(response.batch.id, rows)
+        return TurnResult(result=StepResult(step, made, forward_ns=response.forward_ns, sample_ns=response.decode_ns))
+
+    def _seat(self, request: ShardRequest) -> pb.Request:
+        """Give a request a place. Raises InvalidRequest."""
+        made = request.input_ids[request.prompt_len :]
+        place = self._places.pop()
+        self._rows[request.id] = _Row(place, self._tokenizer.decode(made, skip_special_tokens=True), len(made))
+        blocks, slots = range(0), range(0)
+        if not self._info.requires_padding:
+            tokens = request.prompt_len + request.stopping.max_new_tokens + self._info.speculate - 1
+            first = 1 + place * (self._place_tokens // self._block_size)
+            blocks = range(first, first + -(-tokens // self._block_size))
+            slots = range(first * self._block_size, first * self._block_size + tokens)
+        return encode_request(request, self._tokenizer, blocks, slots)
+
+    def _forget(self, joined: dict[int, _Batch], rows: set[int]) -> None:
+        """Batches that are no more, and rows that left with them."""
+        for name in joined:
+            del self._batches[name]
+        self._leave(rows)
+
+    def _leave(self, rows: set[int]) -> None:
+        for id in rows & self._rows.keys():
+            self._places.append(self._rows.pop(id).place)

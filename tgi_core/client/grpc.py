@@ -1,0 +1,92 @@
+"""A shard in another process or on another machine, over the stream of steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tgi_core.backend import BackendError, Capacity, Progress, Scope, WarmupPlan
+from tgi_core.client.channel import CallFailed, ShardChannel, StepStream
+from tgi_core.client.health import ShardHealth
+from tgi_core.client.types import Fault, ShardInfo, Turn, TurnResult
+from tgi_core.proto.describing import decode_capacity, decode_health, decode_info, encode_plan
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.results import decode_result
+from tgi_core.proto.turns import encode_turn
+
+T = TypeVar("T")
+
+_PROGRESS_EVERY_S = 0.2
+_HEALTH_TIMEOUT_S = 5.0
+
+
+class GrpcShard:
+    """A `ShardClient` of a shard that announces our API. Belongs to one event loop."""
+
+    def __init__(self, channel: ShardChannel) -> None:
+        self._channel = channel
+        self._stream: StepStream | None = None
+
+    async def info(self) -> ShardInfo:
+        """What the shard has opened; waits until it has. Raises BackendError."""
+        return decode_info(await self._call("Info", pb.InfoRequest()))
+
+    async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Warm up; a shard that is warm already answers what it promised. Raises BackendError."""
+        request = pb.WarmupRequest(plan=encode_plan(plan))
+        response = await shown(self._call("Warmup", request), self, progress)
+        return decode_capacity(response.capacity)
+
+    async def exchange(self, turn: Turn) -> TurnResult:
+        """One message there, one back. Raises DeviceLost when the shard is gone."""
+        try:
+            message = encode_turn(turn)
+        except (ValueError, TypeError) as error:  # the shard must hear of the rest of the turn all the same
+            rest = await self.exchange(replace(turn, launch=None))
+            return rest if rest.refused else replace(rest, refused=Fault(Scope.REQUEST, "InvalidRequest", str(error)))
+        try:
+            if self._stream is None:
+                self._stream = self._channel.steps()
+            return decode_result(await self._stream.exchange(message))
+        except CallFailed as error:
+            raise error.translated() from error
+
+    async def health(self) -> ShardHealth:
+        """How the shard is; answered while it computes. Raises DeviceLost when it is gone or its device is."""
+        try:
+            return decode_health(await self._channel.call("Health", pb.HealthRequest(), _HEALTH_TIMEOUT_S))
+        except CallFailed as error:
+            raise error.translated() from error
+
+    async def healthy(self) -> bool:
+        """Whether the shard answers and has not lost its device."""
+        try:
+            await self.health()
+        except BackendError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Leave the shard, which drops what this router had there. Idempotent."""
+        await self._channel.close()
+
+    async def _call(self, name: str, request: Any) -> Any:
+        try:
+            return await self._channel.call(name, request)
+        except CallFailed as error:
+            raise error.translated() from error
+
+
+async def shown(work: Coroutine[Any, Any, T], shard: GrpcShard, progress: Progress) -> T:
+    """The result of slow work in the shard, whose health tells how far it is."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=_PROGRESS_EVERY_S))[0]:
+            done = (await shard.health()).work
+            if done is not None:
+                progress(done.what, done.done, done.total, done.unit)
+        return await task
+    finally:
+        task.cancel()

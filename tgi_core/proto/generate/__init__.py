@@ -1,0 +1,1 @@
+"""Messages of `generate.v2` and `generate.v3`, one package each."""

@@ -1,0 +1,1 @@
+"""The messages of `generate.v2`; see generate.proto."""

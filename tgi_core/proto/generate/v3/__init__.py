@@ -1,0 +1,1 @@
+"""The messages of `generate.v3`; see generate.proto."""

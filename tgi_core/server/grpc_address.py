@@ -1,0 +1,70 @@
+"""Where a shard listens: a unix socket in a folder of its own, or a TCP port.
+
+Whoever can connect to a shard can read what its users write, so a socket lives in a folder that nobody else can enter, and a port
+that others can reach wants a token.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from pathlib import Path
+
+from tgi_core.errors import StartupError
+
+TOKEN_VARIABLE = "TGI_SHARD_TOKEN"
+"""The secret that routers send to a shard on a TCP port."""
+
+_LONGEST_PATH = 107
+
+
+def prepare_unix(path: Path) -> str:
+    """Make the folder of a socket, remove a socket that nobody listens on; gRPC's address for it. Raises StartupError."""
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise StartupError(f"{path}: longer than the {_LONGEST_PATH} bytes that the path of a socket may have")
+    _check_folder(path.parent)
+    _remove_stale(path)
+    return f"unix:{path}"
+
+
+def prepare_tcp(host: str, port: int, token: str | None) -> str:
+    """gRPC's address for a port. Raises StartupError for one that others can reach and that no token guards."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError as error:
+        raise StartupError(f"{host}: not an IP address") from error
+    if not address.is_loopback and not token:
+        raise StartupError(
+            f"{host} can be reached from other machines: set {TOKEN_VARIABLE} here and for the router, or use 127.0.0.1"
+        )
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise StartupError(f"{folder}: no folder for a socket: {error.strerror}") from error
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise StartupError(f"{folder}: others can enter it; give the socket a folder of its own, with mode 0700")
+
+
+def _remove_stale(path: Path) -> None:
+    """Raises StartupError when somebody listens there, or it is not a socket."""
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise StartupError(f"{path}: exists, and is not a socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
+                return
+            raise StartupError(f"{path}: {error.strerror}") from error
+    raise StartupError(f"{path}: another shard listens there")

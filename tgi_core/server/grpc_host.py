@@ -1,0 +1,131 @@
+"""One model server and the thread that it lives in.
+
+Everything that touches the backend runs in that thread, in the order of the calls; health is read from any other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tgi_core.backend import Capacity, DeviceLost, Scope, WarmupPlan
+from tgi_core.client.health import ShardHealth, ShardState, Work
+from tgi_core.client.types import Turn, TurnResult
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An open model: its server, and the tokenizer with its hash for routers to compare."""
+
+    server: ModelServer
+    tokenizer: Tokenizer
+    tokenizer_hash: str = ""
+
+
+class ShardHost:
+    """Opens a model, warms it up once and carries out turns. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shard")
+        self._opened: Future[Model] = Future()
+        self._state = ShardState.OPENING
+        self._work: Work | None = None
+        self.capacity: Capacity | None = None
+        """What was promised, once the shard is warm."""
+        self._turn_began_ns: int | None = None
+        self._turn_ended_ns: int | None = None
+        self._turns = 0
+
+    def show(self, what: str, done: int, total: int, unit: str) -> None:
+        """Slow work goes on; a `tgi_core.backend.Progress` whose place is the shard's health."""
+        self._work = Work(what, done, total, unit)
+
+    def open(self, opener: Callable[[], Model]) -> Future[Model]:
+        """Start to open the model; the result comes with the future, or what went wrong."""
+        opening = self._thread.submit(self._open, opener)
+        opening.add_done_callback(self._settle)
+        return opening
+
+    def model(self) -> Model:
+        """The model; waits until it is open, and raises what stopped it."""
+        return self._opened.result()
+
+    def warmup(self, plan: WarmupPlan) -> Capacity:
+        """Warm up. A shard that is warm keeps what it promised, whoever asks again. Raises BackendError."""
+        return self.run(lambda: self._warmup(plan))
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do something in the shard's thread and wait for it. Raises DeviceLost once the shard is closed."""
+        try:
+            future = self._thread.submit(work)
+        except RuntimeError as error:
+            raise DeviceLost("the shard is closed") from error
+        return future.result()
+
+    def exchange(self, turn: Turn) -> TurnResult:
+        """Carry out a turn; for callers that are in the shard's thread already."""
+        self._turn_began_ns = time.monotonic_ns()
+        try:
+            result = self.model().server.exchange(turn)
+        finally:
+            self._turn_began_ns, self._turn_ended_ns = None, time.monotonic_ns()
+            self._turns += 1
+        faults = (result.refused, result.result.fault if result.result is not None else None)
+        if any(fault is not None and fault.scope is Scope.SESSION for fault in faults):
+            self._state = ShardState.LOST
+        return result
+
+    def health(self) -> ShardHealth:
+        """How it is, without waiting for the shard's thread."""
+        now, began, ended = time.monotonic_ns(), self._turn_began_ns, self._turn_ended_ns
+        return ShardHealth(
+            state=self._state,
+            work=self._work,
+            turns=self._turns,
+            last_step_age_ns=None if ended is None else now - ended,
+            turn_age_ns=None if began is None else now - began,
+        )
+
+    def close(self, seconds: float) -> bool:
+        """Close the model; False if the shard's thread does not come back in that time."""
+        closing = self._thread.submit(self._close)
+        self._thread.shutdown(wait=False)
+        try:
+            closing.result(seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _open(self, opener: Callable[[], Model]) -> Model:
+        model = opener()
+        self._state, self._work = ShardState.OPEN, None
+        return model
+
+    def _settle(self, opening: Future[Model]) -> None:
+        """Routers may have been waiting since before it began."""
+        error = opening.exception()
+        if error is None:
+            self._opened.set_result(opening.result())
+        else:
+            self._opened.set_exception(error)
+
+    def _warmup(self, plan: WarmupPlan) -> Capacity:
+        if self.capacity is None:
+            self._state = ShardState.WARMING
+            try:
+                self.capacity = self.model().server.warmup(plan, self.show)
+                self._state = ShardState.READY
+            finally:
+                self._work = None
+        return self.capacity
+
+    def _close(self) -> None:
+        if self._opened.done() and self._opened.exception() is None:
+            self._opened.result().server.close()

@@ -1,0 +1,195 @@
+"""The rows of a TGI router in our model server: their blocks, and the steps that one of its verbs takes.
+
+Such a router reserves blocks for prompt and answer up front and names them in each request. The shard takes that as a reservation of
+size and allots blocks of its own: then requests without blocks (generate.v2, health checks), block 0 and models with several kinds of
+cache are no special cases.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tgi_core.backend import Capacity, Feature, Grant
+from tgi_core.blocks import CacheBlocks
+from tgi_core.client.types import (
+    Bookkeeping,
+    Clear,
+    Decode,
+    Filter,
+    Generation,
+    Prefill,
+    ShardRequest,
+    StepResult,
+    StepVerb,
+    Turn,
+)
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.server.grpc_host import Model
+from tgi_core.server.grpc_tenant import Superseded, Tenant
+from tgi_core.server.grpc_text import input_ids, max_new_tokens, shard_request
+
+
+class VerbFailed(Exception):
+    """A verb of a TGI router failed; the text is for the router."""
+
+
+class EverythingLost(VerbFailed):
+    """A step failed, and with it all batches that the shard had."""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A request, and the number that the router has given it."""
+
+    router_id: int
+    request: ShardRequest
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Rows by our ids, and the names of the shard's batches that hold them."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    names: dict[int, list[int]] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    """The router's numbers of rows that have ended; it may still name them in a filter."""
+
+
+def merged(batches: Sequence[Batch]) -> Batch:
+    """One batch of all rows."""
+    whole = Batch()
+    for batch in batches:
+        whole.rows |= batch.rows
+        whole.names |= batch.names
+        whole.ended |= batch.ended
+    return whole
+
+
+class Rows:
+    """Carries out the steps of one tenant. Every method raises VerbFailed."""
+
+    def __init__(self, tenant: Tenant, model: Model, capacity: Capacity) -> None:
+        self.tenant = tenant
+        self._model, self._capacity = model, capacity
+        self._blocks = CacheBlocks(capacity.groups)
+        self._ids, self._steps = itertools.count(1), itertools.count(1)
+
+    def admit(self, requests: Sequence[pb.Request]) -> Batch:
+        """Rows with blocks for prompt and answer; all of them or none."""
+        batch = Batch()
+        try:
+            for request in requests:
+                row = self._row(request)
+                batch.rows[row.request.id] = row
+        except ValueError as error:
+            self.drop(batch, set(batch.rows))
+            raise VerbFailed(str(error)) from error
+        return batch
+
+    def prefill(self, batch: Batch) -> list[StepResult]:
+        """Run all prompts, in as many steps as they need."""
+        return [result for rows in self._groups(list(batch.rows.values())) for result in self._prefill_group(batch, rows)]
+
+    def decode(self, batch: Batch) -> list[StepResult]:
+        """One token for every row; the shard's batches become one."""
+        return [self._decode(batch, tuple(batch.names))] if batch.names else []
+
+    def drop(self, batch: Batch, gone: set[int]) -> None:
+        """Take rows out of the shard's batches and free their blocks."""
+        verbs: list[Bookkeeping] = []
+        for name, ids in list(batch.names.items()):
+            keep = [id for id in ids if id not in gone]
+            if not keep:
+                del batch.names[name]
+                verbs.append(Clear(name))
+            elif len(keep) < len(ids):
+                batch.names[name] = keep
+                verbs.append(Filter(name, tuple(keep)))
+        if verbs:
+            self._exchange(Turn(tuple(verbs)))
+        for id in gone:
+            self._blocks.release(batch.rows.pop(id).request.blocks)
+
+    def drop_ended(self, batch: Batch, generations: Sequence[Generation]) -> None:
+        """Drop the rows for which these were the last."""
+        ended = {item.request_id for item in generations if item.finished is not None}
+        batch.ended.update(batch.rows[id].router_id for id in ended)
+        if ended:
+            self.drop(batch, ended)
+
+    def held(self, batch: Batch, id: int) -> pb.CachedBatch:
+        """What the router is told of a batch."""
+        size = self._capacity.groups[0].block_size
+        return pb.CachedBatch(
+            id=id,
+            request_ids=[row.router_id for row in batch.rows.values()],
+            size=len(batch.rows),
+            max_tokens=sum(len(row.request.blocks[0]) * size for row in batch.rows.values()),
+            current_tokens=len(batch.rows),
+        )
+
+    def _row(self, request: pb.Request) -> Row:
+        """Raises ValueError for a request that this shard cannot take."""
+        ids, info = input_ids(request, self._model.tokenizer), self._model.server.info
+        # the last token is never computed, so it needs no place
+        positions = len(ids) + max_new_tokens(request) - 1
+        if not ids or positions >= self._capacity.max_row_tokens:
+            raise ValueError(f"a request of {len(ids)} + {max_new_tokens(request)} tokens; {self._capacity.max_row_tokens} fit")
+        take = min(len(ids), self._capacity.max_step_tokens)
+        if take < len(ids) and Feature.CHUNKED_PREFILL not in info.capabilities.features:
+            raise ValueError(f"a prompt of {len(ids)} tokens; {take} fit into a step")
+        counts = self._blocks.missing(tuple([] for _ in self._capacity.groups), positions)
+        if not self._blocks.fits(counts):
+            raise ValueError("the cache has no room for the batch")
+        made = shard_request(request, next(self._ids), ids, take, info)
+        return Row(request.id, replace(made, blocks=self._blocks.allocate(counts)))
+
+    def _groups(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """Rows whose first chunks fit into one step together."""
+        group: list[Row] = []
+        for row in rows:
+            tokens = sum(item.request.take for item in group) + row.request.take
+            if group and (tokens > self._capacity.max_step_tokens or len(group) >= self._capacity.max_prefill_rows):
+                yield group
+                group = []
+            group.append(row)
+        if group:
+            yield group
+
+    def _prefill_group(self, batch: Batch, rows: list[Row]) -> Iterator[StepResult]:
+        """A prompt that is longer than a step is in a group of its own."""
+        step, first = next(self._steps), rows[0].request
+        yield self._run(Prefill(step, tuple(row.request for row in rows)), batch, [row.request.id for row in rows])
+        done = first.take
+        while done < len(first.input_ids):
+            take = min(self._capacity.max_step_tokens, len(first.input_ids) - done)
+            result = self._decode(batch, (step,), (Grant(first.id, take),))
+            step, done = result.step, done + take
+            yield result
+
+    def _decode(self, batch: Batch, names: tuple[int, ...], grants: tuple[Grant, ...] = ()) -> StepResult:
+        ids = [id for name in names for id in batch.names[name]]
+        return self._run(Decode(next(self._steps), names, grants), batch, ids)
+
+    def _run(self, verb: StepVerb, batch: Batch, ids: list[int]) -> StepResult:
+        result = self._exchange(Turn(launch=verb, read=verb.step))
+        for name in verb.batches if isinstance(verb, Decode) else ():
+            del batch.names[name]
+        batch.names[verb.step] = ids
+        for item in result.generations:
+            if item.fault is not None:  # TGI's messages have no place for the failure of one row
+                raise VerbFailed(f"request {batch.rows[item.request_id].router_id}: {item.fault.message}")
+        return result
+
+    def _exchange(self, turn: Turn) -> StepResult:
+        try:
+            done = self.tenant.exchange(turn)
+        except Superseded as error:
+            raise EverythingLost(str(error)) from error
+        if done.refused is not None:
+            raise VerbFailed(done.refused.message)
+        if done.result is not None and done.result.fault is not None:
+            raise EverythingLost(done.result.fault.message)
+        return done.result or StepResult(0)

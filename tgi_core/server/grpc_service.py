@@ -1,0 +1,196 @@
+"""The methods of the shard's gRPC services, v3 and v2, around a `ShardHost`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import Message
+
+from tgi_core.backend import BackendError, CacheKind, Capacity, DeviceLost, WarmupPlan
+from tgi_core.blocks import CacheBlocks
+from tgi_core.client.health import ShardState
+from tgi_core.errors import StartupError
+from tgi_core.proto.describing import decode_plan, encode_capacity, encode_health, encode_info
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.methods import ERROR_KIND, SERVICE, V2, V3, Method
+from tgi_core.proto.results import encode_result
+from tgi_core.proto.turns import decode_turn
+from tgi_core.server.grpc_host import ShardHost
+from tgi_core.server.grpc_lockstep import LockStep, VerbFailed
+from tgi_core.server.grpc_tenant import Superseded, Tenancy
+
+_log = logging.getLogger(__name__)
+
+_V2_BLOCK = 16
+"""A v2 router counts its requests in blocks of this many tokens, whatever the shard's are."""
+
+Behaviour = Callable[[Any, grpc.ServicerContext], Any]
+
+
+class ShardService:
+    """Answers routers. `url` is what service discovery names: rank 0 speaks for all ranks."""
+
+    def __init__(self, host: ShardHost) -> None:
+        self.url = ""
+        self._host = host
+        self._tenancy = Tenancy(host)
+        self._lockstep: LockStep | None = None
+        self._making = threading.Lock()
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """One handler per version of the interface."""
+        behaviours: dict[str, Behaviour] = {name: getattr(self, f"_{_snake(name)}") for name in V3}
+        older = behaviours | {"Prefill": self._prefill_v2, "Warmup": self._warmup_v2}
+        third = {name: _handler(V3[name], behaviours[name]) for name in V3}
+        second = {name: _handler(V2[name], _as_v2(older[name], V3[name], V2[name])) for name in V2}
+        return (
+            grpc.method_handlers_generic_handler(f"generate.v3.{SERVICE}", third),
+            grpc.method_handlers_generic_handler(f"generate.v2.{SERVICE}", second),
+        )
+
+    def _health(self, request: pb.HealthRequest, context: grpc.ServicerContext) -> pb.HealthResponse:
+        health = self._host.health()
+        if health.state is ShardState.LOST:  # a TGI router reads nothing but success or failure
+            raise DeviceLost("the backend has failed; the shard's log says how")
+        return encode_health(health)
+
+    def _info(self, request: pb.InfoRequest, context: grpc.ServicerContext) -> pb.InfoResponse:
+        model = self._host.model()
+        return encode_info(model.server.info, model.tokenizer_hash)
+
+    def _service_discovery(self, request: Message, context: grpc.ServicerContext) -> pb.ServiceDiscoveryResponse:
+        return pb.ServiceDiscoveryResponse(urls=[self.url])
+
+    def _warmup(self, request: pb.WarmupRequest, context: grpc.ServicerContext) -> pb.WarmupResponse:
+        self._host.model()
+        if request.HasField("plan"):
+            return pb.WarmupResponse(capacity=encode_capacity(self._host.warmup(decode_plan(request.plan))))
+        return self._warmup_of_tgi(request)
+
+    def _warmup_of_tgi(self, request: pb.WarmupRequest) -> pb.WarmupResponse:
+        """TGI's shard tries its batch out; our backend knows from the limits what to reserve."""
+        block_size = self._host.model().server.info.capabilities.block_sizes[0]
+        capacity = self._host.warmup(
+            WarmupPlan(
+                max_row_tokens=request.max_total_tokens or None,
+                max_step_tokens=request.max_prefill_tokens or None,
+                block_size=block_size,
+            )
+        )
+        total = request.max_total_tokens or capacity.max_row_tokens
+        longest = request.max_input_tokens or total - 1
+        if total > capacity.max_row_tokens:
+            raise VerbFailed(f"max_total_tokens {total}: this shard has room for {capacity.max_row_tokens} tokens per request")
+        return pb.WarmupResponse(
+            max_supported_total_tokens=min(CacheBlocks(capacity.groups).max_row_tokens, (1 << 32) - 1),
+            max_input_tokens=longest,
+            max_total_tokens=total,
+        )
+
+    def _warmup_v2(self, request: pb.WarmupRequest, context: grpc.ServicerContext) -> pb.WarmupResponse:
+        """A v2 router rounds each request up to small blocks, the shard to its own; what that may cost is taken off beforehand."""
+        response, capacity = self._warmup_of_tgi(request), self._capacity()
+        size = max(group.block_size for group in capacity.groups if group.kind is not CacheKind.STATE)
+        lost = capacity.max_rows * (size - 1) if size > _V2_BLOCK else 0
+        response.max_supported_total_tokens = max(capacity.max_row_tokens, response.max_supported_total_tokens - lost)
+        return response
+
+    def _prefill_v2(self, request: pb.PrefillRequest, context: grpc.ServicerContext) -> pb.PrefillResponse:
+        """A v2 router cannot say that it wants no special tokens."""
+        for item in request.batch.requests:
+            item.add_special_tokens = True
+        return self._prefill(request, context)
+
+    def _prefill(self, request: pb.PrefillRequest, context: grpc.ServicerContext) -> pb.PrefillResponse:
+        return self._verbs().prefill(request)
+
+    def _decode(self, request: pb.DecodeRequest, context: grpc.ServicerContext) -> pb.DecodeResponse:
+        return self._verbs().decode(request)
+
+    def _filter_batch(self, request: pb.FilterBatchRequest, context: grpc.ServicerContext) -> pb.FilterBatchResponse:
+        return self._verbs().filter(request)
+
+    def _clear_cache(self, request: pb.ClearCacheRequest, context: grpc.ServicerContext) -> pb.ClearCacheResponse:
+        if self._host.capacity is None:  # a router's first call: there is nothing yet
+            return pb.ClearCacheResponse()
+        return self._verbs().clear(request)
+
+    def _steps(self, requests: Iterable[pb.Turn], context: grpc.ServicerContext) -> Iterator[pb.TurnResult]:
+        """The stream of one of our own routers."""
+        self._capacity()
+        tenant = self._tenancy.admit(context.cancel)
+        try:
+            for message in requests:
+                yield encode_result(tenant.exchange(decode_turn(message)))
+        finally:
+            tenant.leave()
+
+    def _capacity(self) -> Capacity:
+        if self._host.capacity is None:
+            raise VerbFailed("the shard is not warmed up")
+        return self._host.capacity
+
+    def _verbs(self) -> LockStep:
+        capacity = self._capacity()
+        with self._making:
+            if self._lockstep is None:
+                self._lockstep = LockStep(self._tenancy, self._host.model(), capacity)
+            return self._lockstep
+
+
+def _handler(method: Method, behaviour: Behaviour) -> grpc.RpcMethodHandler[Any, Any]:
+    make = grpc.stream_stream_rpc_method_handler if method.streaming else grpc.unary_unary_rpc_method_handler
+    guarded = _guarded_stream(behaviour) if method.streaming else _guarded(behaviour)
+    return make(guarded, request_deserializer=method.request.FromString, response_serializer=method.response.SerializeToString)
+
+
+def _guarded(behaviour: Behaviour) -> Behaviour:
+    """As in TGI, whatever goes wrong is INTERNAL with the error's text."""
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return behaviour(request, context)
+        except Exception as error:  # noqa: BLE001  it is answered
+            _abort(context, error)
+
+    return answer
+
+
+def _guarded_stream(behaviour: Behaviour) -> Behaviour:
+    def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            yield from behaviour(requests, context)
+        except grpc.RpcError:
+            return  # the router has left
+        except Exception as error:  # noqa: BLE001  it is answered
+            _abort(context, error)
+
+    return answer
+
+
+def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    if not isinstance(error, BackendError | StartupError | VerbFailed | Superseded):
+        _log.error("a call failed", exc_info=error)
+    context.set_trailing_metadata(((ERROR_KIND, type(error).__name__),))
+    context.abort(grpc.StatusCode.INTERNAL, str(error) or type(error).__name__)
+    raise AssertionError("abort raises") from error
+
+
+def _as_v2(behaviour: Behaviour, newer: Method, older: Method) -> Behaviour:
+    """A v2 message is a v3 message that lacks some fields, and the other way round it has some that nobody may see."""
+
+    def answer(request: Message, context: grpc.ServicerContext) -> Message:
+        response = behaviour(newer.request.FromString(request.SerializeToString()), context)
+        narrowed = older.response.FromString(response.SerializeToString())
+        narrowed.DiscardUnknownFields()
+        return narrowed
+
+    return answer
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

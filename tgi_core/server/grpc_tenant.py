@@ -1,0 +1,117 @@
+"""One router's use of a shard.
+
+Routers number requests from 1, and a shard may outlive its router, while no request id may ever come twice to a backend. So a tenant
+after the first has its ids shifted past those that were used before; and what its predecessor left is read and dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from tgi_core.backend import DeviceLost, Grant
+from tgi_core.client.types import Bookkeeping, Clear, Fault, Filter, Prefill, StepVerb, Turn, TurnResult
+from tgi_core.server.grpc_host import ShardHost
+
+
+class Superseded(Exception):
+    """Another router has taken the shard over."""
+
+
+class Tenant:
+    """Carries out a router's turns until another takes its place."""
+
+    def __init__(self, tenancy: Tenancy, evicted: Callable[[], object], base: int) -> None:
+        self.evicted = evicted
+        self.last_id = base
+        """The largest request id that the backend has seen."""
+        self.unread: list[int] = []
+        self._tenancy = tenancy
+        self._base = base
+
+    def exchange(self, turn: Turn) -> TurnResult:
+        """One turn, in the shard's thread. Raises Superseded."""
+        return self._tenancy.host.run(lambda: self._exchange(turn))
+
+    def leave(self) -> None:
+        """Drop everything of this router's, if the shard is still there."""
+        with suppress(DeviceLost):
+            self._tenancy.host.run(lambda: self._tenancy.vacate(self))
+
+    def _exchange(self, turn: Turn) -> TurnResult:
+        if self._tenancy.tenant is not self:
+            raise Superseded("another router has taken this shard over")
+        result = self._tenancy.host.exchange(shifted_turn(turn, self._base) if self._base else turn)
+        self._note(turn, result)
+        return shifted_result(result, -self._base) if self._base else result
+
+    def _note(self, turn: Turn, result: TurnResult) -> None:
+        if isinstance(turn.launch, Prefill):
+            self.last_id = max([self.last_id, *(self._base + request.id for request in turn.launch.requests)])
+        if turn.launch is not None and result.refused is None:
+            self.unread.append(turn.launch.step)
+        if result.result is not None:
+            gone = self.unread[:] if result.result.fault is not None else [result.result.step]
+            self.unread = [step for step in self.unread if step not in gone]
+
+
+class Tenancy:
+    """Who has the shard."""
+
+    def __init__(self, host: ShardHost) -> None:
+        self.host = host
+        self.tenant: Tenant | None = None
+        self._last_id = 0
+
+    def admit(self, evicted: Callable[[], object] = lambda: None) -> Tenant:
+        """Give the shard to a new router; `evicted` is called when it is taken away again."""
+        return self.host.run(lambda: self._admit(evicted))
+
+    def vacate(self, tenant: Tenant) -> None:
+        """Read the steps that a tenant left unread, and clear; nothing if it has been superseded. In the shard's thread."""
+        if self.tenant is not tenant:
+            return
+        for step in tenant.unread:
+            self.host.exchange(Turn(read=step))
+        self.host.exchange(Turn((Clear(None),)))
+        self.tenant, self._last_id = None, tenant.last_id
+
+    def _admit(self, evicted: Callable[[], object]) -> Tenant:
+        if self.tenant is not None:
+            before = self.tenant
+            self.vacate(before)
+            before.evicted()
+        self.tenant = Tenant(self, evicted, self._last_id)
+        return self.tenant
+
+
+def shifted_turn(turn: Turn, by: int) -> Turn:
+    """A turn with all its request ids moved."""
+    launch = None if turn.launch is None else _shifted_launch(turn.launch, by)
+    return Turn(tuple(_shifted_bookkeeping(verb, by) for verb in turn.bookkeeping), launch, turn.read)
+
+
+def shifted_result(result: TurnResult, by: int) -> TurnResult:
+    """A result with all its request ids moved."""
+    step = result.result
+    if step is not None:
+        generations = tuple(replace(item, request_id=item.request_id + by) for item in step.generations)
+        step = replace(step, generations=generations, fault=_shifted_fault(step.fault, by))
+    return TurnResult(_shifted_fault(result.refused, by), step)
+
+
+def _shifted_bookkeeping(verb: Bookkeeping, by: int) -> Bookkeeping:
+    return replace(verb, keep=tuple(id + by for id in verb.keep)) if isinstance(verb, Filter) else verb
+
+
+def _shifted_launch(verb: StepVerb, by: int) -> StepVerb:
+    grants: tuple[Grant, ...] = tuple(replace(grant, request_id=grant.request_id + by) for grant in verb.grants)
+    if isinstance(verb, Prefill):
+        requests = tuple(replace(request, id=request.id + by) for request in verb.requests)
+        return replace(verb, requests=requests, grants=grants)
+    return replace(verb, grants=grants)
+
+
+def _shifted_fault(fault: Fault | None, by: int) -> Fault | None:
+    return None if fault is None else replace(fault, request_ids=tuple(id + by for id in fault.request_ids))

@@ -1,0 +1,108 @@
+"""Requests and generations as TGI's own routers send and expect them: text, single-precision parameters."""
+
+from __future__ import annotations
+
+import logging
+
+from tgi_core.backend import Feature, Sampling, Want
+from tgi_core.client.types import Candidate, FinishReason, Generation, ShardInfo, ShardRequest, Stopping, Token
+from tgi_core.grammar import Grammar
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.turns import GRAMMAR_KINDS
+from tgi_core.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+_REASONS = {
+    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
+    FinishReason.EOS_TOKEN: pb.FINISH_REASON_EOS_TOKEN,
+    FinishReason.STOP_SEQUENCE: pb.FINISH_REASON_STOP_SEQUENCE,
+}
+
+
+def input_ids(request: pb.Request, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens of a request's text, the last `truncate` of them. Chunks go before `inputs`; images are dropped, as TGI does."""
+    chunks = request.input_chunks.chunks
+    if any(chunk.WhichOneof("chunk") == "image" for chunk in chunks):
+        _log.warning("request %d: its images are left out", request.id)
+    text = "".join(chunk.text for chunk in chunks) if chunks else request.inputs
+    return tokenizer.encode(text, add_special_tokens=request.add_special_tokens).ids[-request.truncate :]
+
+
+def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int, info: ShardInfo) -> ShardRequest:
+    """One of our requests, without blocks. Raises ValueError for what this shard does not have."""
+    if request.parameters.watermark:
+        raise ValueError("`watermark` is not supported")
+    stopping = request.stopping_parameters
+    return ShardRequest(
+        id=id,
+        input_ids=ids,
+        prompt_len=len(ids),
+        cached=0,
+        blocks=(),
+        take=take,
+        sampling=sampling(request.parameters),
+        want=Want(Feature.LOGPROBS in info.capabilities.features, request.top_n_tokens, request.prefill_logprobs),
+        stopping=Stopping(max_new_tokens(request), tuple(stopping.stop_sequences), stopping.ignore_eos_token),
+        adapter=request.adapter_id or None,
+        grammar=_grammar(request.parameters),
+    )
+
+
+def max_new_tokens(request: pb.Request) -> int:
+    """At least the one that every prefill makes."""
+    return max(1, request.stopping_parameters.max_new_tokens)
+
+
+def sampling(given: pb.NextTokenChooserParameters) -> Sampling:
+    """TGI's parameters; zero, which a client that sets nothing sends, means off. Any of four that is on means sampling."""
+    temperature, top_p, typical_p = given.temperature or 1.0, given.top_p or 1.0, given.typical_p or 1.0
+    return Sampling(
+        do_sample=given.do_sample or temperature != 1 or given.top_k != 0 or top_p < 1 or typical_p < 1,
+        temperature=temperature,
+        top_k=given.top_k,
+        top_p=top_p,
+        typical_p=typical_p,
+        repetition_penalty=given.repetition_penalty or 1.0,
+        frequency_penalty=given.frequency_penalty,
+        seed=given.seed,
+    )
+
+
+def _grammar(given: pb.NextTokenChooserParameters) -> Grammar | None:
+    kind = GRAMMAR_KINDS.get(given.grammar_type)
+    return None if kind is None else Grammar(kind, given.grammar)
+
+
+def encode_generation(made: Generation, request_id: int, how: Sampling, with_top: bool) -> pb.Generation:
+    """What a step made for a request of a TGI router."""
+    message = pb.Generation(request_id=request_id, tokens=_tokens(made.tokens))
+    if made.prompt:
+        message.prefill_tokens.CopyFrom(
+            pb.Tokens(
+                ids=[token.id for token in made.prompt],
+                logprobs=[float("nan") if token.logprob is None else token.logprob for token in made.prompt],
+                texts=[token.text for token in made.prompt],
+            )
+        )
+    if with_top:
+        message.top_tokens.extend(_tokens(token.top) for token in made.tokens)
+    if made.finished is not None:
+        message.generated_text.CopyFrom(
+            pb.GeneratedText(
+                text=made.finished.text,
+                generated_tokens=made.finished.generated_tokens,
+                finish_reason=_REASONS[made.finished.finish_reason],
+                seed=how.seed if how.do_sample else None,
+            )
+        )
+    return message
+
+
+def _tokens(tokens: tuple[Token, ...] | tuple[Candidate, ...]) -> pb.Tokens:
+    return pb.Tokens(
+        ids=[token.id for token in tokens],
+        logprobs=[token.logprob for token in tokens],
+        texts=[token.text for token in tokens],
+        is_special=[token.special for token in tokens],
+    )
