@@ -8,7 +8,7 @@ SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-t
 HOST ?= 127.0.0.1
 PORT ?= 3000
 
-.PHONY: install serve test check format bench coverage-models test-transformers4 demo-model clean
+.PHONY: install serve test check format bench coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -46,8 +46,16 @@ test-transformers4: install
 	.venv-transformers4/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" $(PACKAGES)
 	.venv-transformers4/bin/pytest -n 2 --dist loadfile tests/engine tests/cpu
 
+# the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
+test-clients: install
+	$(BIN)/python -m tests.clients.run $(CLIENTS)
+
+# a short run of benchmark tools that others made, on TGI's routes and OpenAI's
+bench-tools: install
+	$(BIN)/python -m tests.clients.bench_tools
+
 demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0
 
 clean:
-	rm -rf $(VENV) .venv-transformers4
+	rm -rf $(VENV) .venv-transformers4 .venv-clients

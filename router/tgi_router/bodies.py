@@ -48,15 +48,21 @@ class Body(BaseModel):
 
 
 class GrammarShape(Body):
-    """A grammar in TGI's form, or in OpenAI's, which has `json_schema` for `value`. What it holds is judged where it is compiled."""
+    """A grammar in TGI's form, or in OpenAI's, which has `json_schema` for `value`, or as LangChain has it: a `schema` beside
+    `json_object`. What it holds is judged where it is compiled."""
 
     type: str
     value: Any = None
     json_schema: Any = None
+    schema_of_object: Any = Field(default=None, alias="schema")
 
-    def given(self) -> dict[str, Any]:
-        """What the client wrote of it."""
-        return {name: value for name, value in self if name in self.model_fields_set}
+    def given(self, strict: bool) -> dict[str, Any]:
+        """What the client wrote of it, with a `schema` as the `value` of a `json_object`; `strict` knows no such thing."""
+        written = {name: value for name, value in self if name in self.model_fields_set}
+        schema = written.pop("schema_of_object", None)
+        if self.type == "json_object" and schema is not None and not strict:
+            written.setdefault("value", schema)
+        return written
 
 
 class Parameters(Body):

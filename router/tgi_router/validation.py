@@ -126,7 +126,8 @@ class Validator:
     async def _grammar(self, given: Parameters, extras: Extras) -> Grammar | None:
         if extras.call_schema is not None:
             return await self.grammars.check({"type": "json", "value": extras.call_schema}, strict=False)
-        return None if given.grammar is None else await self.grammars.check(given.grammar.given(), self._settings.strict_tgi)
+        strict = self._settings.strict_tgi
+        return None if given.grammar is None else await self.grammars.check(given.grammar.given(strict), strict)
 
     def _parameter_rules(self, given: Parameters) -> Iterator[Rule]:
         stops, top_n = self._settings.max_stop_sequences, self._settings.max_top_n_tokens

@@ -20,7 +20,11 @@ CLOSED = {**OPEN, "additionalProperties": False}
     ("schema", "prepared"),
     [
         (OPEN, CLOSED),
-        ({"properties": {"a": OPEN}}, {"properties": {"a": CLOSED}, "additionalProperties": False}),
+        ({"properties": {"a": OPEN}}, {"type": "object", "properties": {"a": CLOSED}, "additionalProperties": False}),
+        (
+            {"properties": {"a": INT}, "const": {"a": 1}},
+            {"properties": {"a": INT}, "const": {"a": 1}, "additionalProperties": False},
+        ),
         ({"$defs": {"x": OPEN}, "items": {"$ref": "#/$defs/x"}}, {"$defs": {"x": CLOSED}, "items": {"$ref": "#/$defs/x"}}),
         ({"anyOf": [OPEN, INT]}, {"anyOf": [CLOSED, INT]}),
         ({"items": OPEN, "uniqueItems": False}, {"items": CLOSED}),

@@ -15,6 +15,7 @@ from tgi_core.scheduler.types import GenerationFailed
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
 
 
 def chunks(text: str) -> list[Any]:
@@ -220,6 +221,25 @@ def test_chat_refusals(hello: Served, more: dict[str, Any], error_type: str, tex
 def test_chat_accepts_what_asks_for_nothing(hello: Served, more: dict[str, Any]) -> None:
     """Tools that are not to be used, a format of plain text and a penalty of 0 are plain chat."""
     assert chat(hello, **more).json()["choices"][0]["message"]["content"] == "Hello world"
+
+
+@pytest.mark.parametrize(
+    ("response_format", "held_to"),
+    [
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_object", "value": SCHEMA}, SCHEMA),
+        ({"type": "json_object", "schema": SCHEMA}, SCHEMA),
+        ({"type": "json_object", "schema": None}, {"type": "object"}),
+        ({"type": "json_object", "schema": {"type": "string"}, "value": SCHEMA}, SCHEMA),
+        ({"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}, SCHEMA),
+    ],
+)
+def test_response_formats(serve: Serve, response_format: dict[str, Any], held_to: dict[str, Any]) -> None:
+    """A schema counts wherever clients put it: TGI's, OpenAI's, or beside `json_object` as LangChain does."""
+    served, generator = serve()
+    assert chat(served, response_format=response_format).status_code == 200
+    grammar = generator.submitted.get_nowait().grammar
+    assert grammar is not None and json.loads(grammar.source) == held_to
 
 
 def test_stream_errors_have_a_status(serve: Serve) -> None:

@@ -54,6 +54,7 @@ def test_chunks(serve: Serve) -> None:
         ({"top_p": 1.0}, "`top_p` must be > 0.0 and < 1.0"),
         ({"presence_penalty": -2.0}, "`repetition_penalty` must be strictly positive"),
         ({"response_format": {"type": "json_object"}}, "grammar is not valid: missing field `value`"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "grammar is not valid: missing field `value`"),
     ],
 )
 def test_refusals(strict: Strict, more: dict[str, Any], text: str) -> None:

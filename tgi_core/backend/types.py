@@ -234,8 +234,8 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a row's next token is chosen, in this order: repetition, frequency and presence penalty, logit bias, mask, temperature, top-k, top-p,
-    typical-p, choice (`tgi_core.backend.sampling` is the formula).
+    """How a row's next token is chosen, in this order: repetition, frequency and presence penalty, logit bias, mask, temperature,
+    top-k, top-p, typical-p, choice (`tgi_core.backend.sampling` is the formula).
 
     `do_sample=False` is argmax after penalties and mask. `top_k=0`, `top_p=1`, `typical_p=1` are off.
     `logit_bias` pairs token ids with what is added to their logits.

@@ -4,6 +4,8 @@ Objects are closed where the schema says nothing else, as TGI does: the answer h
 that may invent properties does, and rarely finds back. Closing only ever narrows what is valid. A schema whose objects are put
 together from parts (`allOf`, or properties beside `anyOf` or `$ref`) keeps them open: closed parts would exclude each other.
 
+A schema that lists properties and no type means an object: read by the letter it would allow `0`, and TGI's clients leave the type out.
+
 What says nothing about validity is left out where llguidance would refuse it: formats it does not know, `uniqueItems: false`.
 """
 
@@ -18,6 +20,7 @@ _SINGLE = ("items", "additionalProperties")
 _JOINS = ("anyOf", "oneOf", "$ref")
 _OPENERS = ("additionalProperties", "unevaluatedProperties", "patternProperties", "minProperties")
 _FORMATS = frozenset(("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
+_TELLING = ("type", "enum", "const", "allOf", *_JOINS)
 _OPTIONS = "x-guidance"
 """llguidance takes options from this key; clients have no say in them."""
 
@@ -63,6 +66,8 @@ def _prepare(schema: Any, closing: bool) -> Any:
             node[key] = [_prepare(child, closing) for child in value]
         elif key in _SINGLE:
             node[key] = _prepare(value, closing)
+    if closing and isinstance(node.get("properties"), dict) and not any(key in node for key in _TELLING):
+        node["type"] = "object"
     if closing and _lists_all_it_has(node):
         node["additionalProperties"] = False
     return node

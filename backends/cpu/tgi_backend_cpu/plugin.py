@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from tgi_backend_cpu import __version__
 from tgi_backend_cpu.limits import cpu_count, cpu_name
 from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, Progress, hookimpl
+from tgi_core.engine.weights.checkpoint import open_checkpoint
 
 _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 
@@ -31,6 +33,7 @@ def backend_probe() -> Probe:
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, OutOfMemory."""
+    open_checkpoint(Path(options.model))  # damaged files are found before torch is loaded, which takes seconds
     # Read by OpenMP when torch loads it. A thread that spins while it waits takes the core from the server's own work.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OMP_NUM_THREADS", str(cpu_count()))

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from time import monotonic
 from typing import Any
 
 QUESTION = "What is the capital of France?"
@@ -41,17 +42,21 @@ class Script:
 
     def run(self) -> None:
         """Makes the calls and ends the process: with 0 only if each showed what it claims."""
+        unknown = self._wanted - self._calls.keys()
+        if unknown:
+            sys.exit(f"no such calls: {', '.join(sorted(unknown))}")
         results = [self._make(name, made) for name, made in self._calls.items() if not self._wanted or name in self._wanted]
         sys.exit(0 if results and all(results) else 1)
 
     def _make(self, name: str, made: Call) -> bool:
         ok, detail = True, inspect.getdoc(made) or ""
+        started = monotonic()
         try:
             with redirect_stdout(sys.stderr):  # some clients print there
-                made() if not inspect.iscoroutinefunction(made) else asyncio.run(made())
+                asyncio.run(made()) if inspect.iscoroutinefunction(made) else made()
         except Exception:  # noqa: BLE001 - whatever a client raises is the result
             ok, detail = False, traceback.format_exc()
-        print(json.dumps({"name": name, "ok": ok, "detail": detail}), flush=True)
+        print(json.dumps({"name": name, "ok": ok, "seconds": round(monotonic() - started, 3), "detail": detail}), flush=True)
         return ok
 
 

@@ -1,14 +1,9 @@
-"""A checkpoint: one safetensors file, or several behind an index."""
+"""A checkpoint: one safetensors file, or several behind an index. Checked without torch, so that damage is found at once."""
 
 from __future__ import annotations
 
-import mmap
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from tgi_core.backend import InvalidModel
 from tgi_core.engine.weights.headers import TensorEntry, read_header
@@ -70,23 +65,3 @@ def _read_sharded(directory: Path) -> dict[str, TensorEntry]:
         if name not in headers[str(file)]:
             raise InvalidModel(f"{directory / str(file)}: lacks tensor {name!r}, which {INDEX} places there")
     return {name: headers[str(file)][name] for name, file in places.items()}
-
-
-class MappedFile:
-    """A file in memory, read page by page as tensors are copied out of it."""
-
-    def __init__(self, file: Path) -> None:
-        with file.open("rb") as stream:
-            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def view(self, entry: TensorEntry) -> Tensor:
-        """The tensor as it lies in the file: read only, no copy, valid while this object lives."""
-        if entry.num_bytes == 0:
-            return torch.empty(entry.shape, dtype=entry.dtype)
-        with warnings.catch_warnings():
-            # torch warns that the buffer cannot be written; nobody writes to a view.
-            warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            flat = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.num_bytes, offset=entry.start)
-        if flat.data_ptr() % entry.dtype.itemsize:
-            flat = flat.clone()
-        return flat.view(entry.dtype).view(entry.shape)

@@ -12,26 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tgi_core.backend import InvalidModel
 
 MAX_HEADER_BYTES = 100_000_000
 
-DTYPES: dict[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+ITEM_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
 }
+"""Number formats by the names that the files use, and the bytes of one number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class TensorEntry:
 
     file: Path
     name: str
-    dtype: torch.dtype
+    dtype: str
     shape: tuple[int, ...]
     start: int
     end: int
@@ -81,16 +80,16 @@ def _entry(file: Path, name: str, value: object, base: int, size: int) -> Tensor
     if not isinstance(value, dict):
         raise InvalidModel(f"{file}: damaged: tensor {name!r} has no description")
     dtype, shape, offsets = value.get("dtype"), _sizes(value.get("shape")), _sizes(value.get("data_offsets"))
-    if not isinstance(dtype, str) or dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise InvalidModel(f"{file}: tensor {name!r} has dtype {str(dtype)[:40]!r}, which is not supported")
     if shape is None or offsets is None or len(offsets) != 2:
         raise InvalidModel(f"{file}: damaged: shape or offsets of tensor {name!r} are not sizes")
     start, end = base + offsets[0], base + offsets[1]
     if end > size:
         raise InvalidModel(f"{file}: truncated: tensor {name!r} ends at byte {end} of {size}")
-    if end - start != math.prod(shape) * DTYPES[dtype].itemsize:
+    if end - start != math.prod(shape) * ITEM_BYTES[dtype]:
         raise InvalidModel(f"{file}: damaged: tensor {name!r} of {dtype} {list(shape)} has {end - start} bytes")
-    return TensorEntry(file, name, DTYPES[dtype], tuple(shape), start, end)
+    return TensorEntry(file, name, dtype, tuple(shape), start, end)
 
 
 def _sizes(value: object) -> list[int] | None:

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Progress
-from tgi_core.engine.weights.checkpoint import Checkpoint, MappedFile
+from tgi_core.engine.weights.checkpoint import Checkpoint
 from tgi_core.engine.weights.headers import TensorEntry
+from tgi_core.engine.weights.mapped import MappedFile
 
 CONFIG_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, StrictDataclassError, TypeError, ValueError)
 """What transformers raises for a config that no model can be built from."""

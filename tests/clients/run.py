@@ -1,0 +1,66 @@
+"""Makes the calls of all clients, each from an environment of its own, on one server with the demo model.
+
+    python -m tests.clients.run [CLIENT…]
+
+Ends with 0 only if every call shows what it claims.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+from tests.clients.environments import install, versions
+from tests.clients.outcomes import Outcome, outcomes, server
+from tests.clients.report import show
+
+CLIENTS = {
+    "openai-2": ("call_openai", "call_openai_tools"),
+    "openai-3": ("call_openai", "call_openai_tools"),
+    "hub-0.36": ("call_hub",),
+    "hub-2": ("call_hub",),
+    "text-generation": ("call_text_generation",),
+    "langchain": ("call_langchain",),
+    "litellm": ("call_litellm",),
+}
+"""The scripts of each client."""
+
+ENOUGH = 80
+"""Fewer calls than this show too little."""
+
+
+def main(wanted: list[str]) -> int:
+    """The status to end with."""
+    if unknown := set(wanted) - CLIENTS.keys():
+        sys.exit(f"no such clients: {', '.join(sorted(unknown))}; there are {', '.join(CLIENTS)}")
+    names = wanted or list(CLIENTS)
+    failed: list[tuple[str, Outcome]] = []
+    rows: list[tuple[str, ...]] = []
+    total = 0
+    pythons = {name: _installed(name) for name in names}
+    with server() as running:
+        for name in names:
+            started = monotonic()
+            made = [outcome for script in CLIENTS[name] for outcome in outcomes(pythons[name] / "python", script, running.url)]
+            wrong = [outcome for outcome in made if not outcome.ok]
+            failed += [(name, outcome) for outcome in wrong]
+            total += len(made)
+            rows.append((name, versions(name), str(len(made)), str(len(made) - len(wrong)), f"{monotonic() - started:.1f} s"))
+    for name, outcome in failed:
+        print(f"\n{name}: {outcome.name} failed\n{outcome.detail}")
+    show(("client", "version", "calls", "passed", "time"), rows)
+    print(f"{total} calls, {len(failed)} failed")
+    return 1 if failed or (not wanted and total < ENOUGH) else 0
+
+
+def _installed(name: str) -> Path:
+    try:
+        return install(name)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{name} cannot be installed: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

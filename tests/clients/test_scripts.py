@@ -1,0 +1,26 @@
+"""The calls of the clients that the development environment has; `make test-clients` makes those of all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.outcomes import outcomes, server
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Where the demo model is served."""
+    with server() as running:
+        yield running.url
+
+
+@pytest.mark.parametrize("script", ["call_hub", "call_openai", "call_openai_tools"])
+def test_every_call_shows_what_it_claims(url: str, script: str) -> None:
+    """Each call of a script, made with the client's released package, gets what the client expects."""
+    made = outcomes(Path(sys.executable), script, url)
+    failed = "\n".join(f"{outcome.name}: {outcome.detail}" for outcome in made if not outcome.ok)
+    assert not failed, failed

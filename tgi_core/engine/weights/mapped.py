@@ -1,0 +1,49 @@
+"""Tensors where they lie in a file."""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.weights.headers import TensorEntry
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""torch's types for the names in `headers.ITEM_BYTES`."""
+
+
+class MappedFile:
+    """A file in memory, read page by page as tensors are copied out of it."""
+
+    def __init__(self, file: Path) -> None:
+        with file.open("rb") as stream:
+            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def view(self, entry: TensorEntry) -> Tensor:
+        """The tensor as it lies in the file: read only, no copy, valid while this object lives."""
+        if entry.num_bytes == 0:
+            return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+        with warnings.catch_warnings():
+            # torch warns that the buffer cannot be written; nobody writes to a view.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            flat = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.num_bytes, offset=entry.start)
+        dtype = DTYPES[entry.dtype]
+        if flat.data_ptr() % dtype.itemsize:
+            flat = flat.clone()
+        return flat.view(dtype).view(entry.shape)
