@@ -101,7 +101,7 @@ def main(reports: Path) -> int:
 def _completed(run: Run, programs: Path, url: str, out: Path) -> int:
     program, *arguments = run.command(url, out)
     with (out / "output.txt").open("w") as output:
-        command = [programs / program, *arguments]
+        command: list[str | Path] = [programs / program, *arguments]
         ended = subprocess.run(command, stdout=output, stderr=output, timeout=_SECONDS, env=environment(), check=False)
     if ended.returncode != 0:
         print(f"{run.tool} at {run.route} ended with {ended.returncode}:\n{(out / 'output.txt').read_text()[-4000:]}")

@@ -30,7 +30,16 @@ def install(name: str) -> Path:
     wanted = requirements.read_text() + CONSTRAINTS.read_text()
     if not stamp.exists() or stamp.read_text() != wanted:
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        pip = [folder / "bin" / "pip", "install", "--disable-pip-version-check", "-q", "-c", CONSTRAINTS, "-r", requirements]
+        pip: list[str | Path] = [
+            folder / "bin" / "pip",
+            "install",
+            "--disable-pip-version-check",
+            "-q",
+            "-c",
+            CONSTRAINTS,
+            "-r",
+            requirements,
+        ]
         subprocess.run(pip, check=True)
         stamp.write_text(wanted)
     return folder / "bin"

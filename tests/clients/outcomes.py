@@ -49,7 +49,7 @@ def server() -> Iterator[ServerProcess]:
 
 def outcomes(python: Path, script: str, url: str, names: Sequence[str] = ()) -> list[Outcome]:
     """What the calls of a script came to. A script that breaks off is one more call that failed."""
-    command = [python, SCRIPTS / f"{script}.py", url, KEY, *names]
+    command: list[str | Path] = [python, SCRIPTS / f"{script}.py", url, KEY, *names]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment(), check=False)
     except subprocess.TimeoutExpired as error:

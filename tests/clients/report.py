@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -14,7 +15,7 @@ def show(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if console.is_terminal:
         table = Table(*headings)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         console.print(table)
         return
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
