@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-# As the server's shard does, before torch loads.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+from tgi_backend_cpu.plugin import set_up_openmp
+
+set_up_openmp()  # as the server's shard does, before torch loads
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
