@@ -8,7 +8,7 @@ SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-t
 HOST ?= 127.0.0.1
 PORT ?= 3000
 
-.PHONY: install serve test check format bench coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: fuzz install serve test check format bench coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -53,6 +53,10 @@ test-clients: install
 # a short run of benchmark tools that others made, on TGI's routes and OpenAI's
 bench-tools: install
 	$(BIN)/python -m tests.clients.bench_tools
+
+# fifty thousand generated requests against the OpenAPI document
+fuzz: install
+	$(BIN)/python -m tests.surface.fuzz --cases 50000
 
 demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0

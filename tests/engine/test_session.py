@@ -321,7 +321,7 @@ def test_warmup(llama: Path) -> None:
 def test_capacity_names_its_memory(opened: tuple[Session, Capacity]) -> None:
     """The shares that the plan table shows add up from weights and cache."""
     names = {memory.name: memory.num_bytes for memory in opened[1].memory}
-    assert {"weights", "kv cache", "activations", "reserve"} == set(names) and names["weights"] > 0
+    assert {"weights (float32)", "kv cache", "activations", "reserve"} == set(names) and names["weights (float32)"] > 0
     assert names["kv cache"] == 64 * 16 * 4 * 2 * (16 + 16) * 4
 
 

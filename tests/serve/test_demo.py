@@ -77,7 +77,7 @@ def test_the_memory_plan_is_printed() -> None:
     """At start the plan names weights and cache, and the settings that shape them count."""
     with served("--backend", "cpu", "--kv-cache-tokens", "4096", "--dtype", "bfloat16") as server:
         plan = "".join(server.lines)
-        assert "memory: weights:" in plan and "256 blocks of 16 tokens = 4,096 tokens" in plan
+        assert "memory: weights (bfloat16):" in plan and "256 blocks of 16 tokens = 4,096 tokens" in plan
         assert httpx.get(f"{server.url}/info").json()["max_total_tokens"] == 2048
         assert "Paris" in ask(server.url, "What is the capital of France?")
         assert server.stop() == 0

@@ -11,7 +11,7 @@ from tgi_core.telemetry.logs import announce
 
 def lines(backend: str, info: ShardInfo, capacity: Capacity) -> list[tuple[str, str]]:
     """Name and value of each row."""
-    rows = [("backend", f"{backend} ({info.device_kind})"), ("number format", info.dtype)]
+    rows = [("backend", f"{backend} ({info.device_kind})")]
     rows += [(f"memory: {item.name}", f"{item.num_bytes / 2**20:,.1f} MiB") for item in capacity.memory]
     for group in capacity.groups:
         tokens = group.num_blocks * group.block_size

@@ -93,7 +93,7 @@ class OwnCacheRunner:
         if rows < min(1, wanted):
             raise OutOfMemory(f"cache: a row of {row_tokens} tokens needs {row_bytes:,} bytes, and {max(0, free):,} are free")
         memory = (
-            Memory("weights", self.shape.weight_bytes),
+            self.shape.weights,
             Memory("kv cache", rows * row_bytes),
             Memory("activations", activations),
             Memory("reserve", max(0, free - rows * row_bytes)),

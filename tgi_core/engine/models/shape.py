@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
+from tgi_core.backend import Memory
 from tgi_core.engine.models.build import max_positions, text_config
 
 UNLIMITED_POSITIONS = 32768
@@ -38,6 +39,11 @@ class ModelShape:
             intermediate_size=inner if isinstance(inner, int) else 4 * hidden,
             weight_bytes=sum({p.data_ptr(): p.numel() * p.itemsize for p in model.parameters()}.values()),
         )
+
+    @property
+    def weights(self) -> Memory:
+        """The share of memory that the weights take, named with their dtype."""
+        return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes)
 
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
         """What one step needs beside weights and cache: hidden states, a layer's inner states, and logits in double precision."""
