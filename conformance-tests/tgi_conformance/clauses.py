@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tgi_conformance.subject import Clause, Subject
@@ -148,6 +149,17 @@ def cover(subject: Subject) -> None:
     request = driver.request(tuple(range(size)))
     handle = driver.prefill(request)
     _raises(InvalidRequest, driver.session.decode, (handle,), ())
+
+
+@_clause("distinct", "A block that stands twice in a row's table is refused.")
+def distinct(subject: Subject) -> None:
+    """Twice in one request, and again in a grant."""
+    driver = subject.drive()
+    request = driver.request(_PROMPTS[0])
+    block = request.blocks[0][0]
+    _raises(InvalidRequest, driver.session.prefill, (replace(request, blocks=((block, block),)),), EMPTY, ())
+    handle = driver.prefill(request)
+    _raises(InvalidRequest, driver.session.decode, (handle,), (Grant(request.id, 1, ((block,),)),))
 
 
 @_clause("clear", "Clear of everything ends every batch, counts the rows, and may be repeated.")

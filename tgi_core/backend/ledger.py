@@ -214,6 +214,8 @@ class Ledger:
         for group, table, more in zip(groups, row.tables, blocks, strict=True):
             if any(not 1 <= block <= group.num_blocks for block in more):
                 raise InvalidRequest(f"request {id}: block ids must be from 1 to {group.num_blocks}", request_ids=(id,))
+            if more and (len(set(more)) < len(more) or not set(more).isdisjoint(table)):
+                raise InvalidRequest(f"request {id}: a block stands twice in its table", request_ids=(id,))
             if (len(table) + len(more)) * group.block_size < end:
                 raise InvalidRequest(f"request {id}: its blocks do not cover position {end - 1}", request_ids=(id,))
 
