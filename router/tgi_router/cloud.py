@@ -58,6 +58,7 @@ class CloudRoutes:
             body=CompatGenerateBody | ChatBody | CompletionBody,
             answer=list[GenerateResponse] | ChatCompletion | CompletionFinal,
             events=NativeEvents | ChatEvents | CompletionEvents,
+            done=True,
             errors=(*UNREADABLE, *FAILED),
         )
 

@@ -33,6 +33,8 @@ class Endpoint:
     body: Any = None
     answer: Any = None
     events: Any = None
+    done: bool = False
+    """Whether a stream ends with `[DONE]`, which is no JSON."""
     text: str | None = None
     errors: tuple[int, ...] = ()
     public: bool = False

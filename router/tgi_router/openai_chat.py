@@ -60,6 +60,7 @@ class ChatRoutes:
                 body=ChatBody,
                 answer=ChatCompletion,
                 events=ChatEvents,
+                done=True,
                 errors=(*UNREADABLE, *FAILED, 503),
             ),
             Endpoint(

@@ -43,6 +43,7 @@ class CompletionRoutes:
                 body=CompletionBody,
                 answer=CompletionFinal,
                 events=CompletionEvents,
+                done=True,
                 errors=(*UNREADABLE, *FAILED, 503),
             )
         ]

@@ -98,7 +98,9 @@ def _success(endpoint: Endpoint, types: Types) -> Json:
     if endpoint.answer is not None:
         content["application/json"] = {"schema": types.schema(endpoint.answer)}
     if endpoint.events is not None:
-        data = {"type": "string", "contentMediaType": "application/json", "contentSchema": types.schema(endpoint.events)}
+        data: Json = {"type": "string", "contentMediaType": "application/json", "contentSchema": types.schema(endpoint.events)}
+        if endpoint.done:
+            data = {"anyOf": [{"const": "[DONE]"}, data]}
         event = {"type": "object", "properties": {"data": data}, "required": ["data"]}
         content["text/event-stream"] = {"schema": event}
     if endpoint.text is not None:

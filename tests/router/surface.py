@@ -23,7 +23,9 @@ def surface(document: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
 
 def _event(schema: dict[str, Any]) -> dict[str, Any]:
     """The data of an event, where the schema is one's."""
-    inner: dict[str, Any] = schema.get("properties", {}).get("data", {}).get("contentSchema", schema)
+    data = schema.get("properties", {}).get("data", {})
+    forms = data.get("anyOf", [data])  # a stream may end with [DONE], which has no schema of its own
+    inner: dict[str, Any] = next((form["contentSchema"] for form in forms if "contentSchema" in form), schema)
     return inner
 
 

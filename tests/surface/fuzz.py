@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.serve.process import served
 
@@ -26,9 +27,9 @@ def fuzz(cases: int, seed: int) -> tuple[int, int, str]:
     program = str(Path(sys.executable).with_name("schemathesis"))
     # A 422 for a body that the document allows is right where a rule spans fields or depends on the model.
     options = ["--exclude-checks", "positive_data_acceptance", "--max-examples", str(examples), "--seed", str(seed)]
-    with served("--backend", "reference", "--max-total-tokens", "256") as server:
+    with TemporaryDirectory() as folder, served("--backend", "reference", "--max-total-tokens", "256") as server:
         command = [program, "run", f"{server.url}/api-doc/openapi.json", "--request-timeout", str(SECONDS_PER_ANSWER), *options]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     found = re.search(r"(\d[\d,]*) generated", result.stdout)
     return int(found.group(1).replace(",", "")) if found else 0, result.returncode, result.stdout + result.stderr
 
