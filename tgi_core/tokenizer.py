@@ -58,11 +58,6 @@ class Tokenizer:
         """Text of token ids; an incomplete character shows as U+FFFD."""
         return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
-    def token_id(self, token: str) -> int | None:
-        """The id of a token by its exact name."""
-        found = self._fast.token_to_id(token)
-        return None if found is None else int(found)
-
 
 def _eos_ids(directory: Path, fast: Any) -> frozenset[int]:
     """generation_config.json, else config.json, else the eos_token of tokenizer_config.json."""

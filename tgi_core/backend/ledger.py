@@ -65,11 +65,6 @@ class Ledger:
         self._handles = itertools.count(1)
         self._steps = itertools.count(1)
 
-    @property
-    def live_rows(self) -> int:
-        """Rows in any batch."""
-        return len(self._live)
-
     def prefill(self, batch: Sequence[Request], cached: Handle, grants: Sequence[Grant]) -> Launch:
         """Admit requests and go on with `cached` in the same step. Raises as `SessionSpec.prefill` does."""
         if not batch:

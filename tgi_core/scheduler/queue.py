@@ -20,11 +20,6 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._waiting.values())
 
-    @property
-    def tokens(self) -> int:
-        """Tokens that wait to be computed."""
-        return sum(len(sequence.tokens) for sequence in self)
-
     def push(self, sequence: Sequence) -> None:
         """Add the youngest."""
         self._waiting[sequence.key] = sequence
