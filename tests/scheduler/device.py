@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +11,7 @@ from tgi_core.backend import Capabilities, Capacity, Feature, Mixing, Sampling, 
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.types import Filter, Prefill, ShardInfo, Stopping, Turn
-from tgi_core.scheduler import Event, GenerationRequest, Scheduler
+from tgi_core.scheduler import Event, GenerationRequest, Scheduler, SchedulerOptions
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
 
@@ -31,19 +33,24 @@ class Device:
 
     def turn(self) -> Turn:
         """Plan, carry out, complete."""
+        self.take(self.scheduler.expire())
         turn = self.scheduler.plan()
         self.turns.append(turn)
-        for event in self.scheduler.complete(self.server.exchange(turn)):
+        self.take(self.scheduler.complete(self.server.exchange(turn)))
+        return turn
+
+    def take(self, events: list[Event]) -> None:
+        """Note what requests get."""
+        for event in events:
             if event.generation is not None:
                 self.tokens.setdefault(event.key, []).extend(token.id for token in event.generation.tokens)
             if event.error is not None or (event.generation is not None and event.generation.finished is not None):
                 self.ended[event.key] = event
-        return turn
 
     def run(self, limit: int = 10_000) -> None:
         """Until there is nothing left to do."""
         for _ in range(limit):
-            if self.scheduler.idle:
+            if self.scheduler.idle or self.scheduler.lost:
                 return
             self.turn()
         raise AssertionError(f"not idle after {limit} turns")
@@ -63,17 +70,28 @@ class NarrowSession(ReferenceSession):
         return replace(whole, features=whole.features - self._without, mixing=self._mixing)
 
 
-def device(tokenizer: Tokenizer, plan: WarmupPlan | None = None, **options: Any) -> Device:
+def device(
+    tokenizer: Tokenizer,
+    plan: WarmupPlan | None = None,
+    chosen: SchedulerOptions | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    **options: Any,
+) -> Device:
     """A device with a pool of its own; `without` features or with another `mixing` it declares less."""
+    info, server, session = shard(tokenizer, **options)
+    capacity: Capacity = server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet)
+    return Device(Scheduler(info.capabilities, capacity, chosen, clock), server, session)
+
+
+def shard(tokenizer: Tokenizer, **options: Any) -> tuple[ShardInfo, ModelServer, ReferenceSession]:
+    """A model server that is not warmed up."""
     narrow = {"without", "mixing"} & options.keys()
     if narrow:
         options = {"without": frozenset(), "mixing": Mixing.EAGER} | options
     session = (NarrowSession if narrow else ReferenceSession)(tokenizer.vocab_size, 512, **options)
     wrapped = Session(session, "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), wrapped.capabilities())
-    server = ModelServer(wrapped, tokenizer, info)
-    capacity: Capacity = server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet)
-    return Device(Scheduler(info.capabilities, capacity), server, session)
+    return info, ModelServer(wrapped, tokenizer, info), session
 
 
 def request(prompt: tuple[int, ...], max_new_tokens: int = 8, seed: int | None = None, **fields: Any) -> GenerationRequest:
@@ -89,6 +107,39 @@ def alone(tokenizer: Tokenizer, wanted: GenerationRequest) -> list[int]:
     key = one.scheduler.add(wanted)
     one.run()
     return one.tokens[key]
+
+
+Script = list[tuple[int, GenerationRequest, int | None]]
+"""Requests, each after how many turns since the one before it, and how many more turns its client waits."""
+
+
+def play(one: Device, script: Script) -> tuple[dict[int, GenerationRequest], set[int]]:
+    """Add each request after some turns, cancel some of them after more; the requests by key, and who left."""
+    wanted: dict[int, GenerationRequest] = {}
+    leaving: dict[int, int] = {}
+    left: set[int] = set()
+    clock = 0
+    for wait, item, patience in script:
+        for _ in range(wait):
+            clock = step(one, clock, leaving, left)
+        key = one.scheduler.add(item)
+        wanted[key] = item
+        if patience is not None:
+            leaving[key] = clock + patience
+    while not one.scheduler.idle:
+        clock = step(one, clock, leaving, left)
+    return wanted, left
+
+
+def step(one: Device, clock: int, leaving: dict[int, int], left: set[int]) -> int:
+    """One turn, then those whose patience is over leave."""
+    one.turn()
+    for key in [key for key, when in leaving.items() if when <= clock]:
+        del leaving[key]
+        if key not in one.ended:
+            left.add(key)
+        one.scheduler.cancel(key)
+    return clock + 1
 
 
 def launched_ids(turn: Turn) -> set[int]:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.scheduler.device import Device, alone, device, request
+from tests.scheduler.device import Device, Script, alone, device, play, request
 from tgi_core.backend import CapacityExceeded, DeviceLost, Feature, Mixing, OutOfMemory, WarmupPlan
 from tgi_core.client.types import Decode, Filter, Prefill
-from tgi_core.scheduler import GenerationRequest
+from tgi_core.scheduler import GenerationFailed
 from tgi_core.tokenizer import Tokenizer
 
 SMALL = WarmupPlan(max_rows=4, max_row_tokens=48, max_step_tokens=16, num_blocks=24, block_size=4)
@@ -21,41 +21,10 @@ requests = st.builds(request, prompts, st.integers(1, 18), st.none() | st.intege
 arrivals = st.lists(st.tuples(st.integers(0, 6), requests, st.none() | st.integers(0, 12)), min_size=1, max_size=10)
 
 
-def play(one: Device, script: list[tuple[int, GenerationRequest, int | None]]) -> tuple[dict[int, GenerationRequest], set[int]]:
-    """Add each request after some turns, cancel some of them after more; the requests by key, and who left."""
-    wanted: dict[int, GenerationRequest] = {}
-    leaving: dict[int, int] = {}
-    left: set[int] = set()
-    clock = 0
-    for wait, item, patience in script:
-        for _ in range(wait):
-            clock = step(one, clock, leaving, left)
-        key = one.scheduler.add(item)
-        wanted[key] = item
-        if patience is not None:
-            leaving[key] = clock + patience
-    while not one.scheduler.idle:
-        clock = step(one, clock, leaving, left)
-    return wanted, left
-
-
-def step(one: Device, clock: int, leaving: dict[int, int], left: set[int]) -> int:
-    """One turn, then those whose patience is over leave."""
-    one.turn()
-    for key in [key for key, when in leaving.items() if when <= clock]:
-        del leaving[key]
-        if key not in one.ended:
-            left.add(key)
-        one.scheduler.cancel(key)
-    return clock + 1
-
-
 @pytest.mark.parametrize("asynchronous", [True, False])
 @given(script=arrivals)
 @settings(max_examples=60, deadline=None)
-def test_everyone_gets_what_they_would_get_alone(
-    demo_tokenizer: Tokenizer, asynchronous: bool, script: list[tuple[int, GenerationRequest, int | None]]
-) -> None:
+def test_everyone_gets_what_they_would_get_alone(demo_tokenizer: Tokenizer, asynchronous: bool, script: Script) -> None:
     """Batching, chunking, growth, preemption and leaving mates change no token; every block comes back."""
     one = device(demo_tokenizer, SMALL, asynchronous=asynchronous)
     wanted, left = play(one, script)
@@ -69,7 +38,7 @@ def test_everyone_gets_what_they_would_get_alone(
 
 @given(script=arrivals)
 @settings(max_examples=30, deadline=None)
-def test_promises_are_kept(demo_tokenizer: Tokenizer, script: list[tuple[int, GenerationRequest, int | None]]) -> None:
+def test_promises_are_kept(demo_tokenizer: Tokenizer, script: Script) -> None:
     """No turn asks for more than the capacity: the shard refuses nothing."""
     one = device(demo_tokenizer, SMALL)
     refusals = []
@@ -188,12 +157,14 @@ def test_a_request_that_never_fits_memory_fails_by_itself(demo_tokenizer: Tokeni
 
 
 def test_a_lost_device_ends_everything_clearly(demo_tokenizer: Tokenizer) -> None:
-    """Device lost: every request gets the reason, and no block stays taken."""
+    """Device lost, and nobody replaces it: every request gets the reason, and no block stays taken."""
     one = device(demo_tokenizer, faults={2: DeviceLost("gone")})
     keys = [one.scheduler.add(request((1, 2), 9)) for _ in range(3)]
     one.run()
+    assert one.scheduler.lost is not None and not one.ended
+    one.take(one.scheduler.fail_all(GenerationFailed(one.scheduler.lost.message)))
     assert {str(one.ended[key].error) for key in keys} == {"gone"}
-    assert one.scheduler.lost is not None
+    assert one.scheduler.idle
     assert one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total
 
 
@@ -226,7 +197,7 @@ def test_devices_that_can_do_less(
     demo_tokenizer: Tokenizer,
     without: frozenset[Feature],
     mixing: Mixing,
-    script: list[tuple[int, GenerationRequest, int | None]],
+    script: Script,
 ) -> None:
     """Without chunking, or without prefill and decode in one step, everyone still gets what they would get alone."""
     plan = WarmupPlan(max_rows=4, max_row_tokens=48, max_step_tokens=48, num_blocks=24, block_size=4)

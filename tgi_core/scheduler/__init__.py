@@ -1,11 +1,20 @@
-"""Queue, continuous batching and block accounting."""
+"""Queue, continuous batching, block accounting and prefix reuse."""
 
 from tgi_core.scheduler.loop import SchedulerLoop
-from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot
+from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot, Started
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, Overloaded, SchedulerError
+from tgi_core.scheduler.types import (
+    DeadlineExceeded,
+    GenerationFailed,
+    GenerationRequest,
+    Limits,
+    Overloaded,
+    SchedulerError,
+    SchedulerOptions,
+)
 
 __all__ = [
+    "DeadlineExceeded",
     "Event",
     "GenerationFailed",
     "GenerationRequest",
@@ -15,5 +24,7 @@ __all__ = [
     "Scheduler",
     "SchedulerError",
     "SchedulerLoop",
+    "SchedulerOptions",
     "Snapshot",
+    "Started",
 ]

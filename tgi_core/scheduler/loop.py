@@ -11,7 +11,7 @@ from tgi_core.client.base import ShardClient
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits
+from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, SchedulerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -22,11 +22,18 @@ ObserveTurn = Callable[[Turn, TurnResult, float, float], None]
 class SchedulerLoop:
     """Serves requests on one shard. `run` is its only task; everything else is called on the same event loop."""
 
-    def __init__(self, client: ShardClient, info: ShardInfo, capacity: Capacity, observe: ObserveTurn | None = None) -> None:
+    def __init__(
+        self,
+        client: ShardClient,
+        info: ShardInfo,
+        capacity: Capacity,
+        observe: ObserveTurn | None = None,
+        options: SchedulerOptions | None = None,
+    ) -> None:
         self.info = info
         self.capacity = capacity
         self._client = client
-        self._scheduler = Scheduler(info.capabilities, capacity)
+        self._scheduler = Scheduler(info.capabilities, capacity, options)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
         self._work = asyncio.Event()
@@ -46,7 +53,8 @@ class SchedulerLoop:
         return self._failure is None and await self._client.healthy()
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
-        """Queue a request. Raises GenerationFailed when the shard is gone, ValueError when the request can never fit."""
+        """Queue a request. Raises GenerationFailed when the shard is gone, Overloaded when too many wait, ValueError when the
+        request can never fit."""
         if self._failure is not None:
             raise GenerationFailed(self._failure)
         key = self._scheduler.add(request)
@@ -68,6 +76,8 @@ class SchedulerLoop:
 
     async def _turn(self) -> None:
         clock = asyncio.get_running_loop().time
+        for event in self._scheduler.expire():
+            self._deliver(event)
         turn = self._scheduler.plan()
         start = clock()
         try:
@@ -87,10 +97,10 @@ class SchedulerLoop:
             self._fail_all(self._scheduler.lost.message)
 
     def _note_starts(self, turn: Turn, start: float) -> None:
-        for key in self._scheduler.started(turn):
-            stream = self._streams.get(key)
+        for started in self._scheduler.started(turn):
+            stream = self._streams.get(started.key)
             if stream is not None and stream.started_at is None:
-                stream.started_at = start
+                stream.started_at, stream.cached = start, started.cached
 
     def _deliver(self, event: Event) -> None:
         ends = event.generation is None or event.generation.finished is not None

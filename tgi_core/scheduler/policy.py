@@ -1,8 +1,8 @@
 """What the next step holds: which rows go on, which chunks of prompts run, who is admitted, who must yield its blocks.
 
-Pure arithmetic over sequences, the queue and the block pools. Decoding rows come first, since each costs one token; then prompts that
-have begun; then the queue, oldest first, while tokens, rows and blocks last. When blocks run out the newest row is preempted, so the
-oldest always goes on.
+Pure arithmetic over sequences, the queue and their memory. Decoding rows come first, since each costs one token; then prompts that
+have begun; then the queue, first ranks first, while tokens, rows and blocks last. When blocks run out the row of the last rank is
+preempted, so the first always goes on.
 """
 
 from __future__ import annotations
@@ -10,9 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
-from tgi_core.blocks import Blocks, CacheBlocks
+from tgi_core.blocks import Blocks
+from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
+from tgi_core.scheduler.types import SchedulerOptions
+
+LOOK_AHEAD = 8
+"""How many waiting requests that find no room are looked past, for a smaller one behind them."""
+PATIENCE = 32
+"""How many may go before one that finds no room; then nobody does, until there is room for it."""
+NEWCOMERS_SHARE = 4
+"""One part in so many of a step is kept from long prompts while others wait to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,8 @@ class StepPlan:
     """Rows that would decode but must not: launched steps make their last token, or the step is full."""
     admitted: list[Take] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    chunks: int = 0
+    """Of the grown rows, those whose prompts go on."""
 
     @property
     def empty(self) -> bool:
@@ -57,21 +68,26 @@ class StepPlan:
 class Policy:
     """Plans steps within what the backend promised."""
 
-    def __init__(self, capabilities: Capabilities, capacity: Capacity, blocks: CacheBlocks) -> None:
+    def __init__(self, capabilities: Capabilities, capacity: Capacity, memory: RowMemory, options: SchedulerOptions) -> None:
         self._capacity = capacity
-        self._blocks = blocks
+        self._memory = memory
+        self._options = options
         self.chunking = Feature.CHUNKED_PREFILL in capabilities.features
         self.mixing = capabilities.mixing is not Mixing.NONE
         self.max_step_tokens = capacity.max_step_tokens
         """Lowered after the device ran out of memory."""
+        self._since_admission = 0
 
     def plan(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool = True) -> StepPlan:
         """The next step; its blocks are allocated, and preempted rows have given theirs back."""
         plan = StepPlan()
         self._decode(running, plan)
-        self._go_on(running, plan)
-        if may_admit and not plan.preempted:
+        self._go_on(running, queue, plan)
+        self._since_admission += 1
+        if queue and may_admit and not plan.preempted and self._worth_a_pause(running, queue):
             self._admit(running, queue, plan)
+            if plan.admitted:
+                self._since_admission = 0
         return plan
 
     def recover(self) -> None:
@@ -80,22 +96,20 @@ class Policy:
         self.max_step_tokens = min(limit, self.max_step_tokens + max(1, limit // 64))
 
     def give_back(self, item: Take) -> None:
-        """Undo a take whose step was not launched."""
-        for table, more in zip(item.sequence.tables, item.blocks, strict=True):
-            del table[len(table) - len(more) :]
-        self._blocks.release(item.blocks)
+        """Undo a running row's take whose step was not launched."""
+        self._memory.shrink(item.sequence, item.blocks)
 
     def evict(self, sequence: Sequence) -> None:
         """Take all of a row's blocks; it can be continued from its tokens."""
-        self._blocks.release(sequence.tables)
-        sequence.rewind(len(self._capacity.groups))
+        self._memory.release(sequence)
+        sequence.rewind()
 
     def _decode(self, running: dict[int, Sequence], plan: StepPlan) -> None:
-        stride = self._blocks.stride
+        stride, limit = self._memory.stride, self.max_step_tokens
         for sequence in running.values():
-            if sequence.prompt_left or not sequence.wire_id:  # wire_id 0: preempted while this loop ran
+            if sequence.sent > sequence.computed or not sequence.wire_id:  # wire_id 0: preempted while this loop ran
                 continue
-            if sequence.exhausted or len(plan.decoding) + len(plan.grown) >= self.max_step_tokens:
+            if sequence.exhausted or len(plan.decoding) + len(plan.grown) >= limit:
                 plan.seated.append(sequence)
             elif sequence.computed % stride:
                 plan.decoding.append(sequence)
@@ -103,29 +117,40 @@ class Policy:
                 self._decode_into_new_block(sequence, plan)
 
     def _decode_into_new_block(self, sequence: Sequence, plan: StepPlan) -> None:
-        blocks = self._extend(sequence, 1)
+        blocks = self._memory.extend(sequence, sequence.computed + 1)
         if any(blocks):
             plan.grown.append(Take(sequence, 1, blocks))
         else:
             plan.decoding.append(sequence)
 
-    def _go_on(self, running: dict[int, Sequence], plan: StepPlan) -> None:
-        """Next chunks of prompts that have begun, oldest first."""
-        begun = sorted((item for item in running.values() if item.prompt_left), key=lambda item: item.key)
+    def _go_on(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan) -> None:
+        """Next chunks of prompts that have begun, first ranks first."""
+        begun = sorted((item for item in running.values() if item.prompt_left), key=_rank)
+        if not begun:
+            return
+        budget = self.max_step_tokens - plan.tokens - self._kept_for_newcomers(running, queue)
         for sequence in begun[: self._capacity.max_prefill_rows]:
-            take = min(sequence.prompt_left, self.max_step_tokens - plan.tokens)
+            take = min(sequence.prompt_left, budget)
             if take <= 0:
                 return
             if sequence.wire_id and self._make_room(sequence, take, running, plan):
-                plan.grown.append(Take(sequence, take, self._extend(sequence, take)))
+                plan.grown.append(Take(sequence, take, self._memory.extend(sequence, sequence.computed + take)))
+                plan.chunks += 1
+                budget -= take
+
+    def _kept_for_newcomers(self, running: dict[int, Sequence], queue: WaitingQueue) -> int:
+        """Tokens of the step that long prompts leave to those who have not begun, if the first of these has room."""
+        first = next(iter(queue), None)
+        if first is None or not self.mixing or len(running) >= self._capacity.max_rows or not self._has_room(first, len(running)):
+            return 0
+        return self.max_step_tokens // NEWCOMERS_SHARE
 
     def _make_room(self, sequence: Sequence, take: int, running: dict[int, Sequence], plan: StepPlan) -> bool:
-        """Free blocks for a row by preempting the newest; False if the row itself was the newest."""
-        while not self._blocks.fits(self._blocks.missing(sequence.tables, sequence.computed + take)):
-            rows = (item for item in running.values() if item.wire_id and not item.exhausted)
-            newest = max(rows, key=lambda item: item.key)
-            self._preempt(newest, plan)
-            if newest is sequence:
+        """Free blocks for a row by preempting the last in rank; False if that was the row itself."""
+        while not self._memory.fits(sequence, sequence.computed + take):
+            last = max((item for item in running.values() if item.wire_id and not item.exhausted), key=_rank)
+            self._preempt(last, plan)
+            if last is sequence:
                 return False
         return True
 
@@ -136,36 +161,53 @@ class Policy:
         self.evict(sequence)
         plan.preempted.append(sequence)
 
+    def _worth_a_pause(self, running: dict[int, Sequence], queue: WaitingQueue) -> bool:
+        """Where a device cannot mix, new rows make the running ones wait: as in TGI, only for enough of them, or after long enough."""
+        if self.mixing or len(queue) >= int(len(running) * self._options.waiting_served_ratio):
+            return True
+        return self._since_admission > self._options.max_waiting_tokens
+
     def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan) -> None:
-        rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - len(plan.grown))
+        rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - plan.chunks)
         budget = self.max_step_tokens - (plan.tokens if self.mixing else 0)
         if not running and not self.chunking:  # a prompt that cannot be cut must not wait for ever behind a small budget
             budget = self._capacity.max_step_tokens
-        for sequence in list(queue):
-            length = len(sequence.tokens)
-            take = min(length, budget)
-            if rows <= 0 or take <= 0 or (take < length and not self.chunking):
+        waiting: list[Sequence] = []
+        for sequence in queue.first(max(0, rows) + LOOK_AHEAD):
+            if rows <= 0 or budget <= 0:
                 return
-            live = len(running) + len(plan.admitted)
-            if live and not self._has_room(length, live):
+            take = self._seat(sequence, budget, len(running) + len(plan.admitted))
+            if take:
+                queue.pop(sequence.key)
+                plan.admitted.append(self._taken(sequence, take))
+                budget, rows = budget - take, rows - 1
+                for item in waiting:
+                    item.passed += 1
+            elif sequence.passed >= PATIENCE or len(waiting) >= LOOK_AHEAD:
                 return
-            queue.pop(sequence.key)
-            sequence.sent = length
-            plan.admitted.append(Take(sequence, take, self._extend(sequence, take)))
-            budget, rows = budget - take, rows - 1
+            else:
+                waiting.append(sequence)
 
-    def _has_room(self, length: int, live: int) -> bool:
+    def _seat(self, sequence: Sequence, budget: int, live: int) -> int:
+        """How many tokens a waiting row could run in this step, after those found in the cache; 0 if it must wait."""
+        sequence.cached = self._memory.reuse(sequence)
+        left = len(sequence.tokens) - sequence.cached
+        if (left <= budget or self.chunking) and (not live or self._has_room(sequence, live)):
+            return min(left, budget)
+        self.evict(sequence)
+        return 0
+
+    def _taken(self, sequence: Sequence, take: int) -> Take:
+        sequence.sent, sequence.computed, sequence.passed = len(sequence.tokens), sequence.cached, 0
+        self._memory.extend(sequence, sequence.computed + take)
+        return Take(sequence, take, tuple(map(tuple, sequence.tables)))
+
+    def _has_room(self, sequence: Sequence, live: int) -> bool:
         """Room for all tokens of a row and one more, and for the growth of each row that runs, where rows grow at all."""
-        counts = self._blocks.missing(tuple([] for _ in self._capacity.groups), min(length + 1, self._longest))
-        return self._blocks.fits(counts, spare=live if self._blocks.stride < self._capacity.max_row_tokens else 0)
+        positions = min(len(sequence.tokens) + 1, self._memory.longest)
+        grows = self._memory.stride < self._capacity.max_row_tokens
+        return self._memory.fits(sequence, positions, spare=live if grows else 0)
 
-    @property
-    def _longest(self) -> int:
-        return self._blocks.max_row_tokens
 
-    def _extend(self, sequence: Sequence, take: int) -> Blocks:
-        """Allocate what a row lacks to run `take` tokens more."""
-        blocks = self._blocks.allocate(self._blocks.missing(sequence.tables, sequence.computed + take))
-        for table, more in zip(sequence.tables, blocks, strict=True):
-            table.extend(more)
-        return blocks
+def _rank(sequence: Sequence) -> tuple[float, int]:
+    return sequence.rank

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import islice
 
 from tgi_core.scheduler.sequence import Sequence
 
 
 class WaitingQueue:
-    """First in, first out; a sequence that is sent back keeps its place by age."""
+    """Sequences by rank; one that is sent back finds its place again."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self._order: list[tuple[float, int]] = []
+        self._waiting: dict[int, Sequence] = {}
+        self.tokens = 0
+        """Tokens that the sequences bring along."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._order)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._waiting.values())
+        return (self._waiting[key] for _, key in self._order)
+
+    def first(self, count: int) -> list[Sequence]:
+        """The first `count`, or all."""
+        return list(islice(self, count))
 
     def push(self, sequence: Sequence) -> None:
-        """Add the youngest."""
+        """Put one in its place."""
+        insort(self._order, sequence.rank)
         self._waiting[sequence.key] = sequence
-
-    def push_back(self, sequence: Sequence) -> None:
-        """Return one that was popped; keys grow with age, so older ones stay before it."""
-        self._waiting[sequence.key] = sequence
-        for key in [key for key in self._waiting if key > sequence.key]:
-            self._waiting.move_to_end(key)
-
-    def first(self) -> Sequence | None:
-        """The oldest, or None."""
-        return next(iter(self), None)
+        self.tokens += len(sequence.tokens)
 
     def pop(self, key: int) -> Sequence | None:
         """Take one out by key, None if it does not wait."""
-        return self._waiting.pop(key, None)
+        sequence = self._waiting.pop(key, None)
+        if sequence is not None:
+            del self._order[bisect_left(self._order, sequence.rank)]
+            self.tokens -= len(sequence.tokens)
+        return sequence

@@ -1,4 +1,4 @@
-"""The scheduler: a state machine without clock, I/O or torch.
+"""The scheduler: a state machine without I/O or torch, on whatever clock it is given.
 
 `plan` returns the next turn for the shard, `complete` takes its answer and returns what each request gets. Up to
 `Capacity.in_flight` steps are launched and not yet read. A sequence is in exactly one place: the queue, running, or gone.
@@ -7,16 +7,14 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterable
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tgi_core.backend import Capabilities, Capacity, Scope
-from tgi_core.blocks import CacheBlocks
+from tgi_core.backend import Capabilities, Capacity, Feature, Scope
 from tgi_core.client.types import (
     Decode,
     Fault,
-    Filter,
     Generation,
     Prefill,
     ShardRequest,
@@ -25,13 +23,28 @@ from tgi_core.client.types import (
     Turn,
     TurnResult,
 )
+from tgi_core.scheduler.deadlines import Deadlines
+from tgi_core.scheduler.flight import Flight
+from tgi_core.scheduler.memory import RowMemory
+from tgi_core.scheduler.pace import Pace
 from tgi_core.scheduler.policy import Policy, StepPlan, Take
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
-from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, SchedulerError
+from tgi_core.scheduler.types import (
+    DeadlineExceeded,
+    GenerationFailed,
+    GenerationRequest,
+    Limits,
+    Overloaded,
+    SchedulerError,
+    SchedulerOptions,
+)
 
 MAX_RETRIES = 3
 """Faults in a row, without a token in between, after which a request fails."""
+
+Clock = Callable[[], float]
+"""Seconds, never going back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +57,16 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """A request that a turn brings to the shard, with how many of its tokens were found in the cache."""
+
+    key: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Numbers for gauges."""
+    """Numbers for gauges. Blocks of idle prefixes count as free."""
 
     queued: int
     running: int
@@ -56,73 +77,104 @@ class Snapshot:
 class Scheduler:
     """Decides what runs next, within what the backend can and has promised."""
 
-    def __init__(self, capabilities: Capabilities, capacity: Capacity) -> None:
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        capacity: Capacity,
+        options: SchedulerOptions | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
         self._capacity = capacity
-        self._blocks = CacheBlocks(capacity.groups)
-        self._policy = Policy(capabilities, capacity, self._blocks)
+        self._options = options = options or SchedulerOptions()
+        self._clock = clock
+        self._memory = RowMemory(capacity.groups, reuse=options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features)
+        self._policy = Policy(capabilities, capacity, self._memory, options)
+        self._flight = Flight(capacity.in_flight)
         self._queue = WaitingQueue()
+        self._deadlines = Deadlines()
+        self._pace = Pace()
         self._by_key: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
         """By wire id."""
-        self._batches: dict[int, set[int]] = {}
-        """Wire ids of the rows in each of the shard's batches; it may hold rows that run no more, until the next turn."""
-        self._launched: tuple[int, StepPlan, dict[int, set[int]]] | None = None
-        """The step of the turn under way, with what is needed to undo it."""
-        self._unread: deque[int] = deque()
-        self._keys, self._wire_ids, self._steps = itertools.count(1), itertools.count(1), itertools.count(1)
+        self._launched: StepPlan | None = None
+        """The step of the turn under way."""
+        self._keys, self._wire_ids = itertools.count(1), itertools.count(1)
         self.lost: Fault | None = None
         """Set once the shard's session is beyond use."""
 
     @property
     def limits(self) -> Limits:
         """The longest prompt, and the longest prompt plus answer, that one request may have."""
-        total = min(self._capacity.max_row_tokens, self._blocks.max_row_tokens)
+        total = min(self._capacity.max_row_tokens, self._memory.longest)
         prompt = total - 1 if self._policy.chunking else min(total - 1, self._capacity.max_step_tokens)
         return Limits(max_input_tokens=prompt, max_total_tokens=total)
 
     @property
     def snapshot(self) -> Snapshot:
         """How full it is."""
-        return Snapshot(len(self._queue), len(self._running), self._blocks.free, self._blocks.total)
+        return Snapshot(len(self._queue), len(self._running), self._memory.free, self._memory.total)
+
+    @property
+    def prefix_caching(self) -> bool:
+        """Whether prompts are found in the cache: the backend can, and nobody has switched it off."""
+        return self._memory.reusing
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to tell the shard and nothing to hear from it."""
-        return not (self._by_key or self._unread or self._batches)
+        return not self._by_key and self._flight.empty
 
     def add(self, request: GenerationRequest) -> int:
-        """Queue a request; its key. Raises ValueError when it can never fit."""
+        """Queue a request; its key. Raises ValueError when it can never fit, Overloaded when too many wait."""
         total = len(request.input_ids) + request.stopping.max_new_tokens
         if not request.input_ids or len(request.input_ids) > self.limits.max_input_tokens:
             raise ValueError(f"a prompt of {len(request.input_ids)} tokens; from 1 to {self.limits.max_input_tokens} fit")
         if request.stopping.max_new_tokens < 1 or total > self.limits.max_total_tokens:
             raise ValueError(f"{total} tokens of prompt and answer; {self.limits.max_total_tokens} fit")
-        sequence = Sequence(next(self._keys), request, list(request.input_ids))
-        sequence.rewind(len(self._capacity.groups))
-        self._by_key[sequence.key] = sequence
+        self._check_queue(len(request.input_ids))
+        now, key = self._clock(), next(self._keys)
+        rank = (now - request.priority * self._options.ageing_s, key)
+        sequence = Sequence(key, request, list(request.input_ids), end=total, rank=rank)
+        self._memory.clear(sequence)
+        self._by_key[key] = sequence
         self._queue.push(sequence)
-        return sequence.key
+        if request.timeout_s is not None:
+            self._deadlines.add(key, now + request.timeout_s)
+        return key
+
+    def _check_queue(self, tokens: int) -> None:
+        """Raises Overloaded."""
+        most_requests, most_tokens = self._options.max_queued_requests, self._options.max_queued_tokens
+        waiting = self._queue.tokens
+        if most_requests is not None and len(self._queue) >= most_requests:
+            raise Overloaded(f"{len(self._queue)} requests wait, as many as may", self._pace.seconds_for(waiting))
+        if most_tokens is not None and self._queue and waiting + tokens > most_tokens:
+            raise Overloaded(f"prompts of {waiting} tokens wait; at most {most_tokens} may", self._pace.seconds_for(waiting))
 
     def cancel(self, key: int) -> None:
         """Forget a request: it is in no step launched after this, and its blocks are free at once."""
         sequence = self._by_key.pop(key, None)
         if sequence is not None and self._queue.pop(key) is None:
             del self._running[sequence.wire_id]
+            self._flight.leave(sequence.wire_id)
             self._policy.evict(sequence)
+
+    def expire(self) -> list[Event]:
+        """End the requests whose time is up. To be called before each turn, and while there is no shard to plan for."""
+        late = [self._by_key[key] for key in self._deadlines.due(self._clock()) if key in self._by_key]
+        return self._fail(late, DeadlineExceeded("the request took longer than its client allowed"))
 
     def plan(self) -> Turn:
         """The next turn; its answer goes to `complete` before the next call."""
         step: StepVerb | None = None
         plan = StepPlan()
-        if len(self._unread) < self._capacity.in_flight:
-            plan = self._policy.plan(self._running, self._queue, may_admit=self._policy.mixing or len(self._batches) < 2)
+        if not self._flight.full:
+            plan = self._policy.plan(self._running, self._queue, may_admit=self._policy.mixing or self._flight.batches < 2)
             self._requeue(plan.preempted)
-        bookkeeping = tuple(self._filters())
+        bookkeeping = self._flight.filters()
         if not plan.empty:
             step = self._launch(plan)
-            self._unread.append(step.step)
-        full = step is None or len(self._unread) >= self._capacity.in_flight
-        return Turn(bookkeeping, step, self._unread[0] if full and self._unread else None)
+        return Turn(bookkeeping, step, self._flight.oldest if step is None or self._flight.full else None)
 
     def complete(self, result: TurnResult) -> list[Event]:
         """Take the answer to the last turn; what each request gets, in order."""
@@ -131,45 +183,43 @@ class Scheduler:
             events += self._refused(result.refused)
         self._launched = None
         if result.result is not None:
-            self._unread.popleft()
-            events += self._read(result.result)
+            self._flight.read()
+            self._read(result.result, events)
+        if self.idle:
+            self._pace.pause()
         return events
 
-    def started(self, turn: Turn) -> list[int]:
-        """Keys of the requests that a turn just planned brings to the shard."""
+    def started(self, turn: Turn) -> list[Started]:
+        """The requests that a turn just planned brings to the shard."""
         admitted = turn.launch.requests if isinstance(turn.launch, Prefill) else ()
-        return [self._running[item.id].key for item in admitted if item.id in self._running]
+        return [Started(self._running[item.id].key, item.cached) for item in admitted if item.id in self._running]
+
+    def restart(self, reason: str) -> list[Event]:
+        """The shard has been replaced by one that holds nothing: go on with every request from the tokens it has."""
+        self.lost = self._launched = None
+        events = self._retry(list(self._running.values()), reason)
+        self._memory.forget()
+        self._flight.forget()
+        return events
 
     def fail_all(self, error: SchedulerError) -> list[Event]:
         """End every request, for a shard that is gone."""
-        self._batches.clear()
-        self._unread.clear()
-        return self._fail(list(self._by_key.values()), error)
+        events = self._fail(list(self._by_key.values()), error)
+        self._flight.forget()
+        return events
 
     # launching
 
-    def _filters(self) -> Iterable[Filter]:
-        """Drop the rows that run no more from the shard's batches."""
-        for batch, rows in list(self._batches.items()):
-            keep = tuple(id for id in rows if id in self._running)
-            if len(keep) < len(rows):
-                self._batches[batch] = set(keep)
-                if not keep:
-                    del self._batches[batch]
-                yield Filter(batch, keep)
-
     def _launch(self, plan: StepPlan) -> StepVerb:
-        step, before = next(self._steps), dict(self._batches)
         alone = bool(plan.admitted) and not self._policy.mixing
         if alone:
             self._postpone(plan)
         for item in plan.admitted:
             item.sequence.wire_id = next(self._wire_ids)
             self._running[item.sequence.wire_id] = item.sequence
-        merged = () if alone else tuple(self._batches)
-        rows = {item.sequence.wire_id for item in plan.admitted}.union(*(self._batches.pop(batch) for batch in merged))
-        self._batches[step] = rows
-        self._launched = step, plan, before
+        step, merged = self._flight.launch((item.sequence.wire_id for item in plan.admitted), not alone)
+        self._launched = plan
+        self._pace.step(plan.tokens, self._clock())
         self._advance(plan, 1)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
@@ -194,24 +244,30 @@ class Scheduler:
 
     # results
 
-    def _read(self, result: StepResult) -> list[Event]:
+    def _read(self, result: StepResult, events: list[Event]) -> None:
         if result.fault is not None:
-            return self._step_died(result.fault)
+            events += self._step_died(result.fault)
+            return
         self._policy.recover()
-        return [event for made in result.generations for event in self._generation(made)]
+        for made in result.generations:
+            sequence = self._running.get(made.request_id)
+            if sequence is None:  # the late row of one that has left
+                continue
+            if made.fault is not None:
+                events += self._fail([sequence], GenerationFailed(made.fault.message))
+                continue
+            self._note(sequence, made)
+            events.append(Event(sequence.key, made))
 
-    def _generation(self, made: Generation) -> list[Event]:
-        sequence = self._running.get(made.request_id)
-        if sequence is None:  # the late row of one that has left
-            return []
-        if made.fault is not None:
-            return self._fail([sequence], GenerationFailed(made.fault.message))
+    def _note(self, sequence: Sequence, made: Generation) -> None:
         sequence.unread -= len(made.tokens)
-        sequence.tokens.extend(token.id for token in made.tokens)
+        for token in made.tokens:
+            sequence.tokens.append(token.id)
         sequence.retries = 0
+        if len(sequence.tokens) >= sequence.enter_at:
+            self._memory.enter(sequence)
         if made.finished is not None:
             self.cancel(sequence.key)
-        return [Event(sequence.key, made)]
 
     # faults
 
@@ -219,14 +275,13 @@ class Scheduler:
         """The step was not launched: undo it, then see to its cause."""
         if self._launched is None or fault.scope is Scope.SESSION:
             return self._session_died(fault)
-        step, plan, before = self._launched
+        plan = self._launched
         hopeless = plan.tokens == 1
         self._leave_out_the_cancelled(plan)
         admitted = [item.sequence for item in plan.admitted]
         suspects = admitted or list(self._running.values())
         named = [item for item in suspects if item.wire_id in fault.request_ids] or suspects
-        self._unread.remove(step)
-        self._batches = before
+        self._flight.undo()
         self._advance(plan, -1)
         for item in plan.grown:
             self._policy.give_back(item)
@@ -234,7 +289,7 @@ class Scheduler:
         if fault.scope is Scope.REQUEST or hopeless:
             return self._fail(named, GenerationFailed(fault.message))
         self._policy.max_step_tokens = max(1, plan.tokens // 2)
-        return self._retry(admitted or [max(suspects, key=lambda item: item.key)], fault)
+        return self._retry(admitted or [max(suspects, key=lambda item: item.rank)], fault.message)
 
     def _leave_out_the_cancelled(self, plan: StepPlan) -> None:
         """Rows that left while the turn was under way have nothing to undo."""
@@ -245,27 +300,28 @@ class Scheduler:
 
     def _step_died(self, fault: Fault) -> list[Event]:
         """A launched step failed, and with it all that was derived from it: continue its rows from their tokens."""
-        self._unread.clear()
-        self._batches.clear()
         if fault.scope is Scope.SESSION:
             return self._session_died(fault)
         rows = list(self._running.values())
         named = [item for item in rows if item.wire_id in fault.request_ids]
         events = self._fail(named, GenerationFailed(fault.message))
         self._policy.max_step_tokens = max(1, self._policy.max_step_tokens // 2)
-        return events + self._retry([item for item in rows if item not in named], fault)
+        events += self._retry([item for item in rows if item not in named], fault.message)
+        self._flight.forget()
+        return events
 
     def _session_died(self, fault: Fault) -> list[Event]:
+        """Nothing more can be done here: `restart` or `fail_all` comes next."""
         self.lost = fault
-        return self.fail_all(GenerationFailed(fault.message))
+        return []
 
-    def _retry(self, sequences: list[Sequence], fault: Fault) -> list[Event]:
+    def _retry(self, sequences: list[Sequence], reason: str) -> list[Event]:
         """Send rows back to the queue, those that fault after fault have failed excepted."""
         for sequence in sequences:
             sequence.retries += 1
         self._send_back([item for item in sequences if item.wire_id])
         tired = [item for item in sequences if item.retries > MAX_RETRIES]
-        return self._fail(tired, GenerationFailed(fault.message))
+        return self._fail(tired, GenerationFailed(reason))
 
     def _send_back(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -273,11 +329,12 @@ class Scheduler:
         self._requeue(sequences)
 
     def _requeue(self, evicted: list[Sequence]) -> None:
-        """Queue rows whose blocks were taken; their place in the queue is by age."""
-        if evicted:
-            self._running = {id: item for id, item in self._running.items() if item.wire_id == id}
+        """Queue rows whose blocks were taken, each at its place."""
+        for id in [id for id, item in self._running.items() if item.wire_id != id] if evicted else ():
+            del self._running[id]
+            self._flight.leave(id)
         for sequence in evicted:
-            self._queue.push_back(sequence)
+            self._queue.push(sequence)
 
     def _fail(self, sequences: list[Sequence], error: SchedulerError) -> list[Event]:
         for sequence in sequences:
@@ -291,7 +348,7 @@ def _shard_request(item: Take) -> ShardRequest:
         id=sequence.wire_id,
         input_ids=tuple(sequence.tokens),
         prompt_len=len(request.input_ids),
-        cached=0,
+        cached=sequence.cached,
         blocks=item.blocks,
         take=item.take,
         sampling=request.sampling,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tgi_core.scheduler.prefix import Entry
 from tgi_core.scheduler.types import GenerationRequest
 
 
@@ -18,6 +19,8 @@ class Sequence:
     request: GenerationRequest
     tokens: list[int]
     """The prompt and every token that has been read."""
+    end: int
+    """How many tokens it may have."""
     wire_id: int = 0
     sent: int = 0
     """Tokens that the row brought along when it was last admitted."""
@@ -25,7 +28,21 @@ class Sequence:
     """Positions in launched steps."""
     unread: int = 0
     """Tokens that launched steps will yield."""
-    tables: tuple[list[int], ...] = field(default=())
+    rank: tuple[float, int] = (0.0, 0)
+    """Its place among all requests, for good: the smaller goes first and is preempted last."""
+    tables: tuple[list[int], ...] = ()
+    """Its blocks, per cache group."""
+    entries: list[Entry | None] = field(default_factory=list)
+    """For each of its first blocks the prefix entry that it holds there, None where the block is its own."""
+    enter_at: int = 0
+    """How many tokens it must have before one block more can be entered."""
+    root: bytes = b""
+    keys: list[bytes] = field(default_factory=list)
+    """The prefix index's keys of its first full blocks."""
+    cached: int = 0
+    """Tokens that it found in the cache when it was last admitted."""
+    passed: int = 0
+    """How many younger ones went first since there was no room for it."""
     retries: int = 0
     """How often a fault has sent it back to the queue without a new token in between."""
 
@@ -37,10 +54,8 @@ class Sequence:
     @property
     def exhausted(self) -> bool:
         """Whether launched steps yield all the tokens it may have."""
-        made = len(self.tokens) + self.unread - len(self.request.input_ids)
-        return made >= self.request.stopping.max_new_tokens
+        return len(self.tokens) + self.unread >= self.end
 
-    def rewind(self, groups: int) -> None:
+    def rewind(self) -> None:
         """Forget the device's side; what was read stays."""
-        self.wire_id = self.sent = self.computed = self.unread = 0
-        self.tables = tuple([] for _ in range(groups))
+        self.wire_id = self.sent = self.computed = self.unread = self.cached = 0

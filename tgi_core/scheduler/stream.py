@@ -20,6 +20,8 @@ class GenerationStream:
         self.queued_at = queued_at
         self.started_at: float | None = None
         """When the request first was part of a step."""
+        self.cached = 0
+        """Tokens of the prompt that were found in the cache then."""
         self._cancel = cancel
         self._pending: deque[Generation] = deque()
         self._error: SchedulerError | None = None

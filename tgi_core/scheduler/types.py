@@ -11,7 +11,11 @@ from tgi_core.grammar import Grammar
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A validated request. `input_ids` is the prompt; sampling carries a seed even when the client gave none."""
+    """A validated request. `input_ids` is the prompt; sampling carries a seed even when the client gave none.
+
+    Requests of different `salt` share no cache. Of two that wait, one of higher `priority` goes first unless it came much later
+    (`SchedulerOptions.ageing_s`). `timeout_s` is how long the request may take in all.
+    """
 
     input_ids: tuple[int, ...]
     sampling: Sampling
@@ -19,6 +23,25 @@ class GenerationRequest:
     want: Want = Want()
     adapter: str | None = None
     grammar: Grammar | None = None
+    salt: str = ""
+    priority: int = 0
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """How a scheduler chooses, within what the backend has promised."""
+
+    prefix_caching: bool = True
+    ageing_s: float = 10.0
+    """A request of priority p goes before one of p - 1 that has waited less than so many seconds longer."""
+    max_queued_requests: int | None = None
+    max_queued_tokens: int | None = None
+    """Tokens of the prompts that wait."""
+    waiting_served_ratio: float = 0.3
+    """Where the device cannot mix, running rows pause for new ones once those that wait are so many per running one."""
+    max_waiting_tokens: int = 20
+    """… or once so many steps have passed without a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +57,15 @@ class SchedulerError(Exception):
 
 
 class Overloaded(SchedulerError):
-    """The server is full; try again later."""
+    """The server is full; try again in `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(SchedulerError):
+    """The request took longer than its client allowed."""
 
 
 class GenerationFailed(SchedulerError):

@@ -1,0 +1,119 @@
+"""The blocks of rows: allocated as they grow, shared where prompts begin alike, and back when rows leave."""
+
+from __future__ import annotations
+
+from tgi_core.backend import CacheGroup, CacheKind
+from tgi_core.blocks import Blocks, CacheBlocks
+from tgi_core.scheduler.prefix import PrefixIndex
+from tgi_core.scheduler.sequence import Sequence
+
+_BY_POSITION = {CacheKind.FULL, CacheKind.WINDOW}
+
+
+class RowMemory:
+    """Block tables of sequences over the pools of a capacity. With `reuse`, full blocks whose rows have been read are shared."""
+
+    def __init__(self, groups: tuple[CacheGroup, ...], reuse: bool) -> None:
+        self._groups = groups
+        self._pools = CacheBlocks(groups)
+        self.stride = self._pools.stride
+        sizes = {group.block_size for group in groups}
+        alike = len(sizes) == 1 and all(group.kind in _BY_POSITION for group in groups)
+        self.reusing = reuse and alike
+        self._prefixes = PrefixIndex(self.stride)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row that fits when it is alone."""
+        return self._pools.max_row_tokens
+
+    @property
+    def total(self) -> int:
+        """Blocks of the smallest group."""
+        return self._pools.total
+
+    @property
+    def free(self) -> int:
+        """Blocks that a row could have, those of idle prefixes among them."""
+        return self._pools.free + self._prefixes.idle
+
+    def fits(self, sequence: Sequence, positions: int, spare: int = 0) -> bool:
+        """Whether a row could be given blocks for `positions` positions, with `spare` blocks left."""
+        return self._pools.fits(self._pools.missing(sequence.tables, positions), spare - self._prefixes.idle)
+
+    def extend(self, sequence: Sequence, positions: int) -> Blocks:
+        """Allocate what a row lacks to cover `positions` positions; ask `fits` first."""
+        counts = self._pools.missing(sequence.tables, positions)
+        while not self._pools.fits(counts):
+            self._evict()
+        blocks = self._pools.allocate(counts)
+        for table, more in zip(sequence.tables, blocks, strict=True):
+            table.extend(more)
+        return blocks
+
+    def shrink(self, sequence: Sequence, blocks: Blocks) -> None:
+        """Take back what the last `extend` gave."""
+        for table, more in zip(sequence.tables, blocks, strict=True):
+            del table[len(table) - len(more) :]
+        self._pools.release(blocks)
+
+    def release(self, sequence: Sequence) -> None:
+        """Take all of a row's blocks; those that are entered stay as idle prefixes."""
+        entries = sequence.entries
+        own = [
+            [block for place, block in enumerate(table) if place >= len(entries) or entries[place] is None]
+            for table in sequence.tables
+        ]
+        self._pools.release(own)
+        for entry in reversed(entries):
+            if entry is not None:
+                self._prefixes.drop(entry)
+        self.clear(sequence)
+
+    def clear(self, sequence: Sequence) -> None:
+        """A row begins without blocks."""
+        sequence.tables = tuple([] for _ in self._groups)
+        sequence.entries = []
+        sequence.enter_at = self._next_entry(0)
+
+    def reuse(self, sequence: Sequence) -> int:
+        """Give a row that has no blocks those of the longest known prefix of its tokens; how many tokens they hold.
+
+        At least one token is left to compute, and a row that wants logprobs of its prompt computes all of it.
+        """
+        if not self.reusing or sequence.request.want.prompt_logprobs:
+            return 0
+        entries = self._prefixes.find(self._keys(sequence))
+        for group, table in enumerate(sequence.tables):
+            table.extend(entry.blocks[group] for entry in entries)
+        sequence.entries = list(entries)
+        sequence.enter_at = self._next_entry(len(entries))
+        return len(entries) * self.stride
+
+    def enter(self, sequence: Sequence) -> None:
+        """Enter the full blocks that a row is known to have written: all of its tokens but the newest. Called once that was read."""
+        keys = self._keys(sequence)
+        for place in range(len(sequence.entries), len(keys)):
+            blocks = tuple(table[place] for table in sequence.tables)
+            sequence.entries.append(self._prefixes.add(keys[place], blocks))
+        sequence.enter_at = self._next_entry(len(keys))
+
+    def forget(self) -> None:
+        """The device's memory is gone: no prefix is known any more. Only when no row has blocks."""
+        while self._prefixes.idle:
+            self._evict()
+
+    def _evict(self) -> None:
+        self._pools.release([(block,) for block in self._prefixes.evict()])
+
+    def _next_entry(self, full: int) -> int:
+        """How many tokens a row must have before it can enter one block more than `full`."""
+        return (full + 1) * self.stride + 1 if self.reusing else 1 << 62
+
+    def _keys(self, sequence: Sequence) -> list[bytes]:
+        """One for each full block of its tokens but the newest. Tokens are only ever appended, so known keys stay true."""
+        if not sequence.root:
+            sequence.root = self._prefixes.root(sequence.request.salt, sequence.request.adapter)
+        count = (len(sequence.tokens) - 1) // self.stride
+        self._prefixes.extend(sequence.keys, sequence.root, sequence.tokens, count)
+        return sequence.keys

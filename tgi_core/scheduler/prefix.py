@@ -1,0 +1,96 @@
+"""The prefix index: which full blocks of the cache hold which prompts.
+
+A block's key is a keyed hash over everything before its end: salt, adapter and tokens, chained from block to block. The key of the hash
+is drawn when the process starts, so nobody outside can make two prompts collide. An entry is held by the rows that use its blocks; one
+that nobody holds is idle, stays for the next equal prompt, and is evicted, least recently used first, when blocks run out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+_DIGEST = 16
+
+
+class Entry:
+    """A block of each cache group whose content is known. `holders` rows use it."""
+
+    __slots__ = ("blocks", "holders", "key")
+
+    def __init__(self, key: bytes, blocks: tuple[int, ...]) -> None:
+        self.key = key
+        self.blocks = blocks
+        self.holders = 1
+
+
+class PrefixIndex:
+    """Entries by key. Its blocks are neither free nor any row's own."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._secret = secrets.token_bytes(_DIGEST)
+        self._entries: dict[bytes, Entry] = {}
+        self._idle: OrderedDict[bytes, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def idle(self) -> int:
+        """Entries that nobody holds."""
+        return len(self._idle)
+
+    def root(self, salt: str, adapter: str | None) -> bytes:
+        """What the first block's key is derived from: prompts of different salts or adapters share nothing."""
+        parts = [salt.encode(), b"\0" if adapter is None else b"\1" + adapter.encode()]
+        return self._hash(b"".join(len(part).to_bytes(8, "little") + part for part in parts))
+
+    def extend(self, keys: list[bytes], root: bytes, tokens: Sequence[int], count: int) -> None:
+        """Append to `keys` until there is one for each of the first `count` full blocks of `tokens`."""
+        size = self.block_size
+        for place in range(len(keys), count):
+            block = array("I", tokens[place * size : (place + 1) * size])
+            keys.append(self._hash((keys[-1] if keys else root) + block.tobytes()))
+
+    def find(self, keys: Sequence[bytes]) -> list[Entry]:
+        """The entries of the longest known prefix, each held once more."""
+        found: list[Entry] = []
+        for key in keys:
+            entry = self._entries.get(key)
+            if entry is None:
+                break
+            self.hold(entry)
+            found.append(entry)
+        return found
+
+    def add(self, key: bytes, blocks: tuple[int, ...]) -> Entry | None:
+        """Enter a row's blocks; it holds the entry. None when the prefix is known by other blocks, and these stay the row's own."""
+        if key in self._entries:
+            return None
+        entry = self._entries[key] = Entry(key, blocks)
+        return entry
+
+    def hold(self, entry: Entry) -> None:
+        """One more row uses it."""
+        if not entry.holders:
+            del self._idle[entry.key]
+        entry.holders += 1
+
+    def drop(self, entry: Entry) -> None:
+        """One row fewer uses it; of a row's entries drop the last first, so that prefixes outlive what follows them."""
+        entry.holders -= 1
+        if not entry.holders:
+            self._idle[entry.key] = entry
+
+    def evict(self) -> tuple[int, ...]:
+        """Forget the idle entry that was used longest ago; its block of each group. Raises KeyError when none is idle."""
+        key, entry = self._idle.popitem(last=False)
+        del self._entries[key]
+        return entry.blocks
+
+    def _hash(self, data: bytes) -> bytes:
+        return blake2b(data, digest_size=_DIGEST, key=self._secret).digest()
