@@ -105,16 +105,19 @@ class Policy:
         sequence.rewind()
 
     def _decode(self, running: dict[int, Sequence], plan: StepPlan) -> None:
-        stride, limit = self._memory.stride, self.max_step_tokens
-        for sequence in running.values():
-            if sequence.sent > sequence.computed or not sequence.wire_id:  # wire_id 0: preempted while this loop ran
+        stride, room = self._memory.stride, self.max_step_tokens
+        for sequence in running.values():  # the one loop over all rows: attributes, no calls
+            computed = sequence.computed
+            if sequence.sent > computed or not sequence.wire_id:  # wire_id 0: preempted while this loop ran
                 continue
-            if sequence.exhausted or len(plan.decoding) + len(plan.grown) >= limit:
+            if room <= 0 or len(sequence.tokens) + sequence.unread >= sequence.end:
                 plan.seated.append(sequence)
-            elif sequence.computed % stride:
+                continue
+            if computed % stride:
                 plan.decoding.append(sequence)
             elif self._make_room(sequence, 1, running, plan):
                 self._decode_into_new_block(sequence, plan)
+            room -= 1
 
     def _decode_into_new_block(self, sequence: Sequence, plan: StepPlan) -> None:
         blocks = self._memory.extend(sequence, sequence.computed + 1)
