@@ -13,7 +13,7 @@ __all__ = ["Settings", "check_bounds", "environment_variable", "flag"]
 _ONE_PROCESS = "the shard runs in the server's own process"
 _NOT_SHARDED = "tensor parallelism is not available yet"
 _NO_WATERMARK = "there is no watermarking; requests that ask for it are refused"
-_EVERY_STEP = "waiting requests join the running ones at every step, so there is no pause to put off"
+_WITHOUT_MIXING = "only where the backend cannot mix prefill and decode, elsewhere all join at every step"
 _OWN_CHOICE = "the backend chooses its kernels at start and says which"
 
 
@@ -161,13 +161,28 @@ class Settings:
         "it follows from the memory, as in TGI; --kv-cache-tokens sets it",
         minimum=1,
     )
-    waiting_served_ratio: float = ignored(
-        0.3, "Waiting to running requests at which TGI pauses the running.", "Scheduling", _EVERY_STEP, minimum=0.0
+    waiting_served_ratio: float = setting(
+        0.3, f"Waiting to running requests at which the running pause for them; {_WITHOUT_MIXING}.", "Scheduling", minimum=0.0
     )
-    max_waiting_tokens: int = ignored(20, "Steps after which TGI lets waiting requests in.", "Scheduling", _EVERY_STEP, minimum=0)
-    prefix_caching: bool | None = ignored(
-        None, "Reuse the cache of equal prompts.", "Scheduling", "no prompt is kept yet; answers are the same without it"
+    max_waiting_tokens: int = setting(
+        20, f"Steps after which waiting requests are let in; {_WITHOUT_MIXING}.", "Scheduling", minimum=0
     )
+    max_queued_requests: int | None = setting(
+        None, "Requests that may wait for their first step; more are answered 429.", "Scheduling", minimum=1
+    )
+    max_queued_tokens: int | None = setting(
+        None, "Tokens of the prompts that may wait; more are answered 429.", "Scheduling", minimum=1
+    )
+    priority_ageing: float = setting(
+        10.0, "Seconds of waiting that make up for one level of x-request-priority.", "Scheduling", minimum=0.0
+    )
+    request_timeout: float | None = setting(
+        None,
+        "Seconds that a request may take, queue included; its client may ask for less by x-request-timeout.",
+        "Scheduling",
+        minimum=0.001,
+    )
+    prefix_caching: bool = setting(True, "Reuse the cache of equal prompts, where the backend can.", "Scheduling")
     prefill_chunking: bool | None = ignored(
         None, "Compute long prompts in parts.", "Scheduling", "it is on wherever the backend can"
     )

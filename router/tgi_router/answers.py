@@ -125,12 +125,19 @@ class StreamError(Answer):
     error: StreamErrorBody
 
 
+class PromptTokensDetails(Answer):
+    """Where the tokens of a prompt came from."""
+
+    cached_tokens: int
+
+
 class Usage(Answer):
     """Tokens that were read and written."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class Function(Answer):
@@ -291,6 +298,14 @@ class ChatTokenizeResponse(Answer):
     templated_text: str
 
 
+class PrefixCaching(Answer):
+    """Whether equal beginnings of prompts are computed once, and how often that was so."""
+
+    enabled: bool
+    query_tokens: int
+    hit_tokens: int
+
+
 class Info(Answer):
     """The model and the limits."""
 
@@ -308,6 +323,7 @@ class Info(Answer):
     version: str
     sha: str | None
     docker_label: str | None
+    prefix_caching: PrefixCaching
 
 
 class ModelInfo(Answer):

@@ -35,6 +35,7 @@ from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
 from tgi_router.template_pool import TemplatePool
 from tgi_router.validation import effective_limits
+from tgi_router.wishes import WithWishes
 from tgi_router.workers import Workers
 
 PROMPT_FACTOR = 4
@@ -105,7 +106,7 @@ def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middl
     stack = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
     if settings.api_key is not None:
         stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
-    return stack
+    return [*stack, Middleware(WithWishes)]
 
 
 def _answering(render: Callable[[str, Any], Response]) -> Callable[[Request, Exception], Awaitable[Response]]:

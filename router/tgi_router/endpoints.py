@@ -18,7 +18,7 @@ HANDLER = "tgi_handler"
 
 UNREADABLE = (400, 413, 415, 422)
 """What every route that reads a body may answer."""
-FAILED = (424, 429, 500)
+FAILED = (424, 429, 500, 504)
 """What every route that generates may answer besides."""
 
 

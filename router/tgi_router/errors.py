@@ -7,6 +7,7 @@
     ├── ModelOverloaded         overloaded                        429     overloaded
     ├── ShardFailed             generation                        424     generation
     │   └── ShardLost           generation                        424     generation
+    ├── TimedOut                timeout                           504     timeout
     ├── Incomplete              incomplete_generation             500     incomplete
     │   └── IncompleteStream    incomplete_generation_stream      500     incomplete
     ├── TemplateFailed          template_error                    422     template
@@ -80,6 +81,15 @@ class ShardFailed(RouterError):
 
 class ShardLost(ShardFailed):
     """The shard went away with the request; it may be back for the next try."""
+
+
+class TimedOut(RouterError):
+    """The request took longer than its client or the operator allowed."""
+
+    status = 504
+    error_type = "timeout"
+    failure = "timeout"
+    prefix = "Request timed out"
 
 
 class Incomplete(RouterError):

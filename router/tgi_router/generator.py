@@ -28,6 +28,14 @@ class Load(Protocol):
     def blocks_total(self) -> int:
         """Blocks of the KV cache."""
 
+    @property
+    def query_tokens(self) -> int:
+        """Tokens of all requests so far when their first step began."""
+
+    @property
+    def hit_tokens(self) -> int:
+        """Those of them that were found in the cache."""
+
 
 class Generator(Protocol):
     """Turns validated requests into streams of generations. Everything here is called on the event loop."""
@@ -39,6 +47,10 @@ class Generator(Protocol):
     @property
     def limits(self) -> Limits:
         """What a request may be; constant once the generator is up."""
+
+    @property
+    def prefix_caching(self) -> bool:
+        """Whether prompts are looked up in the cache."""
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises `tgi_core.scheduler.types.Overloaded`."""

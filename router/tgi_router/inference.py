@@ -13,10 +13,11 @@ from typing import Self
 from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import Overloaded, SchedulerError
+from tgi_core.scheduler.types import DeadlineExceeded, Overloaded, SchedulerError
 from tgi_core.telemetry.exchange import Course, Timings, current
+from tgi_router import wishes
 from tgi_router.bodies import Parameters
-from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, RouterError, ShardFailed, ShardLost
+from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, RouterError, ShardFailed, ShardLost, TimedOut
 from tgi_router.generator import Generator
 from tgi_router.metrics import Metrics
 from tgi_router.observing import shown
@@ -116,6 +117,8 @@ class Call:
         inference.permits.take(permits)
         self._permits = permits
         valid = [await inference.validator.validate(prompt, parameters, self._extras) for prompt in self._prompts]
+        asked, longest_s = wishes.current(), inference.settings.request_timeout
+        valid = [replace(item, request=asked.apply(item.request, longest_s)) for item in valid]
         self._queued = monotonic()
         for prompt, request in zip(self._prompts, valid, strict=True):
             self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens)
@@ -265,4 +268,6 @@ def _waited(stream: GenerationStream) -> float | None:
 
 
 def _told(error: SchedulerError) -> RouterError:
-    return ModelOverloaded() if isinstance(error, Overloaded) else ShardLost(str(error))
+    if isinstance(error, Overloaded):
+        return ModelOverloaded()
+    return TimedOut() if isinstance(error, DeadlineExceeded) else ShardLost(str(error))

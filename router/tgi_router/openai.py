@@ -226,13 +226,19 @@ def _complete(arguments: str) -> str:
     return arguments
 
 
-def usage(choices: Sequence[Choice]) -> dict[str, int]:
+def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     """Tokens of finished choices, summed; a prompt counts once however many choices it has."""
-    prompt = sum(choice.valid.input_length for choice in choices if choice.sample == 0)
+    prompts = [choice for choice in choices if choice.sample == 0]
+    prompt = sum(choice.valid.input_length for choice in prompts)
     completion = sum(choice.finished.generated_tokens for choice in choices if choice.finished)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(choice.stream.cached for choice in prompts)},
+    }
 
 
-def usage_of(results: Sequence[Result]) -> dict[str, int]:
+def usage_of(results: Sequence[Result]) -> dict[str, Any]:
     """Tokens of results, summed."""
     return usage([result.choice for result in results])

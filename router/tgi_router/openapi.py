@@ -26,6 +26,7 @@ _DESCRIPTIONS = {
     429: "The server is full.",
     500: "The answer is not complete.",
     503: "The server does not answer requests now.",
+    504: "The request took longer than allowed.",
 }
 _PARAMETER = re.compile(r"{(\w+)}")
 

@@ -22,7 +22,6 @@ class SmallRoutes:
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._info = dumps(_info(inference))
         self._models = dumps(_models(inference.model.name))
 
     def endpoints(self) -> list[Endpoint]:
@@ -43,7 +42,7 @@ class SmallRoutes:
 
     async def info(self, request: Request) -> Response:
         """The model and the limits."""
-        return Response(self._info, media_type="application/json")
+        return Response(dumps(_info(self._inference)), media_type="application/json")
 
     async def models(self, request: Request) -> Response:
         """OpenAI's list of models: the one that is served."""
@@ -65,7 +64,7 @@ class SmallRoutes:
 
 
 def _info(inference: Inference) -> dict[str, object]:
-    settings, model, limits = inference.settings, inference.model, inference.limits
+    settings, model, limits, load = inference.settings, inference.model, inference.limits, inference.generator.snapshot()
     return {
         "model_id": model.name,
         "model_sha": model.revision,
@@ -81,6 +80,11 @@ def _info(inference: Inference) -> dict[str, object]:
         "version": __version__,
         "sha": None,
         "docker_label": None,
+        "prefix_caching": {
+            "enabled": inference.generator.prefix_caching,
+            "query_tokens": load.query_tokens,
+            "hit_tokens": load.hit_tokens,
+        },
     }
 
 

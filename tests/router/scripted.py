@@ -41,6 +41,8 @@ class Load:
     running: int = 0
     blocks_free: int = 8
     blocks_total: int = 8
+    query_tokens: int = 0
+    hit_tokens: int = 0
 
 
 def says(*texts: str, reason: FinishReason = FinishReason.EOS_TOKEN, logprob: float = -0.5) -> list[Generation]:
@@ -96,6 +98,11 @@ class ScriptedGenerator:
     async def healthy(self) -> bool:
         """What the test says."""
         return self.is_healthy
+
+    @property
+    def prefix_caching(self) -> bool:
+        """No cache, no lookups."""
+        return False
 
     def snapshot(self) -> Load:
         """What the test says."""

@@ -146,6 +146,23 @@ def test_chat_and_completions(served: Served) -> None:
     assert pieces[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
 
 
+def test_cached_tokens_are_told(served: Served) -> None:
+    """What was found in the cache is in the usage, in /info and in the metrics; a salt of one's own finds nothing."""
+    body = {"prompt": "Once there was a prompt of many words, " * 4, "max_tokens": 2, "temperature": 0}
+
+    def cached(**headers: str) -> int:
+        answer = served.client.post("/v1/completions", json=body, headers=headers).json()
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached() == 0
+    before = served.client.get("/info").json()["prefix_caching"]
+    hit = cached()
+    assert hit > 0 and hit % 16 == 0
+    assert cached(**{"x-cache-salt": "mine"}) == 0
+    after = served.client.get("/info").json()["prefix_caching"]
+    assert before["enabled"] and after["hit_tokens"] - before["hit_tokens"] == hit
+
+
 def test_batch_mates_change_nothing(served: Served) -> None:
     """Sixteen requests at once each get the answer that they get alone."""
     prompts = [f"Story number {number}" for number in range(16)]

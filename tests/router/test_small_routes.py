@@ -18,13 +18,13 @@ def test_health(serve: Serve) -> None:
 
 
 def test_info(serve: Serve) -> None:
-    """Info has TGI's keys in TGI's order, with the limits that hold."""
+    """Info has TGI's keys in TGI's order, with the limits that hold, and one of ours."""
     served, _ = serve(max_input_tokens=10, max_concurrent_requests=7, revision="abc")
     info = served.client.get("/info").json()
     assert list(info) == [
         "model_id", "model_sha", "model_pipeline_tag", "max_concurrent_requests", "max_best_of", "max_stop_sequences",
         "max_input_tokens", "max_total_tokens", "validation_workers",
-        "max_client_batch_size", "router", "version", "sha", "docker_label",
+        "max_client_batch_size", "router", "version", "sha", "docker_label", "prefix_caching",
     ]  # fmt: skip
     assert (info["model_id"], info["max_input_tokens"], info["max_total_tokens"]) == ("demo", 10, 64)
     assert (info["max_concurrent_requests"], info["router"]) == (7, "text-generation-router")

@@ -97,6 +97,7 @@ def ended(generations: int, tokens: int, prompts: int, steps: int) -> dict[str, 
         "tgi_batch_generated_tokens": tokens,
         "tgi_batch_next_size_count": 1,
         "tgi_batch_next_size_sum": generations,
+        "tgi_prefix_cache_query_tokens": prompts,
         "tgi_backend_verb_duration_count rows": steps,
     }
 

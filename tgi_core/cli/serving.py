@@ -24,7 +24,7 @@ from tgi_core.client.types import ShardInfo
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO, read_json
-from tgi_core.scheduler import SchedulerLoop
+from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.telemetry.batches import BatchMetrics
@@ -65,7 +65,7 @@ async def serve(model: str, settings: Settings) -> None:
     with progress() as show:
         opened = await open_shard(plugin, directory, tokenizer, settings, show, batches)
     print_memory_plan(plugin.name, opened.info, opened.capacity)
-    loop = SchedulerLoop(opened.shard, opened.info, opened.capacity, batches.turn)
+    loop = SchedulerLoop(opened.shard, opened.info, opened.capacity, batches.turn, scheduler_options(settings))
     batches.watch(opened.capacity, loop.snapshot)
     app = create_app(settings, served, loop, registry, traces)
     serving = asyncio.create_task(loop.run())
@@ -113,6 +113,18 @@ async def open_shard(
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error
     return Opened(shard, info, capacity)
+
+
+def scheduler_options(settings: Settings) -> SchedulerOptions:
+    """How the settings want requests chosen."""
+    return SchedulerOptions(
+        prefix_caching=settings.prefix_caching,
+        ageing_s=settings.priority_ageing,
+        max_queued_requests=settings.max_queued_requests,
+        max_queued_tokens=settings.max_queued_tokens,
+        waiting_served_ratio=settings.waiting_served_ratio,
+        max_waiting_tokens=settings.max_waiting_tokens,
+    )
 
 
 def warmup_plan(settings: Settings, block_size: int) -> WarmupPlan:

@@ -44,6 +44,11 @@ class SchedulerLoop:
         """What one request may be."""
         return self._scheduler.limits
 
+    @property
+    def prefix_caching(self) -> bool:
+        """Whether prompts are looked up in the cache."""
+        return self._scheduler.prefix_caching
+
     def snapshot(self) -> Snapshot:
         """How full the scheduler is."""
         return self._scheduler.snapshot

@@ -72,6 +72,10 @@ class Snapshot:
     running: int
     blocks_free: int
     blocks_total: int
+    query_tokens: int = 0
+    """Tokens of all requests so far when they were admitted."""
+    hit_tokens: int = 0
+    """Those of them that were found in the cache."""
 
 
 class Scheduler:
@@ -99,6 +103,7 @@ class Scheduler:
         self._launched: StepPlan | None = None
         """The step of the turn under way."""
         self._keys, self._wire_ids = itertools.count(1), itertools.count(1)
+        self._query_tokens = self._hit_tokens = 0
         self.lost: Fault | None = None
         """Set once the shard's session is beyond use."""
 
@@ -112,7 +117,8 @@ class Scheduler:
     @property
     def snapshot(self) -> Snapshot:
         """How full it is."""
-        return Snapshot(len(self._queue), len(self._running), self._memory.free, self._memory.total)
+        memory = self._memory
+        return Snapshot(len(self._queue), len(self._running), memory.free, memory.total, self._query_tokens, self._hit_tokens)
 
     @property
     def prefix_caching(self) -> bool:
@@ -217,6 +223,8 @@ class Scheduler:
         for item in plan.admitted:
             item.sequence.wire_id = next(self._wire_ids)
             self._running[item.sequence.wire_id] = item.sequence
+            self._query_tokens += item.sequence.sent
+            self._hit_tokens += item.sequence.cached
         step, merged = self._flight.launch((item.sequence.wire_id for item in plan.admitted), not alone)
         self._launched = plan
         self._pace.step(plan.tokens, self._clock())

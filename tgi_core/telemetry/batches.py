@@ -33,6 +33,8 @@ class BatchMetrics:
         self._concat_seconds = make.histogram("tgi_batch_concat_duration")
         self._next_size = make.histogram("tgi_batch_next_size", SIZE_BUCKETS)
         self._tokens = make.counter("tgi_batch_generated_tokens")
+        self._queried = make.counter("tgi_prefix_cache_query_tokens")
+        self._hit = make.counter("tgi_prefix_cache_hit_tokens")
         self._verbs = make.histogram("tgi_backend_verb_duration")
         self._verb_failure = make.counter("tgi_backend_verb_failure")
 
@@ -75,6 +77,8 @@ class BatchMetrics:
         self._methods[verb.step] = method
         if isinstance(verb, Prefill):
             self._next_size.observe(len(verb.requests))
+            self._queried.inc(sum(len(request.input_ids) for request in verb.requests))
+            self._hit.inc(sum(request.cached for request in verb.requests))
             if verb.cached is not None:
                 self._joined("chunking", method)
         elif len(verb.batches) > 1:

@@ -35,7 +35,7 @@ class Metric:
 
 
 METHOD = (("method", ("prefill", "decode")),)
-FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "dropped")
+FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "timeout", "dropped")
 """How a generation can end without an answer."""
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 VERBS = ("prefill", "decode", "rows", "filter")
@@ -79,7 +79,9 @@ METRICS = (
     ),
     Metric("tgi_batch_concat_duration", "histogram", "Seconds in the verb that joined batches.", (("method", ("decode",)),)),
     Metric("tgi_batch_generated_tokens", "counter", "Tokens that came back from the shard.", ours=True),
-    Metric("tgi_kv_blocks_used", "gauge", "Blocks of the KV cache in use.", ours=True),
+    Metric("tgi_prefix_cache_query_tokens", "counter", "Tokens of requests when their first step began.", ours=True),
+    Metric("tgi_prefix_cache_hit_tokens", "counter", "Those of them that were found in the cache.", ours=True),
+    Metric("tgi_kv_blocks_used", "gauge", "Blocks of the KV cache that requests hold.", ours=True),
     Metric("tgi_kv_blocks_capacity", "gauge", "Blocks of the KV cache.", ours=True),
     Metric("tgi_backend_verb_duration", "histogram", "Seconds in each hook of the backend.", (("verb", VERBS),), ours=True),
     Metric(

@@ -1,0 +1,69 @@
+"""What a client can ask of the scheduler, on every route that generates, by headers."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tgi_core.scheduler.types import GenerationRequest
+from tgi_router.errors import ValidationFailed
+
+PRIORITIES = {"low": -1, "normal": 0, "high": 1}
+MAX_SALT = 256
+
+PRIORITY, TIMEOUT, SALT = "x-request-priority", "x-request-timeout", "x-cache-salt"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The headers as they came, "" where there is none."""
+
+    priority: str = ""
+    timeout: str = ""
+    salt: str = ""
+
+    def apply(self, request: GenerationRequest, longest_s: float | None) -> GenerationRequest:
+        """The request with them; none takes longer than the operator allows. Raises ValidationFailed."""
+        if self.priority and self.priority not in PRIORITIES:
+            raise ValidationFailed(f"header `{PRIORITY}` must be one of {', '.join(PRIORITIES)}")
+        if len(self.salt) > MAX_SALT:
+            raise ValidationFailed(f"header `{SALT}` must have at most {MAX_SALT} characters. Given: {len(self.salt)}")
+        limits = [limit for limit in (longest_s, self._timeout_s()) if limit is not None]
+        priority = PRIORITIES[self.priority or "normal"]
+        return replace(request, priority=priority, salt=self.salt, timeout_s=min(limits, default=None))
+
+    def _timeout_s(self) -> float | None:
+        if not self.timeout:
+            return None
+        try:
+            seconds = float(self.timeout)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < 1e9:
+            raise ValidationFailed(f"header `{TIMEOUT}` must be a number of seconds > 0")
+        return seconds
+
+
+_NONE = Wishes()
+_current: ContextVar[Wishes] = ContextVar("wishes", default=_NONE)
+
+
+def current() -> Wishes:
+    """Those of the request that is being answered."""
+    return _current.get()
+
+
+class WithWishes:
+    """ASGI middleware that keeps them while a request is answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            _current.set(Wishes(headers.get(PRIORITY, "").lower(), headers.get(TIMEOUT, ""), headers.get(SALT, "")))
+        await self._app(scope, receive, send)
