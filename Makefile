@@ -8,7 +8,7 @@ SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-t
 HOST ?= 127.0.0.1
 PORT ?= 3000
 
-.PHONY: fuzz install serve test check format bench coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: fuzz install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -36,6 +36,10 @@ format: install
 
 bench: install
 	$(BIN)/python bench/engine.py $(MODEL)
+
+# what the scheduler costs, and what it makes of a device's time; TRACE=file.csv
+bench-scheduler: install
+	$(BIN)/python bench/scheduler.py $(if $(TRACE),--trace $(TRACE))
 
 coverage-models: install
 	$(BIN)/python scripts/coverage_models.py --out docs/models.md

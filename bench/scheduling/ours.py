@@ -1,0 +1,67 @@
+"""This project's scheduler, model server and reference backend, on a clock that the roofline moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.scheduling.device import Roofline, Served
+from bench.scheduling.trace import Arrival
+from tgi_core.backend import Sampling, Want, WarmupPlan
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.session import Session
+from tgi_core.client.types import ShardInfo, Stopping
+from tgi_core.scheduler import GenerationRequest, Scheduler
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+
+LONGEST_ROW = 16_384
+
+
+class Simulation:
+    """One run of a trace."""
+
+    def __init__(self, roofline: Roofline, tokenizer: Tokenizer) -> None:
+        self.now = 0.0
+        self.steps = 0
+        self._roofline = roofline
+        session = Session(
+            ReferenceSession(tokenizer.vocab_size, LONGEST_ROW, asynchronous=False, on_step=self._computed), "reference"
+        )
+        info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
+        self._server = ModelServer(session, tokenizer, info)
+        plan = WarmupPlan(roofline.max_rows, LONGEST_ROW, roofline.max_step_tokens, roofline.num_blocks, roofline.block_size)
+        capacity = self._server.warmup(plan, lambda what, done, total, unit: None)
+        self._scheduler = Scheduler(info.capabilities, capacity, clock=lambda: self.now)
+        self._vocabulary = tokenizer.vocab_size
+
+    def run(self, arrivals: list[Arrival]) -> list[Served]:
+        """Serve all of them."""
+        waiting = list(reversed(arrivals))
+        arrived: dict[int, Arrival] = {}
+        first: dict[int, float] = {}
+        served: list[Served] = []
+        while waiting or not self._scheduler.idle:
+            if self._scheduler.idle:
+                self.now = max(self.now, waiting[-1].at)
+            while waiting and waiting[-1].at <= self.now:
+                item = waiting.pop()
+                arrived[self._scheduler.add(self._request(item, len(arrived)))] = item
+            events = self._scheduler.complete(self._server.exchange(self._scheduler.plan()))
+            if self._scheduler.lost:
+                raise RuntimeError(self._scheduler.lost.message)
+            for event in events:
+                if event.generation is None:
+                    raise RuntimeError(f"a request failed: {event.error}")
+                first.setdefault(event.key, self.now)
+                if event.generation.finished is not None:
+                    served.append(Served(arrived[event.key], first[event.key], self.now))
+        return served
+
+    def _computed(self, work: tuple[Any, ...]) -> None:
+        self.now += self._roofline.step((item.take, item.start) for item in work)
+        self.steps += 1
+
+    def _request(self, item: Arrival, number: int) -> GenerationRequest:
+        """No two prompts begin alike, so the prefix cache has no part in this."""
+        ids = (number // 1000 % self._vocabulary, number % 1000, *((number + place) % 997 for place in range(item.prompt - 2)))
+        return GenerationRequest(ids[: item.prompt], Sampling(), Stopping(item.answer, ignore_eos=True), Want(logprobs=False))

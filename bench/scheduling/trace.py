@@ -1,0 +1,54 @@
+"""Arrivals with lengths: from a file, or made up with the statistics of a public one."""
+
+from __future__ import annotations
+
+import csv
+import random
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+LONGEST_PROMPT, LONGEST_ANSWER = 14_050, 1_000
+"""Of the public trace; the made-up one is cut off there too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request: when it comes in seconds, the tokens of its prompt, and of the answer it will get."""
+
+    at: float
+    prompt: int
+    answer: int
+
+
+def read(path: Path, count: int) -> list[Arrival]:
+    """The first requests of a file with the columns TIMESTAMP, ContextTokens, GeneratedTokens."""
+    with path.open(newline="") as file:
+        rows = [row for row, _ in zip(csv.DictReader(file), range(count), strict=False)]
+    times = [datetime.fromisoformat(row["TIMESTAMP"][:26]) for row in rows]
+    return [
+        Arrival((time - times[0]).total_seconds(), int(row["ContextTokens"]), max(1, int(row["GeneratedTokens"])))
+        for time, row in zip(times, rows, strict=True)
+    ]
+
+
+def make(count: int, seed: int) -> list[Arrival]:
+    """Conversations as in the trace that Azure published in 2023: lognormal lengths, one arrival in 0.18 s, at random."""
+    chance, now, arrivals = random.Random(seed), 0.0, []
+    for _ in range(count):
+        now += chance.expovariate(1 / 0.18)
+        prompt = min(LONGEST_PROMPT, max(1, round(chance.lognormvariate(6.63, 0.985))))
+        answer = min(LONGEST_ANSWER, max(1, round(chance.lognormvariate(5.02, 0.859))))
+        arrivals.append(Arrival(now, prompt, answer))
+    return arrivals
+
+
+def at_once(arrivals: list[Arrival]) -> list[Arrival]:
+    """The same requests, all there from the beginning."""
+    return [replace(item, at=0.0) for item in arrivals]
+
+
+def at_rate(arrivals: list[Arrival], per_second: float) -> list[Arrival]:
+    """The same requests at another mean rate."""
+    stretch = len(arrivals) / per_second / arrivals[-1].at
+    return [replace(item, at=item.at * stretch) for item in arrivals]
