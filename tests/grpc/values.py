@@ -43,6 +43,7 @@ from tgi_core.client.types import (
     Token,
     Turn,
     TurnResult,
+    VerbCall,
 )
 from tgi_core.grammar import Grammar, GrammarKind
 
@@ -109,7 +110,8 @@ generations = st.builds(
     fault=st.none() | st.builds(RowFault, st.sampled_from(RowFaultKind), plain),
 )
 steps = st.builds(StepResult, large, few(generations), st.none() | faults, large, large)
-results = st.builds(TurnResult, st.none() | faults, st.none() | steps)
+verbs = st.builds(VerbCall, plain, large, plain)
+results = st.builds(TurnResult, st.none() | faults, st.none() | steps, few(verbs))
 
 capabilities = st.builds(
     Capabilities,

@@ -23,6 +23,7 @@ from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import SchedulerLoop
 from tgi_core.server.model_server import ModelServer
+from tgi_core.server.verb_log import VerbLog
 from tgi_core.telemetry.batches import BatchMetrics
 from tgi_core.telemetry.traces import Traces
 
@@ -44,9 +45,10 @@ def house(*, traces: Traces | None = None, session: Any = None, **settings: Any)
     @asynccontextmanager
     async def opening() -> AsyncIterator[Generator]:
         reference = ReferenceSession(model.tokenizer.vocab_size, 1024, **(session or {}))
-        opened = Session(reference, "reference", wrappers=(Metrics(batches.verb),))
+        verbs = VerbLog()
+        opened = Session(reference, "reference", wrappers=(Metrics(verbs),))
         info = ShardInfo("demo", "reference", "none", "float32", (1, 0), opened.capabilities())
-        shard = LocalShard(ModelServer(opened, model.tokenizer, info))
+        shard = LocalShard(ModelServer(opened, model.tokenizer, info, verbs=verbs))
         capacity = await shard.warmup(WarmupPlan(max_row_tokens=1024, num_blocks=BLOCKS), lambda *progress: None)
         loop = SchedulerLoop(shard, info, capacity, batches.turn)
         batches.watch(capacity, loop.snapshot)

@@ -180,8 +180,19 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
+class VerbCall:
+    """One call of a backend's hook: what it took, and the class of its error, "" if it went well."""
+
+    verb: str
+    ns: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The answer to a turn. With `refused` the step was not launched and nothing changed; `result` is the step that was read."""
+    """The answer to a turn. With `refused` the step was not launched and nothing changed; `result` is the step that was read;
+    `verbs` are what the turn asked of the backend, in order."""
 
     refused: Fault | None = None
     result: StepResult | None = None
+    verbs: tuple[VerbCall, ...] = ()

@@ -170,6 +170,16 @@ class Fault(_message.Message):
     lost: bool
     def __init__(self, scope: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ..., request_ids: _Optional[_Iterable[int]] = ..., lost: bool = ...) -> None: ...
 
+class VerbCall(_message.Message):
+    __slots__ = ("verb", "ns", "error")
+    VERB_FIELD_NUMBER: _ClassVar[int]
+    NS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    verb: str
+    ns: int
+    error: str
+    def __init__(self, verb: _Optional[str] = ..., ns: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
 class StepResult(_message.Message):
     __slots__ = ("step", "fault", "forward_ns", "sample_ns", "request_ids", "token_counts", "ids", "texts", "logprobs", "special", "candidates", "prompts", "finished", "faults")
     STEP_FIELD_NUMBER: _ClassVar[int]

@@ -16,6 +16,7 @@ from tgi_core.client.types import (
     StepResult,
     Token,
     TurnResult,
+    VerbCall,
 )
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
@@ -26,6 +27,7 @@ def encode_result(result: TurnResult) -> pb.TurnResult:
     return pb.TurnResult(
         refused=None if result.refused is None else _encode_fault(result.refused),
         result=None if result.result is None else _encode_step(result.result),
+        verbs=[contract.VerbCall(verb=call.verb, ns=call.ns, error=clean(call.error)) for call in result.verbs],
     )
 
 
@@ -34,6 +36,7 @@ def decode_result(message: pb.TurnResult) -> TurnResult:
     return TurnResult(
         refused=_decode_fault(message.refused) if message.HasField("refused") else None,
         result=_decode_step(message.result) if message.HasField("result") else None,
+        verbs=tuple(VerbCall(call.verb, call.ns, call.error) for call in message.verbs),
     )
 
 

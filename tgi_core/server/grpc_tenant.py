@@ -98,7 +98,7 @@ def shifted_result(result: TurnResult, by: int) -> TurnResult:
     if step is not None:
         generations = tuple(replace(item, request_id=item.request_id + by) for item in step.generations)
         step = replace(step, generations=generations, fault=_shifted_fault(step.fault, by))
-    return TurnResult(_shifted_fault(result.refused, by), step)
+    return replace(result, refused=_shifted_fault(result.refused, by), result=step)
 
 
 def _shifted_bookkeeping(verb: Bookkeeping, by: int) -> Bookkeeping:

@@ -28,19 +28,29 @@ from tgi_core.client.types import (
 )
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.transcript import Transcript
+from tgi_core.server.verb_log import VerbLog
 from tgi_core.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 
 class ModelServer:
-    """One shard: batches and steps by the scheduler's numbers, one transcript per live request."""
+    """One shard: batches and steps by the scheduler's numbers, one transcript per live request. `verbs` is where the session's
+    wrapper `Metrics` notes its calls; each turn's answer tells them on."""
 
-    def __init__(self, session: Session, tokenizer: Tokenizer, info: ShardInfo, masks: GrammarMasks | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        tokenizer: Tokenizer,
+        info: ShardInfo,
+        masks: GrammarMasks | None = None,
+        verbs: VerbLog | None = None,
+    ) -> None:
         self.info = info
         self._session = session
         self._tokenizer = tokenizer
         self._masks = masks
+        self._verbs = verbs or VerbLog()
         if masks is not None:
             masks.attach(info.capabilities.vocab_size)
         self._batches: dict[int, Handle] = {}
@@ -69,7 +79,7 @@ class ModelServer:
         except BackendError as error:
             refused = self._fault(error)
         result = self._read(turn.read) if turn.read is not None and turn.read in self._steps else None
-        return TurnResult(refused, result)
+        return TurnResult(refused, result, self._verbs.take())
 
     def _keep_books(self, verb: Bookkeeping) -> None:
         if isinstance(verb, Clear):

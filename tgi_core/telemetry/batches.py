@@ -9,19 +9,19 @@ from prometheus_client import CollectorRegistry
 from tgi_core.backend import CacheKind, Capacity
 from tgi_core.client.types import Prefill, StepResult, StepVerb, Turn, TurnResult
 from tgi_core.scheduler.scheduler import Snapshot
-from tgi_core.telemetry.catalog import SIZE_BUCKETS, Instruments
+from tgi_core.telemetry.catalog import SIZE_BUCKETS, VERBS, Instruments
 
 
 class BatchMetrics:
-    """Counters and histograms of one shard. `turn` is called on the event loop after each turn, `verb` during it in the shard's
-    thread."""
+    """Counters and histograms of one shard. `turn` is called on the event loop after each turn, whose answer tells what its verbs
+    took, wherever the shard is."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._instruments = make = Instruments(registry)
         self._methods: dict[int, str] = {}
         """Steps that are launched and not yet read."""
         self._seconds: dict[str, float] = {}
-        """What the verbs of the turn under way took; nothing for a shard in another process."""
+        """What the verbs of the turn took; nothing for a shard that does not say."""
         self._count = make.counter("tgi_batch_inference_count")
         self._success = make.counter("tgi_batch_inference_success")
         self._failure = make.counter("tgi_batch_inference_failure")
@@ -55,6 +55,8 @@ class BatchMetrics:
 
     def turn(self, turn: Turn, result: TurnResult, seconds: float, delivery: float) -> None:
         """Count one turn of the scheduler; see `tgi_core.scheduler.loop.ObserveTurn`."""
+        for call in result.verbs:
+            self.verb(call.verb, call.ns / 1e9, call.error)
         if turn.launch is not None:
             self._launched(turn.launch, refused=result.refused is not None)
         if result.result is not None:
@@ -62,7 +64,9 @@ class BatchMetrics:
         self._seconds.clear()
 
     def verb(self, verb: str, seconds: float, error: str) -> None:
-        """Count one call of a backend's hook; see `tgi_core.backend.wrappers.Observe`."""
+        """Count one call of a backend's hook."""
+        if verb not in VERBS:  # a newer shard may have others
+            return
         self._seconds[verb] = self._seconds.get(verb, 0.0) + seconds
         self._verbs.labels(verb).observe(seconds)
         if error:

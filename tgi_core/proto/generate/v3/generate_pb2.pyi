@@ -387,9 +387,11 @@ class Bookkeeping(_message.Message):
     def __init__(self, filter: _Optional[_Union[FilterBatchRequest, _Mapping]] = ..., clear: _Optional[_Union[ClearCacheRequest, _Mapping]] = ...) -> None: ...
 
 class TurnResult(_message.Message):
-    __slots__ = ("refused", "result")
+    __slots__ = ("refused", "result", "verbs")
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    VERBS_FIELD_NUMBER: _ClassVar[int]
     refused: _contract_pb2.Fault
     result: _contract_pb2.StepResult
-    def __init__(self, refused: _Optional[_Union[_contract_pb2.Fault, _Mapping]] = ..., result: _Optional[_Union[_contract_pb2.StepResult, _Mapping]] = ...) -> None: ...
+    verbs: _containers.RepeatedCompositeFieldContainer[_contract_pb2.VerbCall]
+    def __init__(self, refused: _Optional[_Union[_contract_pb2.Fault, _Mapping]] = ..., result: _Optional[_Union[_contract_pb2.StepResult, _Mapping]] = ..., verbs: _Optional[_Iterable[_Union[_contract_pb2.VerbCall, _Mapping]]] = ...) -> None: ...
