@@ -10,7 +10,8 @@ from tgi_core.settings.spec import check_bounds, environment_variable, flag, ign
 
 __all__ = ["Settings", "check_bounds", "environment_variable", "flag"]
 
-_ONE_PROCESS = "the shard runs in the server's own process"
+_OWN_FOLDER = "the socket is in a folder of its own, which only this user can enter"
+_ONE_RANK = "there is one rank"
 _NOT_SHARDED = "tensor parallelism is not available yet"
 _NO_WATERMARK = "there is no watermarking; requests that ask for it are refused"
 _WITHOUT_MIXING = "only where the backend cannot mix prefill and decode, elsewhere all join at every step"
@@ -107,9 +108,23 @@ class Settings:
     # ranks
     sharded: bool | None = refused(None, "Split the model over devices.", "Ranks", _NOT_SHARDED, harmless=(False,))
     num_shard: int | None = refused(None, "Devices to split the model over.", "Ranks", _NOT_SHARDED, harmless=(1,), minimum=1)
-    shard_uds_path: str = ignored("/tmp/text-generation-server", "Socket between router and shard.", "Ranks", _ONE_PROCESS)  # noqa: S108
-    master_addr: str = ignored("localhost", "Address where ranks meet.", "Ranks", _ONE_PROCESS)
-    master_port: int = ignored(29500, "Port where ranks meet.", "Ranks", _ONE_PROCESS, minimum=0, maximum=65535)
+    shard_uds_path: str = ignored("/tmp/text-generation-server", "Socket between router and shard.", "Ranks", _OWN_FOLDER)  # noqa: S108
+    master_addr: str = ignored("localhost", "Address where ranks meet.", "Ranks", _ONE_RANK)
+    master_port: int = ignored(29500, "Port where ranks meet.", "Ranks", _ONE_RANK, minimum=0, maximum=65535)
+    # shard
+    in_process: bool = setting(False, "Run the shard in the server's own process, as in a notebook.", "Shard")
+    on_shard_loss: str = setting(
+        "continue",
+        "What becomes of requests when their shard is lost: they continue on the restarted one, or they fail.",
+        "Shard",
+        choices=("continue", "fail"),
+    )
+    shard_restarts: int = setting(
+        5, "Restarts of a lost shard in a row, without a token in between, after which the server ends.", "Shard", minimum=0
+    )
+    watchdog_floor: float = setting(
+        60.0, "Seconds that any step may take before its shard counts as hanging; long steps get more.", "Shard", minimum=0.1
+    )
     # HTTP
     hostname: str = setting("0.0.0.0", "Address to listen on.", "HTTP")
     port: int = setting(3000, "Port to listen on.", "HTTP", minimum=0, maximum=65535, short="-p")

@@ -20,6 +20,7 @@ _COMMANDS = {
     "completion": "Print a script that completes commands and flags in a shell.",
     "config": "Show the settings, and where each comes from.",
     "download-weights": "Fetch a model from the Hugging Face hub into the cache.",
+    "router": "Serve the HTTP API in front of a shard that runs already.",
     "serve": "Serve a model: a directory, or an id on the Hugging Face hub.",
     "shard": "Run a model behind a socket, for a router elsewhere.",
 }

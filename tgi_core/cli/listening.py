@@ -65,8 +65,10 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-async def listen(app: Any, listener: socket.socket, settings: Settings, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; a second one ends at once."""
+async def listen(
+    app: Any, listener: socket.socket, settings: Settings, on_ready: Callable[[], None], ended: asyncio.Event
+) -> None:
+    """Serve until SIGTERM, SIGINT or `ended`; a second signal ends at once."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -84,4 +86,9 @@ async def listen(app: Any, listener: socket.socket, settings: Settings, on_ready
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    await server.serve(sockets=[listener])
+    watching = asyncio.create_task(ended.wait())
+    watching.add_done_callback(lambda done: None if done.cancelled() else stop())
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        watching.cancel()

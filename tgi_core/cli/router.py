@@ -1,24 +1,48 @@
-"""`text-generation-router`: TGI's flags for the router alone."""
+"""The router alone, in front of a shard that runs already: `tgi router`, and `text-generation-router` with TGI's flags."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import click
 
 from tgi_core import __version__
 from tgi_core.cli import run as run_command
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
+from tgi_core.cli.serve import named, run
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 
 DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096}
 """Where TGI's router differs from its launcher."""
 
-_SHARD_ONLY = {"model_id", "dtype", "quantize", "lora_adapters", "rope_scaling", "rope_factor", "backend", "kv_cache_dtype"}
-SETTINGS = frozenset(spec.name for spec in fields(Settings)) - _SHARD_ONLY
+_SHARD_ONLY = {"dtype", "quantize", "lora_adapters", "rope_scaling", "rope_factor", "backend", "kv_cache_dtype", "in_process"}
+_OURS = frozenset(spec.name for spec in fields(Settings)) - _SHARD_ONLY
+SETTINGS = _OURS - {"model_id"}
+
+
+@click.command("router", cls=SettingsCommand)
+@click.argument("model", required=False)
+@click.option("--shard", required=True, metavar="ADDRESS", help="Where the shard listens: unix:PATH or HOST:PORT.")
+@settings_options(only=_OURS)
+def command(model: str | None, shard: str, resolved: Resolved) -> None:
+    """Serve the HTTP API in front of the shard of MODEL that runs at ADDRESS; only the model's small files are needed here."""
+    run(named(model, resolved), address=checked(shard))
+
+
+def checked(address: str) -> str:
+    """An address that gRPC understands. Raises StartupError."""
+    path = address.removeprefix("unix:").removeprefix("//")
+    if address.startswith("unix:") and path.startswith("/"):
+        return f"unix:{path}"
+    if address.startswith("/"):
+        return f"unix:{address}"
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in address:
+        raise StartupError(f"--shard {address}: give unix:/PATH or HOST:PORT")
+    return address
 
 
 class _RouterCommand(SettingsCommand, click.Group):
@@ -50,10 +74,8 @@ class _RouterCommand(SettingsCommand, click.Group):
 def router(ctx: click.Context, tokenizer_name: str, master_shard_uds_path: str, resolved: Resolved) -> None:
     """Serve the HTTP API in front of a shard that runs already."""
     if ctx.invoked_subcommand is None:
-        raise StartupError(
-            f"--master-shard-uds-path {master_shard_uds_path}: this version cannot join a shard that runs already; "
-            f"`text-generation-launcher --model-id {tokenizer_name}` starts both"
-        )
+        address = checked(f"unix:{master_shard_uds_path}")
+        run(replace(resolved.settings, model_id=tokenizer_name), address=address)
 
 
 @router.command("print-schema")

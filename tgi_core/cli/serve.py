@@ -40,8 +40,9 @@ def named(model: str | None, resolved: Resolved) -> Settings:
     return replace(resolved.settings, model_id=model)
 
 
-def run(settings: Settings, runtime: bool = False) -> None:
-    """Serve until told to stop. What can be judged by the settings alone is judged before anything is loaded. Raises StartupError."""
+def run(settings: Settings, runtime: bool = False, address: str | None = None) -> None:
+    """Serve until told to stop, on a shard of our own or on the one at `address`. What can be judged by the settings alone is judged
+    before anything is loaded. Raises StartupError."""
     set_up(settings.json_output)
     if runtime:
         print_runtime()
@@ -51,4 +52,4 @@ def run(settings: Settings, runtime: bool = False) -> None:
 
     from tgi_core.cli.serving import serve
 
-    asyncio.run(serve(settings.model_id or str(DEMO), settings))
+    asyncio.run(serve(settings.model_id or str(DEMO), settings, address))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,7 +18,8 @@ from tgi_core.errors import StartupError
 
 _SHARD_SETTINGS = frozenset(
     {"revision", "quantize", "speculate", "dtype", "kv_cache_dtype", "trust_remote_code", "json_output", "otlp_endpoint"}
-    | {"otlp_service_name", "max_input_tokens"}
+    | {"otlp_service_name", "max_input_tokens", "backend", "memory_fraction", "cuda_memory_fraction"}
+    | {"huggingface_hub_cache", "weights_cache_override", "auto_convert"}
 )
 _LEVEL = click.option("--logger-level", default="INFO", show_default=True, help="Least level of log lines.")
 
@@ -31,15 +33,21 @@ def server() -> None:
 @server.command("serve", cls=SettingsCommand)
 @click.argument("model_id")
 @click.option("--sharded/--no-sharded", help="Whether the model is split over devices.")
-@click.option("--uds-path", default="/tmp/text-generation-server", show_default=True, help="Socket to serve on.")  # noqa: S108
+@click.option("--uds-path", default="/tmp/text-generation-server", show_default=True, help="Socket to serve on, less -RANK.")  # noqa: S108
 @_LEVEL
 @settings_options({"otlp_service_name": "text-generation-inference.server"}, _SHARD_SETTINGS)
-def serve(model_id: str, uds_path: str, **_: Any) -> None:
-    """Run one shard of a model behind a socket."""
-    raise StartupError(
-        f"--uds-path {uds_path}: this version cannot run a shard on its own; "
-        f"`text-generation-launcher --model-id {model_id}` starts router and shard together"
-    )
+def serve(model_id: str, sharded: bool, uds_path: str, logger_level: str, resolved: Resolved) -> None:
+    """Run the shard of a model behind a socket, at the place where TGI's router looks for it."""
+    from tgi_core.cli.shard import run as run_shard
+    from tgi_core.server.grpc_address import prepare_unix
+
+    world = os.environ.get("WORLD_SIZE", "1")
+    if sharded and world != "1":
+        raise StartupError(
+            f"--sharded with WORLD_SIZE={world}: one process starts all ranks here; use `tgi shard --num-shard {world}`"
+        )
+    os.environ["LOG_LEVEL"] = logger_level
+    run_shard(replace(resolved.settings, model_id=model_id), prepare_unix(Path(f"{uds_path}-0"), shared=True))
 
 
 @server.command("download-weights", cls=SettingsCommand)

@@ -1,118 +1,114 @@
-"""Putting the house together: model files, backend, shard, scheduler, router, socket."""
+"""Putting the house together: model files, shard, scheduler, router, socket."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from tgi_core.backend import API_VERSION, BackendError, Capacity, OpenOptions, Progress, WarmupPlan
-from tgi_core.backend.probe import probe_all
-from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, open_backend, select
-from tgi_core.backend.session import Session
-from tgi_core.backend.wrappers import Metrics, Trace
 from tgi_core.cli.listening import bind, listen
 from tgi_core.cli.memory_plan import print_memory_plan
+from tgi_core.cli.opening import choose_opener, warmup_plan
 from tgi_core.cli.tunnel import tunnel
 from tgi_core.cli.weights import fetch_model
-from tgi_core.client.local import LocalShard
-from tgi_core.client.types import ShardInfo
+from tgi_core.client.base import Opened, Opener
+from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO, read_json
 from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
-from tgi_core.server.masks import GrammarMasks
-from tgi_core.server.model_server import ModelServer
 from tgi_core.telemetry.batches import BatchMetrics
 from tgi_core.telemetry.logs import announce
 from tgi_core.telemetry.progress import progress
 from tgi_core.telemetry.traces import open_traces
-from tgi_core.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tgi_router import ServedModel
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A shard that is ready for requests."""
-
-    shard: LocalShard
-    info: ShardInfo
-    capacity: Capacity
-
-
-async def serve(model: str, settings: Settings) -> None:
-    """Serve until told to stop. Raises StartupError."""
+async def serve(model: str, settings: Settings, address: str | None = None) -> None:
+    """Serve until told to stop, on a shard of our own or on the one at `address`. Raises StartupError, also for a shard that is lost
+    for good."""
     start = time.monotonic()
     listener = bind(settings)
     traces = open_traces(settings.otlp_endpoint, settings.otlp_service_name)
     with progress() as show:
-        directory = fetch_model(model, settings, show)
+        directory = fetch_model(model, settings, show, weights=address is None)
     read_json(directory / "config.json")
-    tokenizer = Tokenizer.load(directory)
-    plugin = choose_backend(settings.backend)
-
-    from tgi_router import ServedModel, create_app
-
-    name = settings.served_model_name or ("tgi-core/demo" if directory == DEMO else model)
-    served = ServedModel.load(directory, name, settings)
-    registry = CollectorRegistry()
-    batches = BatchMetrics(registry)
-    with progress() as show:
-        opened = await open_shard(plugin, directory, tokenizer, settings, show, batches)
-    print_memory_plan(plugin.name, opened.info, opened.capacity)
-    loop = SchedulerLoop(opened.shard, opened.info, opened.capacity, batches.turn, scheduler_options(settings))
-    batches.watch(opened.capacity, loop.snapshot)
-    app = create_app(settings, served, loop, registry, traces)
-    serving = asyncio.create_task(loop.run())
+    opener = choose_opener(directory, settings, address)
+    served, opened = await _opened(opener, directory, model, settings)
+    print_memory_plan(opened.info.backend, opened.info, opened.capacity)
 
     def ready() -> None:
         host, port = listener.getsockname()[:2]
         _log.info("Connected")  # what whoever watches TGI's log waits for
         announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
 
+    from tgi_router import create_app
+
+    registry = CollectorRegistry()
+    batches = BatchMetrics(registry)
     try:
-        async with tunnel(settings, listener.getsockname()[1]):
-            await listen(app, listener, settings, ready)
+        async with _running(opener, opened, settings, batches) as (loop, shard):
+            batches.watch(opened.capacity, loop.snapshot)
+            app = create_app(settings, served, loop, registry, traces)
+            async with tunnel(settings, listener.getsockname()[1]):
+                await listen(app, listener, settings, ready, loop.ended, lambda: asyncio.ensure_future(shard.abandon()))
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        await opened.shard.close()
         if traces is not None:
             await asyncio.to_thread(traces.close)
+    if loop.failure is not None:
+        raise StartupError(f"the shard is lost: {loop.failure}")
 
 
-def choose_backend(name: str | None) -> Plugin:
-    """The named backend, unprobed; or the one that the machine calls for. Raises StartupError."""
-    if name is not None:
-        return find(name)
-    plugins = [load(entry) for entry in installed()]
-    wanted = [item for item in plugins if item.device_kind not in BY_NAME_ONLY]
-    return select(probe_all(wanted))
+async def _opened(opener: Opener, directory: Path, model: str, settings: Settings) -> tuple[ServedModel, Opened]:
+    """The router's own start goes on while the shard reads its model. What fails first ends both."""
+    with progress() as show:
+        opening = asyncio.create_task(opener.open(warmup_plan(settings), show))
+        try:
+            served = await asyncio.to_thread(_served_model, directory, model, settings)
+            return served, await opening
+        except BaseException:
+            opening.cancel()
+            await asyncio.wait({opening})
+            raise
 
 
-async def open_shard(
-    plugin: Plugin, directory: Path, tokenizer: Tokenizer, settings: Settings, show: Progress, batches: BatchMetrics
-) -> Opened:
-    """Open the backend in a thread of its own and warm it up. Raises StartupError."""
-    masks = await asyncio.to_thread(GrammarMasks.for_model, directory, tokenizer.eos_ids)
-    memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
-    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
-    implementation = await asyncio.to_thread(open_backend, plugin, options, show)
+def _served_model(directory: Path, model: str, settings: Settings) -> ServedModel:
+    from tgi_router import ServedModel
+
+    name = settings.served_model_name or ("tgi-core/demo" if directory == DEMO else model)
+    return ServedModel.load(directory, name, settings)
+
+
+@asynccontextmanager
+async def _running(
+    opener: Opener, opened: Opened, settings: Settings, batches: BatchMetrics
+) -> AsyncGenerator[tuple[SchedulerLoop, SupervisedShard], None]:
+    """A loop on a shard that is watched, and replaced when it is lost."""
+
+    async def reopen() -> Opened:
+        with progress() as show:
+            return await opener.open(as_promised(opened.capacity, warmup_plan(settings)), show)
+
+    rules = RestartRules(settings.on_shard_loss == "continue", settings.shard_restarts, settings.watchdog_floor)
+    shard = SupervisedShard(opened, reopen, rules)
+    loop = SchedulerLoop(shard, opened.info, opened.capacity, batches.turn, scheduler_options(settings), shard)
+    running = asyncio.create_task(loop.run())
     try:
-        session = Session(implementation, plugin.name, wrappers=(Trace(), Metrics(batches.verb)))
-        capabilities = session.capabilities()
-        info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, capabilities)
-        shard = LocalShard(ModelServer(session, tokenizer, info, masks))
-        block_size = capabilities.block_sizes[0]
-        capacity = await shard.warmup(warmup_plan(settings, block_size), show)
-    except BackendError as error:
-        raise StartupError(f"backend {plugin.name}: {error}") from error
-    return Opened(shard, info, capacity)
+        yield loop, shard
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await shard.close()
 
 
 def scheduler_options(settings: Settings) -> SchedulerOptions:
@@ -124,17 +120,4 @@ def scheduler_options(settings: Settings) -> SchedulerOptions:
         max_queued_tokens=settings.max_queued_tokens,
         waiting_served_ratio=settings.waiting_served_ratio,
         max_waiting_tokens=settings.max_waiting_tokens,
-    )
-
-
-def warmup_plan(settings: Settings, block_size: int) -> WarmupPlan:
-    """What the settings wish of the backend. Raises StartupError for a cache of less than one block."""
-    tokens = settings.kv_cache_tokens
-    if tokens is not None and tokens < block_size:
-        raise StartupError(f"--kv-cache-tokens {tokens}: less than one block of {block_size} tokens")
-    return WarmupPlan(
-        max_rows=settings.max_batch_size,
-        max_row_tokens=settings.max_total_tokens,
-        max_step_tokens=settings.max_batch_prefill_tokens,
-        num_blocks=None if tokens is None else tokens // block_size,
     )

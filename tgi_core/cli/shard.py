@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import shutil
@@ -10,7 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
-from contextlib import nullcontext
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from tgi_core.cli.serve import named
 from tgi_core.config import Settings, flag
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
+from tgi_core.settings.review import review
+from tgi_core.settings.spec import setting_of
 from tgi_core.telemetry.logs import set_up
 from tgi_core.telemetry.progress import progress
 
@@ -36,12 +39,16 @@ SETTINGS = frozenset(
         *("model_id", "revision", "dtype", "quantize", "trust_remote_code"),
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction"),
+        *("sharded", "num_shard", "master_addr", "master_port"),
         "json_output",
     }
 )
 """What a shard is started with; limits come from its router."""
 
 _CLOSE_S = 5.0
+_TELL_EVERY_S = 0.1
+_LAST_WORDS_S = 0.5
+"""How long the news that the device is lost may take to reach the router."""
 
 
 @click.command("shard", cls=SettingsCommand)
@@ -60,24 +67,34 @@ def command(model: str | None, uds_path: Path | None, port: str | None, parent: 
 
 
 def run(settings: Settings, address: str, has_parent: bool = False) -> None:
-    """Serve routers until told to stop: by a signal, or by the parent. Raises StartupError."""
+    """Serve routers until told to stop: by a signal, or by the parent. Raises StartupError, also when the device is lost: whoever
+    runs the shard is to start it again."""
     from tgi_core.cli.weights import fetch_model
     from tgi_core.server.grpc_address import TOKEN_VARIABLE
     from tgi_core.server.grpc_host import ShardHost
     from tgi_core.server.grpc_server import ShardServer
 
     set_up(settings.json_output)
-    host = ShardHost()
+    if not has_parent:  # which has said it
+        for line in review(settings, {}):
+            _log.warning("%s", line)
+    stop, lost = threading.Event(), threading.Event()
+
+    def lose() -> None:
+        lost.set()
+        threading.Timer(_LAST_WORDS_S, stop.set).start()
+
+    host = ShardHost(lose)
     server = ShardServer(host, address, os.environ.get(TOKEN_VARIABLE) or None)
     server.start()
     click.echo(f"listening: {server.address}")
     sys.stdout.flush()
     try:
-        with nullcontext() if has_parent else progress() as line:
-            show = _both(host.show, line)
-            directory = fetch_model(settings.model_id or str(DEMO), settings, show)
-            stop = _told_to_stop(has_parent)
-            opening = host.open(lambda: open_model(directory, settings, show))
+        with progress(_Told() if has_parent else None) as show:
+            host.tell(show)
+            directory = fetch_model(settings.model_id or str(DEMO), settings, host.show)
+            _listen_for_the_end(stop, has_parent)
+            opening = host.open(lambda: _read(directory, settings, host.show))
             opening.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
             stop.wait()
     finally:
@@ -85,44 +102,31 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
     in_time = host.close(_CLOSE_S)
     if opening.done() and (error := opening.exception()) is not None:
         raise error
+    if lost.is_set():
+        _log.error("the device is lost")
+        os._exit(1)  # nobody knows what it does to a thread that closes it
     if not in_time:  # a device that hangs would keep its thread, and that this process
         _log.error("the backend did not close within %.0f s", _CLOSE_S)
         os._exit(1)
 
 
-def open_model(directory: Path, settings: Settings, show: Progress) -> Model:
-    """Open the backend on a model. Raises StartupError."""
-    from tgi_core.backend import API_VERSION, BackendError, OpenOptions
-    from tgi_core.backend.registry import open_backend
-    from tgi_core.backend.session import Session
-    from tgi_core.backend.wrappers import Trace
-    from tgi_core.cli.serving import choose_backend
+def _read(directory: Path, settings: Settings, show: Progress) -> Model:
+    """The model, for routers to compare theirs with. Raises StartupError."""
+    from tgi_core.cli.opening import open_model
     from tgi_core.client.connecting import hash_tokenizer
-    from tgi_core.client.types import ShardInfo
     from tgi_core.server.grpc_host import Model
-    from tgi_core.server.masks import GrammarMasks
-    from tgi_core.server.model_server import ModelServer
     from tgi_core.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(directory)
-    plugin = choose_backend(settings.backend)
-    masks = GrammarMasks.for_model(directory, tokenizer.eos_ids)
-    memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
-    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
-    try:
-        session = Session(open_backend(plugin, options, show), plugin.name, wrappers=(Trace(),))
-        info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
-    except BackendError as error:
-        raise StartupError(f"backend {plugin.name}: {error}") from error
-    return Model(ModelServer(session, tokenizer, info, masks), tokenizer, hash_tokenizer(directory))
+    return Model(open_model(directory, tokenizer, settings, show), tokenizer, hash_tokenizer(directory))
 
 
 def shard_arguments(settings: Settings) -> list[str]:
-    """The flags that give a child the settings of this process; the model and the backend are the caller's to name."""
+    """The flags that give a child the settings of this process that a shard has; the model is the caller's to name."""
     arguments: list[str] = []
     for spec in fields(Settings):
         value = getattr(settings, spec.name)
-        if spec.name not in SETTINGS - {"model_id", "backend"} or value is None:
+        if spec.name not in SETTINGS - {"model_id"} or value is None or value in setting_of(spec).harmless:
             continue
         if isinstance(value, bool):
             arguments.append(flag(spec.name) if value else f"--no-{flag(spec.name)[2:]}")
@@ -151,24 +155,28 @@ def _new_folder() -> Path:
     return folder
 
 
-def _told_to_stop(has_parent: bool) -> threading.Event:
-    """Set when it is time. A child leaves signals to its parent: a Ctrl-C reaches both, and the parent has requests to finish."""
+def _listen_for_the_end(stop: threading.Event, has_parent: bool) -> None:
+    """Have `stop` set when it is time. A child leaves signals to its parent: a Ctrl-C reaches both, and the parent has requests to
+    finish."""
     from tgi_core.server.process import watch_parent
 
-    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN if has_parent else lambda *_: stop.set())
     if has_parent:
         watch_parent(stop.set)
-    return stop
 
 
-def _both(first: Progress, second: Progress | None) -> Progress:
-    """Progress for routers that ask, and for whoever reads our lines."""
+class _Told:
+    """Progress as lines for the parent, ten a second of each piece of work at most."""
 
-    def show(what: str, done: int, total: int, unit: str) -> None:
-        first(what, done, total, unit)
-        if second is not None:
-            second(what, done, total, unit)
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
 
-    return show
+    def __call__(self, what: str, done: int, total: int, unit: str) -> None:
+        """Called by whoever does the work."""
+        from tgi_core.client.child import PROGRESS
+
+        now = time.monotonic()
+        if done >= total or now - self._last.get(what, 0.0) >= _TELL_EVERY_S:
+            self._last[what] = now
+            print(PROGRESS + json.dumps([what, done, total, unit]), flush=True)

@@ -12,14 +12,15 @@ from tgi_core.config import Settings
 from tgi_core.hub import Source, fetch
 
 
-def fetch_model(model: str, settings: Settings, show: Progress) -> Path:
-    """The directory of the model that the settings mean. Raises StartupError."""
+def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = True) -> Path:
+    """The directory of the model that the settings mean; a router can do without its weights. Raises StartupError."""
     source = Source(
         model,
         settings.revision,
         cache=_path(settings.huggingface_hub_cache),
         weights=_path(settings.weights_cache_override),
         auto_convert=settings.auto_convert,
+        only_small=not weights,
     )
     with _ended_by_interrupt():
         return fetch(source, show)

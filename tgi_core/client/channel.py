@@ -9,6 +9,7 @@ import grpc
 from grpc import aio
 
 from tgi_core.backend import BackendBug, BackendError, DeviceLost, errors
+from tgi_core.client.base import TakenOver
 from tgi_core.proto.methods import ERROR_KIND, TOKEN, UNLIMITED, V3
 
 _OPTIONS = (
@@ -39,6 +40,8 @@ class CallFailed(Exception):
         """As an error of the contract."""
         if self.gone:
             return DeviceLost(f"the shard is gone: {self}")
+        if self.kind == "Superseded":
+            return TakenOver(str(self))
         kind = getattr(errors, self.kind, None)
         if isinstance(kind, type) and issubclass(kind, BackendError):
             return kind(str(self))
@@ -79,6 +82,14 @@ class ShardChannel:
             method.path, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
         )
         return StepStream(open_stream(metadata=self._metadata))
+
+    async def broken(self) -> None:
+        """Wait until a connection that is there is no more."""
+        state = self._channel.get_state(try_to_connect=True)
+        while state is not grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
+            state = self._channel.get_state()
+        await self._channel.wait_for_state_change(state)
 
     async def close(self) -> None:
         """End all calls. Idempotent."""

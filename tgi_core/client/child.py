@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
-from tgi_core.client.base import ShardClient
+from tgi_core.backend import BackendError, Capacity, DeviceLost, Progress, WarmupPlan
+from tgi_core.client.base import Opened, Plan, ShardClient
 from tgi_core.client.connecting import Connected, connect
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.errors import StartupError
-from tgi_core.tokenizer import Tokenizer
 
-_LISTENING = b"listening: "
+LISTENING = "listening: "
+PROGRESS = "progress: "
+"""What a shard's lines on standard output begin with; after the second a JSON list of `tgi_core.backend.Progress`'s arguments."""
 _ERROR = b"tgi: error: "
 _GOODBYE_S = 10.0
 """How long a shard that was told to end may take."""
@@ -28,13 +29,16 @@ _DEATH_S = 1.0
 
 
 class ShardProcess:
-    """`tgi shard` as a child. Its standard error is forwarded line by line; its standard input is our goodbye."""
+    """`tgi shard` as a child. Its standard error is forwarded line by line; its standard input is our goodbye; on its standard output
+    it says where it listens and how far it is."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path, show: Progress) -> None:
         self._process = process
         self.folder = folder
         """Where its socket is."""
         self._error = ""
+        self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._hearing = asyncio.create_task(self._hear(show))
         self._forwarding = asyncio.create_task(self._forward())
 
     @property
@@ -44,10 +48,15 @@ class ShardProcess:
 
     async def address(self) -> str:
         """Where it listens. Raises StartupError if it ends before."""
-        line = await self._process.stdout.readline() if self._process.stdout is not None else b""
-        if not line.startswith(_LISTENING):
+        address = await self._address
+        if not address:
             raise StartupError(await self.reason("the shard's process does not listen"))
-        return line.removeprefix(_LISTENING).strip().decode()
+        return address
+
+    async def ended(self) -> str:
+        """Wait until it has ended; how it did."""
+        await self._process.wait()
+        return await self.reason("")
 
     async def reason(self, otherwise: str) -> str:
         """Why it has ended; `otherwise` if it lives on."""
@@ -55,12 +64,17 @@ class ShardProcess:
             status = await asyncio.wait_for(self._process.wait(), _DEATH_S)
         except TimeoutError:
             return otherwise
-        await self._forwarding
+        await asyncio.wait({self._forwarding}, timeout=_DEATH_S)  # a child of its own may hold the pipe
         return self._error or f"the shard's process {_described(status)}"
 
     def hide(self) -> None:
         """Remove the socket's name once we are connected: then a death of both processes leaves nothing behind."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End it at once, whatever it is at."""
+        if self._process.returncode is None:
+            self._process.kill()
 
     async def end(self) -> None:
         """Say goodbye, then insist. Idempotent."""
@@ -69,10 +83,24 @@ class ShardProcess:
         try:
             await asyncio.wait_for(self._process.wait(), _GOODBYE_S)
         except TimeoutError:
-            self._process.kill()
+            self.kill()
             await self._process.wait()
-        await self._forwarding
+        await asyncio.wait({self._forwarding, self._hearing}, timeout=_DEATH_S)
         self.hide()
+
+    async def _hear(self, show: Progress) -> None:
+        """Other lines on its standard output are a backend's, and are forwarded."""
+        while self._process.stdout is not None and (line := await self._process.stdout.readline()):
+            text = line.decode(errors="replace")
+            if text.startswith(PROGRESS):
+                show(*json.loads(text.removeprefix(PROGRESS)))
+            elif text.startswith(LISTENING) and not self._address.done():
+                self._address.set_result(text.removeprefix(LISTENING).strip())
+            else:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+        if not self._address.done():
+            self._address.set_result("")
 
     async def _forward(self) -> None:
         """Its lines are ours, but for the one that says why it ended: who started it reports that."""
@@ -117,22 +145,21 @@ class ChildShard:
         """Whether the shard answers and has not lost its device."""
         return await self._shard.healthy()
 
+    async def ended(self) -> str:
+        """Wait until the process ends."""
+        return await self.process.ended()
+
+    async def abandon(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+
     async def close(self) -> None:
         """Leave the shard and end its process. Idempotent."""
         await self._shard.close()
         await self.process.end()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedChild:
-    """A child that is ready for requests."""
-
-    shard: ChildShard
-    info: ShardInfo
-    capacity: Capacity
-
-
-async def spawn_shard(model: Path, arguments: Sequence[str]) -> ShardProcess:
+async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress) -> ShardProcess:
     """Start `tgi shard MODEL` on a socket in a folder of its own. Call it on the main thread: the child dies with the caller's thread."""
     folder = Path(tempfile.mkdtemp(prefix="tgi-shard-"))
     command = [sys.executable, "-P", "-m", "tgi_core", "shard", str(model), "--uds-path", str(folder / "shard"), *arguments]
@@ -146,36 +173,34 @@ async def spawn_shard(model: Path, arguments: Sequence[str]) -> ShardProcess:
         env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments say all of it
         limit=1 << 20,
     )
-    return ShardProcess(process, folder)
+    return ShardProcess(process, folder, progress)
 
 
-async def open_child_shard(
-    model: Path,
-    arguments: Sequence[str],
-    tokenizer: Tokenizer,
-    plan: Callable[[Capabilities], WarmupPlan],
-    progress: Progress,
-) -> OpenedChild:
+async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, progress: Progress) -> Opened:
     """Start a shard, wait until it has opened its model, and warm it up. `arguments` are flags of `tgi shard`. Raises StartupError."""
-    process = await spawn_shard(model, arguments)
+    process = await spawn_shard(model, arguments, progress)
     try:
-        connected = await _connected(process, model, tokenizer, progress)
+        connected = await _connected(process, model)
         process.hide()
         shard = ChildShard(process, connected.shard)
         try:
-            capacity = await shard.warmup(plan(connected.info.capabilities), progress)
+            capacity = await shard.warmup(plan(connected.info.capabilities), _untold)
         except BackendError as error:
-            await shard.close()
             raise StartupError(f"backend {connected.info.backend}: {error}") from error
-        return OpenedChild(shard, connected.info, capacity)
+        return Opened(shard, connected.info, capacity)
     except BaseException:
+        process.kill()  # it has nothing yet that could be lost, and a model being read would keep it from hearing a goodbye
         await process.end()
         raise
 
 
-async def _connected(process: ShardProcess, model: Path, tokenizer: Tokenizer, progress: Progress) -> Connected:
+def _untold(what: str, done: int, total: int, unit: str) -> None:
+    """Progress that the child's own lines have told."""
+
+
+async def _connected(process: ShardProcess, model: Path) -> Connected:
     address = await process.address()
     try:
-        return await connect(address, model, tokenizer, progress)
+        return await connect(address, model, None, _untold)
     except StartupError as error:
         raise StartupError(await process.reason(str(error))) from error

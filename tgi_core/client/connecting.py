@@ -31,16 +31,21 @@ def hash_tokenizer(model: Path) -> str:
     return hashlib.sha256((model / "tokenizer.json").read_bytes()).hexdigest()
 
 
-async def connect(address: str, model: Path, tokenizer: Tokenizer, progress: Progress, token: str | None = None) -> Connected:
+async def connect(
+    address: str, model: Path, tokenizer: Tokenizer | None, progress: Progress, token: str | None = None
+) -> Connected:
     """Reach the shard at `unix:PATH` or `HOST:PORT` and wait until it has opened its model. Raises StartupError.
 
-    One that announces our API is checked: same major version, same tokenizer. Another is driven in TGI's own way.
+    One that announces our API is checked: same major version, same tokenizer. Another is driven in TGI's own way, for which its
+    model's tokenizer is needed.
     """
     channel = ShardChannel(address.replace("unix://", "unix:", 1), token)
     own = GrpcShard(channel)
     try:
         info = await shown(channel.call("Info", pb.InfoRequest()), own, progress)
         if not info.HasField("api"):
+            if tokenizer is None:
+                raise StartupError(f"shard at {address}: it does not speak this project's own API")
             await _check_alone(channel)
             foreign = ForeignShard(channel, info, tokenizer)
             return Connected(foreign, await foreign.info())
@@ -49,7 +54,7 @@ async def connect(address: str, model: Path, tokenizer: Tokenizer, progress: Pro
     except (CallFailed, BackendError) as error:
         await channel.close()
         raise StartupError(f"shard at {address}: {error}") from error
-    except StartupError:
+    except BaseException:
         await channel.close()
         raise
 

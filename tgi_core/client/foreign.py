@@ -123,6 +123,15 @@ class ForeignShard:
             return False
         return True
 
+    async def ended(self) -> str:
+        """Wait until the connection breaks."""
+        await self._channel.broken()
+        return f"the connection to the shard at {self._channel.address} broke"
+
+    async def abandon(self) -> None:
+        """Leave it as it is."""
+        await self._channel.close()
+
     async def close(self) -> None:
         """Leave the shard. Idempotent."""
         await self._channel.close()

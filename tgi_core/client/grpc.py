@@ -68,6 +68,15 @@ class GrpcShard:
             return False
         return True
 
+    async def ended(self) -> str:
+        """Wait until the connection breaks."""
+        await self._channel.broken()
+        return f"the connection to the shard at {self._channel.address} broke"
+
+    async def abandon(self) -> None:
+        """Leave it as it is."""
+        await self._channel.close()
+
     async def close(self) -> None:
         """Leave the shard, which drops what this router had there. Idempotent."""
         await self._channel.close()

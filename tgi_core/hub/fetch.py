@@ -34,6 +34,8 @@ class Source:
     """A folder with the weight files of a hub model; converted ones go there too."""
     auto_convert: bool = False
     """Make safetensors where there are only .bin files."""
+    only_small: bool = False
+    """Config, tokenizer and templates are enough."""
 
 
 def fetch(source: Source, show: Progress) -> Path:
@@ -51,7 +53,7 @@ def fetch(source: Source, show: Progress) -> Path:
 def _local(source: Source, directory: Path, show: Progress) -> Path:
     """A directory is served as it is, unless it has nothing but .bin files."""
     pickles = pickle_files([item.name for item in directory.iterdir()])
-    if not pickles or (directory / SINGLE).exists() or (directory / INDEX).exists():
+    if source.only_small or not pickles or (directory / SINGLE).exists() or (directory / INDEX).exists():
         return directory
     return _converted(source, directory, pickles, _own_cache(source.cache) / "local" / _fingerprint(directory, pickles), show)
 
@@ -78,7 +80,8 @@ def _from_hub(source: Source, show: Progress) -> Path:
     try:
         listing = remote.listing()
         directory = remote.download(listing, small_files(listing.sizes), "config", show)
-        remote.download(listing, _weights(source, listing, directory), "weights", show)
+        if not source.only_small:
+            remote.download(listing, _weights(source, listing, directory), "weights", show)
         remote.remember(listing)
     except Unreachable as error:
         directory = remote.cached()  # not the one that was begun just now
@@ -98,7 +101,9 @@ def _from_cache(source: Source, remote: Remote, directory: Path | None, why: str
 
 
 def _complete(source: Source, directory: Path) -> bool:
-    """Whether a directory of the cache has config and weights."""
+    """Whether a directory of the cache has config and weights, or as much of it as is asked for."""
+    if source.only_small:
+        return (directory / "config.json").is_file()
     names = [item.name for item in directory.iterdir()]
     weights = has_safetensors(directory) or bool(pickle_files(names)) or _elsewhere(source)
     return (directory / "config.json").is_file() and weights
@@ -139,6 +144,8 @@ def _only_pickles(source: Source) -> StartupError:
 
 def _assembled(source: Source, remote: Remote, directory: Path, show: Progress) -> Path:
     """One directory with config, tokenizer and weights, wherever the weights are."""
+    if source.only_small:
+        return directory
     # The folder's name says the commit, as in the cache.
     target = remote.folder / "tgi" / "snapshots" / directory.name
     if source.weights is not None and has_safetensors(source.weights):

@@ -1,6 +1,7 @@
 """Queue, continuous batching, block accounting and prefix reuse."""
 
 from tgi_core.scheduler.loop import SchedulerLoop
+from tgi_core.scheduler.phase import Phase
 from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot, Started
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import (
@@ -21,6 +22,7 @@ __all__ = [
     "GenerationStream",
     "Limits",
     "Overloaded",
+    "Phase",
     "Scheduler",
     "SchedulerError",
     "SchedulerLoop",

@@ -1,26 +1,37 @@
-"""The loop that carries the scheduler's turns to the shard and its answers to the streams."""
+"""The loop that carries the scheduler's turns to the shard and its answers to the streams, also across the loss of a shard."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
-from tgi_core.backend import BackendError, Capacity
-from tgi_core.client.base import ShardClient
+from tgi_core.backend import BackendError, Capacity, DeviceLost
+from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
+from tgi_core.scheduler.phase import Phase
 from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, SchedulerOptions
 
 _log = logging.getLogger(__name__)
 
+_EXPIRE_EVERY_S = 0.1
+
 ObserveTurn = Callable[[Turn, TurnResult, float, float], None]
 """Called after each turn with its seconds, and those of them in which its rows were delivered."""
 
+ObservePhase = Callable[[Phase, str], None]
+"""Called when the phase changes, with the reason; "" when all is well again."""
+
 
 class SchedulerLoop:
-    """Serves requests on one shard. `run` is its only task; everything else is called on the same event loop."""
+    """Serves requests on one shard. `run` is its only task; everything else is called on the same event loop.
+
+    With a supervisor a lost shard is replaced: what runs goes on with the next one from its tokens, what waits waits on. Without one
+    the loss of the shard is the end.
+    """
 
     def __init__(
         self,
@@ -29,15 +40,28 @@ class SchedulerLoop:
         capacity: Capacity,
         observe: ObserveTurn | None = None,
         options: SchedulerOptions | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.info = info
         self.capacity = capacity
+        self.phase = Phase.SERVING
+        self.failure: str | None = None
+        """Why there is no shard any more, and will be none."""
+        self.ended = asyncio.Event()
+        """Set once there is none."""
+        self.on_phase: ObservePhase | None = None
         self._client = client
         self._scheduler = Scheduler(info.capabilities, capacity, options)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
+        self._supervisor = supervisor
+        self._reason = ""
+        self._closed: str | None = None
         self._work = asyncio.Event()
-        self._failure: str | None = None
+        self._lost: BackendError | None = None
+        """Set when the shard is gone, until its replacement begins."""
+        if supervisor is not None:
+            supervisor.watch(self._note_loss)
 
     @property
     def limits(self) -> Limits:
@@ -54,14 +78,16 @@ class SchedulerLoop:
         return self._scheduler.snapshot
 
     async def healthy(self) -> bool:
-        """Whether requests can be served."""
-        return self._failure is None and await self._client.healthy()
+        """Whether requests can be served now."""
+        return self.phase is Phase.SERVING and self._lost is None and await self._client.healthy()
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises GenerationFailed when the shard is gone, Overloaded when too many wait, ValueError when the
         request can never fit."""
-        if self._failure is not None:
-            raise GenerationFailed(self._failure)
+        if self._closed is not None:
+            raise GenerationFailed(self._closed)
+        if self.phase is Phase.RESTARTING and not self._continues:
+            raise GenerationFailed(f"the shard is being restarted: {self._reason}")
         key = self._scheduler.add(request)
         stream = GenerationStream(asyncio.get_running_loop().time(), lambda: self._cancel(key))
         self._streams[key] = stream
@@ -69,43 +95,92 @@ class SchedulerLoop:
         return stream
 
     async def run(self) -> None:
-        """Serve until cancelled. A shard that is gone fails what runs and what comes; the loop then ends."""
+        """Serve until cancelled, or until the shard is gone for good: that fails what runs and what comes."""
+        reason = "the server is shutting down"
         try:
-            while self._failure is None:
+            while True:
                 await self._work.wait()
-                await self._turn()
-                if self._scheduler.idle:
+                if self._lost is None:
+                    await self._turn()
+                if self._lost is not None:
+                    await self._replace(self._lost)
+                elif self._scheduler.idle:
                     self._work.clear()
+        except ShardGone as gone:
+            self.failure = reason = str(gone)
+            _log.error("the shard is gone: %s", reason)
+            self._become(Phase.FAILED, reason)
         finally:
-            self._fail_all("the server is shutting down")
+            self._closed = reason
+            self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
+            self.ended.set()
 
     async def _turn(self) -> None:
         clock = asyncio.get_running_loop().time
-        for event in self._scheduler.expire():
-            self._deliver(event)
+        self._deliver_all(self._scheduler.expire())
         turn = self._scheduler.plan()
         start = clock()
         try:
             result = await self._client.exchange(turn)
         except BackendError as error:
-            _log.error("the shard is gone: %s", error)
-            self._fail_all(str(error))
+            self._note_loss(error)
             return
         answered = clock()
         self._note_starts(turn, start)
-        for event in self._scheduler.complete(result):
-            self._deliver(event)
+        self._deliver_all(self._scheduler.complete(result))
         if self._observe is not None:
             end = clock()
             self._observe(turn, result, end - start, end - answered)
         if self._scheduler.lost is not None:
-            self._fail_all(self._scheduler.lost.message)
+            self._note_loss(DeviceLost(self._scheduler.lost.message))
+
+    async def _replace(self, error: BackendError) -> None:
+        """Have the shard replaced. Raises ShardGone."""
+        reason = str(error)
+        if self._supervisor is None:
+            raise ShardGone(reason) from error
+        _log.error("the shard is lost: %s", reason)
+        self._become(Phase.RESTARTING, reason)
+        if not self._continues:
+            self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
+        self._deliver_all(self._scheduler.restart(reason))
+        self._lost = None  # whatever is lost from now on is the next shard
+        await self._waiting(self._supervisor.restart(error))
+        self._become(Phase.SERVING, "")
+
+    async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
+        """Wait for a shard; those whose time is up wait no longer."""
+        restarting = asyncio.ensure_future(restart)
+        try:
+            while not (await asyncio.wait({restarting}, timeout=_EXPIRE_EVERY_S))[0]:
+                self._deliver_all(self._scheduler.expire())
+            restarting.result()
+        finally:
+            if restarting.cancel():
+                await asyncio.wait({restarting})
+
+    @property
+    def _continues(self) -> bool:
+        return self._supervisor is not None and self._supervisor.continues
+
+    def _note_loss(self, error: BackendError) -> None:
+        self._lost = self._lost or error
+        self._work.set()
+
+    def _become(self, phase: Phase, reason: str) -> None:
+        self.phase, self._reason = phase, reason
+        if self.on_phase is not None:
+            self.on_phase(phase, reason)
 
     def _note_starts(self, turn: Turn, start: float) -> None:
         for started in self._scheduler.started(turn):
             stream = self._streams.get(started.key)
             if stream is not None and stream.started_at is None:
                 stream.started_at, stream.cached = start, started.cached
+
+    def _deliver_all(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._deliver(event)
 
     def _deliver(self, event: Event) -> None:
         ends = event.generation is None or event.generation.finished is not None
@@ -121,8 +196,3 @@ class SchedulerLoop:
         self._streams.pop(key, None)
         self._scheduler.cancel(key)
         self._work.set()
-
-    def _fail_all(self, reason: str) -> None:
-        self._failure = self._failure or reason
-        for event in self._scheduler.fail_all(GenerationFailed(reason)):
-            self._deliver(event)

@@ -11,6 +11,8 @@ import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tgi_core.errors import StartupError
@@ -21,13 +23,40 @@ TOKEN_VARIABLE = "TGI_SHARD_TOKEN"
 _LONGEST_PATH = 107
 
 
-def prepare_unix(path: Path) -> str:
-    """Make the folder of a socket, remove a socket that nobody listens on; gRPC's address for it. Raises StartupError."""
+def prepare_unix(path: Path, shared: bool = False) -> str:
+    """Make the folder of a socket, remove a socket that nobody listens on; gRPC's address for it. Raises StartupError.
+
+    `shared`: the folder may be one like /tmp, as TGI's is, where the socket's own mode keeps others out; see `bound_for_us_alone`.
+    """
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise StartupError(f"{path}: longer than the {_LONGEST_PATH} bytes that the path of a socket may have")
-    _check_folder(path.parent)
+    if not (shared and _is_sticky(path.parent)):
+        _check_folder(path.parent)
     _remove_stale(path)
     return f"unix:{path}"
+
+
+@contextmanager
+def bound_for_us_alone() -> Generator[None, None, None]:
+    """A socket that is made in this block can be connected to by nobody else."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def check_socket(address: str) -> None:
+    """In a folder like /tmp anybody can make a socket, and wait for what we would send. Raises StartupError."""
+    if not address.startswith("unix:"):
+        return
+    path = Path(address.removeprefix("unix:"))
+    try:
+        owner = path.stat().st_uid
+    except OSError as error:
+        raise StartupError(f"shard at {address}: {error.strerror}") from error
+    if owner not in (0, os.geteuid()):
+        raise StartupError(f"shard at {address}: the socket is another user's")
 
 
 def prepare_tcp(host: str, port: int, token: str | None) -> str:
@@ -41,6 +70,11 @@ def prepare_tcp(host: str, port: int, token: str | None) -> str:
             f"{host} can be reached from other machines: set {TOKEN_VARIABLE} here and for the router, or use 127.0.0.1"
         )
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _is_sticky(folder: Path) -> bool:
+    """Whether others can put files there, and not take ours away."""
+    return folder.is_dir() and bool(folder.stat().st_mode & stat.S_ISVTX)
 
 
 def _check_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tgi_core.backend import Capacity, DeviceLost, Scope, WarmupPlan
+from tgi_core.backend import Capacity, DeviceLost, Progress, Scope, WarmupPlan
 from tgi_core.client.health import ShardHealth, ShardState, Work
 from tgi_core.client.types import Turn, TurnResult
 from tgi_core.server.model_server import ModelServer
@@ -30,9 +30,11 @@ class Model:
 
 
 class ShardHost:
-    """Opens a model, warms it up once and carries out turns. Thread-safe."""
+    """Opens a model, warms it up once and carries out turns. Thread-safe. `lost` is called when the backend is beyond use."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost: Callable[[], None] = lambda: None) -> None:
+        self._lost = lost
+        self._tell: Progress | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shard")
         self._opened: Future[Model] = Future()
         self._state = ShardState.OPENING
@@ -46,6 +48,12 @@ class ShardHost:
     def show(self, what: str, done: int, total: int, unit: str) -> None:
         """Slow work goes on; a `tgi_core.backend.Progress` whose place is the shard's health."""
         self._work = Work(what, done, total, unit)
+        if self._tell is not None:
+            self._tell(what, done, total, unit)
+
+    def tell(self, progress: Progress) -> None:
+        """Show what there is to show there too."""
+        self._tell = progress
 
     def open(self, opener: Callable[[], Model]) -> Future[Model]:
         """Start to open the model; the result comes with the future, or what went wrong."""
@@ -80,6 +88,7 @@ class ShardHost:
         faults = (result.refused, result.result.fault if result.result is not None else None)
         if any(fault is not None and fault.scope is Scope.SESSION for fault in faults):
             self._state = ShardState.LOST
+            self._lost()
         return result
 
     def health(self) -> ShardHealth:

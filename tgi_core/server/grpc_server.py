@@ -11,6 +11,7 @@ import grpc
 
 from tgi_core.errors import StartupError
 from tgi_core.proto.methods import TOKEN, UNLIMITED
+from tgi_core.server.grpc_address import bound_for_us_alone
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_service import ShardService
 
@@ -36,7 +37,8 @@ class ShardServer:
         service = ShardService(host)
         self._server.add_generic_rpc_handlers(service.handlers())
         try:
-            port = self._server.add_insecure_port(address)
+            with bound_for_us_alone():
+                port = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise StartupError(f"{address}: cannot listen there: it is in use, or not an address of this machine") from error
         self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"

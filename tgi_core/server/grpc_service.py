@@ -122,7 +122,7 @@ class ShardService:
     def _steps(self, requests: Iterable[pb.Turn], context: grpc.ServicerContext) -> Iterator[pb.TurnResult]:
         """The stream of one of our own routers."""
         self._capacity()
-        tenant = self._tenancy.admit(context.cancel)
+        tenant = self._tenancy.admit()
         try:
             for message in requests:
                 yield encode_result(tenant.exchange(decode_turn(message)))

@@ -6,7 +6,6 @@ after the first has its ids shifted past those that were used before; and what i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,10 +19,9 @@ class Superseded(Exception):
 
 
 class Tenant:
-    """Carries out a router's turns until another takes its place."""
+    """Carries out a router's turns until another takes its place, which it hears of with its next turn."""
 
-    def __init__(self, tenancy: Tenancy, evicted: Callable[[], object], base: int) -> None:
-        self.evicted = evicted
+    def __init__(self, tenancy: Tenancy, base: int) -> None:
         self.last_id = base
         """The largest request id that the backend has seen."""
         self.unread: list[int] = []
@@ -64,9 +62,9 @@ class Tenancy:
         self.tenant: Tenant | None = None
         self._last_id = 0
 
-    def admit(self, evicted: Callable[[], object] = lambda: None) -> Tenant:
-        """Give the shard to a new router; `evicted` is called when it is taken away again."""
-        return self.host.run(lambda: self._admit(evicted))
+    def admit(self) -> Tenant:
+        """Give the shard to a new router."""
+        return self.host.run(self._admit)
 
     def vacate(self, tenant: Tenant) -> None:
         """Read the steps that a tenant left unread, and clear; nothing if it has been superseded. In the shard's thread."""
@@ -77,12 +75,10 @@ class Tenancy:
         self.host.exchange(Turn((Clear(None),)))
         self.tenant, self._last_id = None, tenant.last_id
 
-    def _admit(self, evicted: Callable[[], object]) -> Tenant:
+    def _admit(self) -> Tenant:
         if self.tenant is not None:
-            before = self.tenant
-            self.vacate(before)
-            before.evicted()
-        self.tenant = Tenant(self, evicted, self._last_id)
+            self.vacate(self.tenant)
+        self.tenant = Tenant(self, self._last_id)
         return self.tenant
 
 

@@ -39,8 +39,11 @@ class PlainProgress:
 
 
 @contextmanager
-def progress() -> Generator[Progress, None, None]:
-    """Show progress while the block runs."""
+def progress(show: Progress | None = None) -> Generator[Progress, None, None]:
+    """Show progress while the block runs; through `show` if that is given."""
+    if show is not None:
+        yield show
+        return
     if not sys.stderr.isatty():
         yield PlainProgress()
         return
@@ -51,11 +54,11 @@ def progress() -> Generator[Progress, None, None]:
     tasks: dict[str, tuple[TaskID, float]] = {}
     with Bars(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True)) as bars:
 
-        def show(what: str, done: int, total: int, unit: str) -> None:
+        def draw(what: str, done: int, total: int, unit: str) -> None:
             now = time.monotonic()
             if what not in tasks:
                 tasks[what] = bars.add_task(what), now
             task, start = tasks[what]
             bars.update(task, completed=done, total=total, description=describe(what, done, total, unit, now - start))
 
-        yield show
+        yield draw

@@ -1,0 +1,131 @@
+"""The ways to a shard: in this process, in a child process, or at an address where one runs already."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from tgi_core.backend import API_VERSION, BackendError, Capabilities, OpenOptions, Progress, WarmupPlan
+from tgi_core.backend.probe import probe_all
+from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, open_backend, select
+from tgi_core.backend.session import Session
+from tgi_core.backend.wrappers import Metrics, Trace
+from tgi_core.cli.shard import shard_arguments
+from tgi_core.client.base import Opened, Opener, Plan, ShardClient
+from tgi_core.client.local import LocalShard
+from tgi_core.client.types import ShardInfo
+from tgi_core.config import Settings
+from tgi_core.errors import StartupError
+from tgi_core.server.masks import GrammarMasks
+from tgi_core.server.model_server import ModelServer
+from tgi_core.server.verb_log import VerbLog
+from tgi_core.tokenizer import Tokenizer
+
+
+def choose_backend(name: str | None) -> Plugin:
+    """The named backend, unprobed; or the one that the machine calls for. Raises StartupError."""
+    if name is not None:
+        return find(name)
+    plugins = [load(entry) for entry in installed()]
+    wanted = [item for item in plugins if item.device_kind not in BY_NAME_ONLY]
+    return select(probe_all(wanted))
+
+
+def open_model(directory: Path, tokenizer: Tokenizer, settings: Settings, show: Progress) -> ModelServer:
+    """Open the backend that the settings mean on a model. Raises StartupError."""
+    plugin = choose_backend(settings.backend)
+    masks = GrammarMasks.for_model(directory, tokenizer.eos_ids)
+    memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
+    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
+    verbs = VerbLog()
+    try:
+        session = Session(open_backend(plugin, options, show), plugin.name, wrappers=(Trace(), Metrics(verbs)))
+        info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
+    except BackendError as error:
+        raise StartupError(f"backend {plugin.name}: {error}") from error
+    return ModelServer(session, tokenizer, info, masks, verbs)
+
+
+class InProcess:
+    """Opens the model in this process."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self._directory, self._settings = directory, settings
+
+    async def open(self, plan: Plan, progress: Progress) -> Opened:
+        """Read the model in a thread and warm it up. Raises StartupError."""
+        server = await asyncio.to_thread(self._read, progress)
+        return await _warm(LocalShard(server), server.info, plan, progress)
+
+    def _read(self, progress: Progress) -> ModelServer:
+        return open_model(self._directory, Tokenizer.load(self._directory), self._settings, progress)
+
+
+class InChild:
+    """Opens the model in a child process, which gets the settings of this one."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self._directory, self._settings = directory, settings
+
+    async def open(self, plan: Plan, progress: Progress) -> Opened:
+        """Start the child, and wait until it is warm. Raises StartupError."""
+        from tgi_core.client.child import open_child_shard  # gRPC, which a shard in this process does without
+
+        opened = await open_child_shard(self._directory, shard_arguments(self._settings), plan, progress)
+        self._settings = replace(self._settings, backend=opened.info.backend)  # another one is not what was promised
+        return opened
+
+
+class AtAddress:
+    """Joins a shard that runs already: one of ours, or one of TGI's."""
+
+    def __init__(self, address: str, directory: Path) -> None:
+        self._address, self._directory = address, directory
+
+    async def open(self, plan: Plan, progress: Progress) -> Opened:
+        """Wait until it has read its model, and warm it up if nobody has. Raises StartupError."""
+        from tgi_core.client.connecting import connect
+        from tgi_core.server.grpc_address import TOKEN_VARIABLE, check_socket
+
+        check_socket(self._address)
+        tokenizer = await asyncio.to_thread(Tokenizer.load, self._directory)
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        connected = await connect(self._address, self._directory, tokenizer, progress, token)
+        return await _warm(connected.shard, connected.info, plan, progress)
+
+
+def choose_opener(directory: Path, settings: Settings, address: str | None) -> Opener:
+    """The way that the command line means."""
+    if address is not None:
+        return AtAddress(address, directory)
+    return InProcess(directory, settings) if settings.in_process else InChild(directory, settings)
+
+
+def warmup_plan(settings: Settings) -> Plan:
+    """What the settings wish of the backend; raises StartupError for a cache of less than one block."""
+
+    def plan(capabilities: Capabilities) -> WarmupPlan:
+        tokens, block_size = settings.kv_cache_tokens, capabilities.block_sizes[0]
+        if tokens is not None and tokens < block_size:
+            raise StartupError(f"--kv-cache-tokens {tokens}: less than one block of {block_size} tokens")
+        return WarmupPlan(
+            max_rows=settings.max_batch_size,
+            max_row_tokens=settings.max_total_tokens,
+            max_step_tokens=settings.max_batch_prefill_tokens,
+            num_blocks=None if tokens is None else tokens // block_size,
+        )
+
+    return plan
+
+
+async def _warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> Opened:
+    try:
+        return Opened(shard, info, await shard.warmup(plan(info.capabilities), progress))
+    except BackendError as error:
+        await shard.close()
+        raise StartupError(f"backend {info.backend}: {error}") from error
+    except StartupError:
+        await shard.close()
+        raise

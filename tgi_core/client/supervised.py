@@ -1,0 +1,209 @@
+"""A shard that is replaced when it is lost: by a crash, by its device, or because it hangs.
+
+The first restart happens at once, further ones after 1, 2, 4 … 30 seconds. A token that comes back shows that a restart was worth it;
+restarts without one in between are counted, and when there were too many the shard is gone for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
+from tgi_core.client.base import Opened, Plan, ShardGone, TakenOver
+from tgi_core.client.types import ShardInfo, Turn, TurnResult
+from tgi_core.client.watchdog import Patience, Watchdog
+from tgi_core.errors import StartupError
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_S = 30.0
+_CLOSE_S = 10.0
+"""How long what is left of a lost shard may take to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRules:
+    """`continues`: requests go on with the next shard. `budget`: restarts in a row without a token. `watchdog_floor`: seconds that any
+    step may take."""
+
+    continues: bool = True
+    budget: int = 5
+    watchdog_floor: float = 60.0
+
+
+def pause(restart: int) -> float:
+    """Seconds before the restart of that number in a row, the first being 1."""
+    return 0.0 if restart <= 1 else min(_LONGEST_PAUSE_S, 2.0 ** (restart - 2))
+
+
+def as_promised(capacity: Capacity, plan: Plan) -> Plan:
+    """A plan that asks for what a shard has promised before."""
+    first = capacity.groups[0]
+
+    def asked(capabilities: Capabilities) -> WarmupPlan:
+        return replace(
+            plan(capabilities),
+            max_rows=capacity.max_rows,
+            max_row_tokens=capacity.max_row_tokens,
+            max_step_tokens=capacity.max_step_tokens,
+            num_blocks=first.num_blocks,
+            block_size=first.block_size,
+        )
+
+    return asked
+
+
+def shortfall(new: Opened, old: Opened) -> str:
+    """What a shard lacks of what another promised; "" if nothing."""
+    if new.info.capabilities != old.info.capabilities:
+        return "other capabilities"
+    kinds = [[(group.kind, group.block_size, group.window) for group in one.capacity.groups] for one in (new, old)]
+    if kinds[0] != kinds[1]:
+        return "another kind of cache"
+    if any(mine.num_blocks < theirs.num_blocks for mine, theirs in zip(new.capacity.groups, old.capacity.groups, strict=True)):
+        return "fewer blocks of cache"
+    for name in ("max_rows", "max_row_tokens", "max_step_tokens", "max_prefill_rows", "in_flight"):
+        mine, theirs = getattr(new.capacity, name), getattr(old.capacity, name)
+        if mine < theirs:
+            return f"{name} {mine} instead of {theirs}"
+    same = ("max_step_blocks", "shapes", "draft")
+    return next((f"another {name}" for name in same if getattr(new.capacity, name) != getattr(old.capacity, name)), "")
+
+
+class SupervisedShard:
+    """The client of whichever shard there is, and its supervisor. `reopen` makes the next one. Belongs to one event loop."""
+
+    def __init__(self, opened: Opened, reopen: Callable[[], Awaitable[Opened]], rules: RestartRules) -> None:
+        self._promised = opened
+        self._reopen = reopen
+        self._rules = rules
+        self._restarts = 0
+        self._hang: str | None = None
+        self._ended: Callable[[BackendError], None] = lambda error: None
+        self._watchdog = Watchdog(Patience(rules.watchdog_floor), self._hangs)
+        self._opened: Opened | None = opened
+        self._watching = asyncio.create_task(self._watch(opened))
+        self._ticking = asyncio.create_task(self._watchdog.run())
+
+    @property
+    def continues(self) -> bool:
+        """Whether what ran on a lost shard goes on with the next one."""
+        return self._rules.continues
+
+    def watch(self, ended: Callable[[BackendError], None]) -> None:
+        """Have `ended` called when the shard ends while nobody talks to it."""
+        self._ended = ended
+
+    async def info(self) -> ShardInfo:
+        """What every shard here has opened."""
+        return self._promised.info
+
+    async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """It is warm: what was promised."""
+        return self._promised.capacity
+
+    async def exchange(self, turn: Turn) -> TurnResult:
+        """One turn. Raises DeviceLost when the shard is gone; `restart` makes another."""
+        if self._opened is None:
+            raise DeviceLost("there is no shard at present")
+        self._watchdog.begin(turn)
+        try:
+            result = await self._opened.shard.exchange(turn)
+        except DeviceLost as error:
+            if self._hang is not None:
+                raise DeviceLost(self._hang) from error
+            raise
+        self._watchdog.end()
+        if self._restarts and result.result is not None and any(made.tokens for made in result.result.generations):
+            self._restarts, self._watchdog.factor = 0, 1
+        return result
+
+    async def healthy(self) -> bool:
+        """Whether there is a shard, and it answers."""
+        return self._opened is not None and await self._opened.shard.healthy()
+
+    async def ended(self) -> str:
+        """Never: it is replaced."""
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def abandon(self) -> None:
+        """Give the present one up."""
+        if self._opened is not None:
+            await self._opened.shard.abandon()
+
+    async def close(self) -> None:
+        """End the shard that there is. Idempotent."""
+        self._ticking.cancel()
+        opened, _ = self._detach()
+        if opened is not None:
+            await opened.shard.close()
+
+    async def restart(self, error: BackendError) -> None:
+        """Put another shard into the place of the lost one. Raises ShardGone."""
+        lost, hang = self._detach()
+        if hang is not None:
+            self._watchdog.factor *= 2
+        if lost is not None:
+            await self._bury(lost)
+        if isinstance(error, TakenOver):
+            raise ShardGone(str(error)) from error
+        reason = str(error)
+        while True:
+            self._restarts += 1
+            if self._restarts > self._rules.budget:
+                raise ShardGone(f"{reason}; {self._rules.budget} restarts in a row brought no token")
+            _log.warning("restart %d of %d, in %.0f s", self._restarts, self._rules.budget, pause(self._restarts))
+            await asyncio.sleep(pause(self._restarts))
+            try:
+                self._attach(await self._another())
+            except StartupError as failed:
+                reason = str(failed)
+                _log.error("the restart failed: %s", reason)
+            else:
+                return
+
+    async def _another(self) -> Opened:
+        """The next shard. Raises StartupError, also for one that promises less."""
+        opened = await self._reopen()
+        lacks = shortfall(opened, self._promised)
+        if lacks:
+            await opened.shard.close()
+            raise StartupError(f"the restarted shard has {lacks}, so that what was accepted may not fit")
+        return opened
+
+    async def _bury(self, lost: Opened) -> None:
+        """A process of ours is killed; a shard in this process must close, or its memory would be taken twice. Raises ShardGone."""
+        await lost.shard.abandon()
+        try:
+            await asyncio.wait_for(lost.shard.close(), _CLOSE_S)
+        except (BackendError, TimeoutError) as error:
+            why = "hangs" if isinstance(error, TimeoutError) else str(error)
+            raise ShardGone(f"the lost shard does not close ({why}); only a restart of the server helps") from error
+
+    async def _hangs(self, text: str) -> None:
+        _log.error("%s; it is ended", text)
+        self._hang = text
+        await self.abandon()
+
+    async def _watch(self, opened: Opened) -> None:
+        reason = await opened.shard.ended()
+        if self._opened is opened:
+            self._ended(DeviceLost(reason))
+
+    def _attach(self, opened: Opened) -> None:
+        self._opened = opened
+        self._watching = asyncio.create_task(self._watch(opened))
+
+    def _detach(self) -> tuple[Opened | None, str | None]:
+        """The shard, which is no longer in use, and the alarm that was raised about it."""
+        opened, self._opened = self._opened, None
+        hang, self._hang = self._hang, None
+        with suppress(RuntimeError):
+            self._watching.cancel()
+        self._watchdog.forget()
+        return opened, hang
