@@ -20,7 +20,8 @@ import pytest
 from tests.scheduler.device import alone, quiet, request
 from tests.serve.process import TGI, environment, run
 from tgi_core.backend import WarmupPlan
-from tgi_core.client.child import OpenedChild, open_child_shard
+from tgi_core.client.base import Opened
+from tgi_core.client.child import ChildShard, ShardProcess, open_child_shard
 from tgi_core.client.connecting import connect
 from tgi_core.client.grpc import GrpcShard
 from tgi_core.client.health import ShardState
@@ -39,10 +40,16 @@ async def collect(stream: GenerationStream) -> list[int]:
     return [token.id async for generation in stream for token in generation.tokens]
 
 
+def process(opened: Opened) -> ShardProcess:
+    """The child."""
+    assert isinstance(opened.shard, ChildShard)
+    return opened.shard.process
+
+
 @asynccontextmanager
-async def opened(tokenizer: Tokenizer) -> AsyncGenerator[tuple[OpenedChild, SchedulerLoop], None]:
+async def opened(tokenizer: Tokenizer) -> AsyncGenerator[tuple[Opened, SchedulerLoop], None]:
     """A child and a loop over it."""
-    child = await open_child_shard(DEMO, REFERENCE, tokenizer, lambda _: WarmupPlan(max_row_tokens=256), quiet)
+    child = await open_child_shard(DEMO, REFERENCE, lambda _: WarmupPlan(max_row_tokens=256), quiet)
     loop = SchedulerLoop(child.shard, child.info, child.capacity)
     task = asyncio.create_task(loop.run())
     try:
@@ -56,13 +63,13 @@ async def opened(tokenizer: Tokenizer) -> AsyncGenerator[tuple[OpenedChild, Sche
 async def test_a_child_serves(demo_tokenizer: Tokenizer) -> None:
     """Requests are answered as in process; the socket has no name any more that could be left behind; closing ends the process."""
     async with opened(demo_tokenizer) as (child, loop):
-        assert not child.shard.process.folder.exists()
+        assert not process(child).folder.exists()
         asked = [request((index, 2), 12, seed=index) for index in range(5)]
         assert await asyncio.gather(*(collect(loop.submit(one)) for one in asked)) == [
             alone(demo_tokenizer, one) for one in asked
         ]
         assert await loop.healthy()
-    assert not psutil.pid_exists(child.shard.process.pid)
+    assert not psutil.pid_exists(process(child).pid)
 
 
 async def test_a_killed_child_is_noticed(demo_tokenizer: Tokenizer) -> None:
@@ -70,7 +77,7 @@ async def test_a_killed_child_is_noticed(demo_tokenizer: Tokenizer) -> None:
     async with opened(demo_tokenizer) as (child, loop):
         stream = loop.submit(request((1, 2), 200))
         await anext(stream)
-        os.kill(child.shard.process.pid, signal.SIGKILL)
+        os.kill(process(child).pid, signal.SIGKILL)
         with pytest.raises(GenerationFailed, match="killed by SIGKILL"):
             await collect(stream)
         assert not await loop.healthy()
@@ -82,7 +89,7 @@ async def test_a_child_leaves_signals_to_its_parent(demo_tokenizer: Tokenizer) -
         stream = loop.submit(request((1, 2), 60))
         await anext(stream)
         for number in (signal.SIGINT, signal.SIGTERM):
-            os.kill(child.shard.process.pid, number)
+            os.kill(process(child).pid, number)
         assert len(await collect(stream)) == 59
 
 
@@ -95,7 +102,7 @@ async def test_a_child_that_cannot_open_says_why(
 ) -> None:
     """What stops the child stops its parent, with the child's own words."""
     with pytest.raises(StartupError) as caught:
-        await open_child_shard(DEMO, arguments, demo_tokenizer, lambda _: WarmupPlan(), quiet)
+        await open_child_shard(DEMO, arguments, lambda _: WarmupPlan(), quiet)
     assert reason in str(caught.value) + capfd.readouterr().err
 
 
@@ -104,7 +111,7 @@ def test_a_child_dies_with_its_parent() -> None:
     code = (
         "import asyncio, pathlib, time; from tgi_core.client.child import spawn_shard; from tgi_core.model_files import DEMO\n"
         "async def main():\n"
-        "    shard = await spawn_shard(DEMO, ['--backend', 'reference'])\n"
+        "    shard = await spawn_shard(DEMO, ['--backend', 'reference'], print)\n"
         "    print(shard.pid, await shard.address(), flush=True)\n"
         "    time.sleep(1e6)\n"
         "asyncio.run(main())\n"
@@ -213,4 +220,5 @@ def test_a_childs_flags() -> None:
 
     arguments = shard_arguments(Settings(dtype="float32", auto_convert=True, backend="x", model_id="y", port=1))
     assert arguments[arguments.index("--dtype") + 1] == "float32" and "--auto-convert" in arguments
-    assert "--no-json-output" in arguments and not {"--backend", "--model-id", "--port"} & set(arguments)
+    assert "--no-json-output" in arguments and not {"--model-id", "--port"} & set(arguments)
+    assert arguments[arguments.index("--backend") + 1] == "x"

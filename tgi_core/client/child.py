@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tgi_core.backend import BackendError, Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.base import Opened, Plan, ShardClient
@@ -36,7 +37,7 @@ class ShardProcess:
         self._process = process
         self.folder = folder
         """Where its socket is."""
-        self._error = ""
+        self._error: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._hearing = asyncio.create_task(self._hear(show))
         self._forwarding = asyncio.create_task(self._forward())
@@ -50,7 +51,7 @@ class ShardProcess:
         """Where it listens. Raises StartupError if it ends before."""
         address = await self._address
         if not address:
-            raise StartupError(await self.reason("the shard's process does not listen"))
+            raise StartupError(await self.reason("the shard's process does not listen", _GOODBYE_S))
         return address
 
     async def ended(self) -> str:
@@ -58,14 +59,18 @@ class ShardProcess:
         await self._process.wait()
         return await self.reason("")
 
-    async def reason(self, otherwise: str) -> str:
-        """Why it has ended; `otherwise` if it lives on."""
-        try:
-            status = await asyncio.wait_for(self._process.wait(), _DEATH_S)
-        except TimeoutError:
-            return otherwise
-        await asyncio.wait({self._forwarding}, timeout=_DEATH_S)  # a child of its own may hold the pipe
-        return self._error or f"the shard's process {_described(status)}"
+    async def reason(self, otherwise: str, seconds: float = _DEATH_S) -> str:
+        """Why it has ended, or ends at present; `otherwise` if it lives on."""
+        waiting = asyncio.ensure_future(self._process.wait())
+        either: set[asyncio.Future[Any]] = {waiting, self._error}
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():  # a child of its own may hold the pipe
+            await asyncio.wait({self._forwarding}, timeout=_DEATH_S)
+        waiting.cancel()
+        if self._error.done():
+            return self._error.result()
+        status = self._process.returncode
+        return otherwise if status is None else f"the shard's process {_described(status)}"
 
     def hide(self) -> None:
         """Remove the socket's name once we are connected: then a death of both processes leaves nothing behind."""
@@ -105,8 +110,8 @@ class ShardProcess:
     async def _forward(self) -> None:
         """Its lines are ours, but for the one that says why it ended: who started it reports that."""
         while self._process.stderr is not None and (line := await self._process.stderr.readline()):
-            if line.startswith(_ERROR):
-                self._error = line.removeprefix(_ERROR).strip().decode(errors="replace")
+            if line.startswith(_ERROR) and not self._error.done():
+                self._error.set_result(line.removeprefix(_ERROR).strip().decode(errors="replace"))
             else:
                 sys.stderr.write(line.decode(errors="replace"))
                 sys.stderr.flush()
@@ -203,4 +208,4 @@ async def _connected(process: ShardProcess, model: Path) -> Connected:
     try:
         return await connect(address, model, None, _untold)
     except StartupError as error:
-        raise StartupError(await process.reason(str(error))) from error
+        raise StartupError(await process.reason(str(error), _GOODBYE_S)) from error
