@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TGI = (str(Path(sys.executable).with_name("tgi")),)
-_READY = re.compile(r"ready after [\d.]+ s: (http://[\w.:-]+)")
+_READY = re.compile(r"ready after ([\d.]+) s: (http://[\w.:-]+)")
 
 
 class ServerProcess:
@@ -23,6 +23,7 @@ class ServerProcess:
         self.child = child
         self.lines: list[str] = []
         self.url = ""
+        self.ready_seconds = 0.0
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -53,7 +54,7 @@ class ServerProcess:
         for line in self.child.stderr:
             self.lines.append(line)
             if found := _READY.search(line):
-                self.url = found.group(1)
+                self.ready_seconds, self.url = float(found.group(1)), found.group(2)
                 self._ready.set()
         self._ready.set()
 
