@@ -38,7 +38,7 @@ def test_ten_kills_under_load(tmp_path: Path) -> None:
         assert psutil.Process(left).status() != psutil.STATUS_ZOMBIE
         assert httpx.get(f"{server.url}/health").status_code == 200
         idle(server)
-        assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.glob("tgi-shard-*")) == []
         assert server.stop() == 0
     output = "".join(server.lines)
     assert output.count("was killed by SIGKILL") == 10 and "Traceback" not in output
@@ -69,7 +69,7 @@ def test_three_stopped_shards() -> None:
         result = disturbed(server, 3, stop)
         assert (result.wrong, len(result.waits)) == ([], 3)
         assert server.stop() == 0
-    assert "".join(server.lines).count("the shard hangs: its step has not ended for 1.") == 3
+    assert "".join(server.lines).count("it is ended") == 3
 
 
 def test_a_machine_that_slept_is_no_hang() -> None:
@@ -104,18 +104,18 @@ def test_fail_on_loss() -> None:
 
     async def main(server: ServerProcess) -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-            begun = [asyncio.Event() for _ in range(8)]
+            begun: asyncio.Queue[None] = asyncio.Queue()
 
-            async def stream(index: int) -> tuple[str, float]:
+            async def stream() -> tuple[str, float]:
                 async with client.stream("POST", "/generate_stream", json=LONG) as response:
                     async for line in response.aiter_lines():
-                        begun[index].set()
+                        begun.put_nowait(None)
                         if line:
                             last = line
                 return last, asyncio.get_running_loop().time()
 
-            streams = [asyncio.create_task(stream(index)) for index in range(8)]
-            await asyncio.gather(*(event.wait() for event in begun))
+            streams = [asyncio.create_task(stream()) for _ in range(8)]
+            await begun.get()
             start = asyncio.get_running_loop().time()
             kill(shards(server.child.pid)[0])
             for last, when in await asyncio.gather(*streams):
@@ -150,12 +150,16 @@ def long_stream(server: ServerProcess) -> Any:
     return httpx.stream("POST", f"{server.url}/generate_stream", json=LONG, timeout=60)
 
 
-def test_a_second_sigterm_ends_at_once() -> None:
-    """The first waits for the running stream, whose shard does not answer; the second does not wait."""
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_second_sigterm_ends_at_once(streaming: bool) -> None:
+    """The first waits for the running stream, or for the shard to close, and the shard does not answer; the second waits for nobody."""
     with toy() as server, long_stream(server) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        next(lines)
         [shard] = shards(server.child.pid)
         stop(shard)
+        if not streaming:
+            response.close()
         for _ in range(2):
             with pytest.raises(subprocess.TimeoutExpired):
                 server.child.wait(0.5)  # the first signal is seen as one, and the second as another

@@ -66,9 +66,14 @@ class HttpServer(uvicorn.Server):
 
 
 async def listen(
-    app: Any, listener: socket.socket, settings: Settings, on_ready: Callable[[], None], ended: asyncio.Event
+    app: Any,
+    listener: socket.socket,
+    settings: Settings,
+    on_ready: Callable[[], None],
+    ended: asyncio.Event,
+    abort: Callable[[], object],
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `ended`; a second signal ends at once."""
+    """Serve until SIGTERM, SIGINT or `ended`. A second signal calls `abort` and waits for nobody, also while the server is closing."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -80,7 +85,9 @@ async def listen(
     server = HttpServer(config, on_ready)
 
     def stop() -> None:
-        server.force_exit = server.should_exit
+        if server.should_exit:
+            server.force_exit = True
+            abort()
         server.should_exit = True
 
     loop = asyncio.get_running_loop()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
@@ -137,11 +136,11 @@ class SupervisedShard:
             await self._opened.shard.abandon()
 
     async def close(self) -> None:
-        """End the shard that there is. Idempotent."""
+        """End the shard that there is; `abandon` hurries that. Idempotent."""
         self._ticking.cancel()
-        opened, _ = self._detach()
-        if opened is not None:
-            await opened.shard.close()
+        self._watching.cancel()
+        if self._opened is not None:
+            await self._opened.shard.close()
 
     async def restart(self, error: BackendError) -> None:
         """Put another shard into the place of the lost one. Raises ShardGone."""
@@ -193,7 +192,7 @@ class SupervisedShard:
     async def _watch(self, opened: Opened) -> None:
         reason = await opened.shard.ended()
         if self._opened is opened:
-            self._ended(DeviceLost(reason))
+            self._ended(DeviceLost(self._hang or reason))
 
     def _attach(self, opened: Opened) -> None:
         self._opened = opened
@@ -203,7 +202,6 @@ class SupervisedShard:
         """The shard, which is no longer in use, and the alarm that was raised about it."""
         opened, self._opened = self._opened, None
         hang, self._hang = self._hang, None
-        with suppress(RuntimeError):
-            self._watching.cancel()
+        self._watching.cancel()
         self._watchdog.forget()
         return opened, hang
