@@ -109,17 +109,23 @@ def test_the_launcher_serves() -> None:
     assert "Runtime environment:\n" in running.lines and [line for line in running.lines if "backend reference: tgi-core" in line]
 
 
-def test_programs_without_a_shard_of_their_own_say_so() -> None:
-    """What this version lacks is one line that names the way out."""
-    for name, arguments in {
-        "text-generation-router": [],
-        "text-generation-server": ["serve", "o/m"],
-    }.items():
+def test_what_cannot_be_done_is_said() -> None:
+    """One line that names the flag, and exit status 1, before anything slow."""
+    cases = {
+        "text-generation-router": (
+            ["--tokenizer-name", str(DEMO), "--master-shard-uds-path", "/not/there"],
+            "/not/there: No such file",
+        ),
+        "text-generation-server": (["quantize", "m", "out"], "not available"),
+    }
+    for name, (arguments, says) in cases.items():
         result = run(*arguments, tgi=program(name))
-        assert result.returncode == 1 and result.stderr.startswith(f"{name}: error: "), result.stderr
-        assert "text-generation-launcher --model-id" in result.stderr
-    result = run("quantize", "m", "out", tgi=program("text-generation-server"))
-    assert result.returncode == 1 and "not available" in result.stderr
+        assert result.returncode == 1 and result.stderr.splitlines()[-1].startswith(f"{name}: error: "), result.stderr
+        assert says in result.stderr
+    sharded = run("serve", "o/m", "--sharded", tgi=program("text-generation-server"), extra={"WORLD_SIZE": "2"})
+    assert sharded.returncode == 1 and "tgi shard --num-shard 2" in sharded.stderr
+    quantized = run("serve", "o/m", "--quantize", "gptq", tgi=program("text-generation-server"))
+    assert quantized.returncode == 1 and "--quantize gptq" in quantized.stderr
 
 
 def test_the_server_downloads() -> None:

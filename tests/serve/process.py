@@ -70,7 +70,15 @@ def served(
     *arguments: str, tgi: tuple[str, ...] = TGI, extra: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Generator[ServerProcess, None, None]:
     """A server on a free port of the loopback, ended with the block."""
-    command = [*tgi, "serve", "--hostname", "127.0.0.1", "--port", "0", *arguments]
+    with started([*tgi, "serve", "--hostname", "127.0.0.1", "--port", "0", *arguments], extra, cwd) as server:
+        yield server
+
+
+@contextmanager
+def started(
+    command: list[str], extra: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Generator[ServerProcess, None, None]:
+    """A command that becomes a server, ended with the block."""
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(extra), cwd=cwd)
     server = ServerProcess(child)
     try:

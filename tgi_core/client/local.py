@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
 
 from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.server.model_server import ModelServer
+
+T = TypeVar("T")
 
 
 class LocalShard:
@@ -15,9 +21,10 @@ class LocalShard:
 
     def __init__(self, server: ModelServer) -> None:
         self._server = server
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shard")
+        self._thread = _ShardThread()
         self._turn: asyncio.Future[TurnResult] | None = None
         self._abandoned = False
+        self._closing: asyncio.Future[None] | None = None
 
     async def info(self) -> ShardInfo:
         """What the server has opened."""
@@ -25,11 +32,11 @@ class LocalShard:
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm up in the shard's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._server.warmup, plan, progress)
+        return await asyncio.wrap_future(self._thread.submit(lambda: self._server.warmup(plan, progress)))
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """One turn in the shard's thread. Raises DeviceLost once it is abandoned."""
-        self._turn = asyncio.get_running_loop().run_in_executor(self._thread, self._server.exchange, turn)
+        self._turn = asyncio.wrap_future(self._thread.submit(lambda: self._server.exchange(turn)))
         try:
             return await self._turn
         except asyncio.CancelledError:
@@ -55,9 +62,40 @@ class LocalShard:
 
     async def close(self) -> None:
         """Close the backend and end the thread; waits for what the thread is doing. Idempotent."""
-        try:
-            closing = asyncio.get_running_loop().run_in_executor(self._thread, self._server.close)
-        except RuntimeError:
-            return  # it is closed
-        self._thread.shutdown(wait=False)
-        await closing
+        if self._closing is None:
+            self._closing = asyncio.wrap_future(self._thread.submit(self._server.close))
+            self._thread.end()
+        await asyncio.shield(self._closing)
+
+
+class _ShardThread:
+    """Does one thing after the other. The process can end without it: a device that hangs would keep it for ever."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="shard", daemon=True).start()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Have `call` called, unless its future is cancelled before."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001  it is raised where the result is awaited
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._work.put(work)
+        return future
+
+    def end(self) -> None:
+        """End once everything is done."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()

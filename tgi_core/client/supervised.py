@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 30.0
 _CLOSE_S = 10.0
-"""How long what is left of a lost shard may take to close."""
+"""How long a shard may take to close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,9 @@ class SupervisedShard:
         self._ended: Callable[[BackendError], None] = lambda error: None
         self._watchdog = Watchdog(Patience(rules.watchdog_floor), self._hangs)
         self._opened: Opened | None = opened
+        """None while there is none to talk to."""
+        self._lost = opened
+        """The last one that there was."""
         self._watching = asyncio.create_task(self._watch(opened))
         self._ticking = asyncio.create_task(self._watchdog.run())
 
@@ -132,39 +135,43 @@ class SupervisedShard:
 
     async def abandon(self) -> None:
         """Give the present one up."""
-        if self._opened is not None:
-            await self._opened.shard.abandon()
+        await self._lost.shard.abandon()
 
     async def close(self) -> None:
         """End the shard that there is; `abandon` hurries that. Idempotent."""
         self._ticking.cancel()
         self._watching.cancel()
-        if self._opened is not None:
-            await self._opened.shard.close()
+        try:
+            await asyncio.wait_for(self._lost.shard.close(), 2 * _CLOSE_S)
+        except (BackendError, TimeoutError) as error:
+            _log.error("the shard did not close: %s", error or "it hangs")
 
     async def restart(self, error: BackendError) -> None:
         """Put another shard into the place of the lost one. Raises ShardGone."""
-        lost, hang = self._detach()
+        hang = self._detach()
         if hang is not None:
             self._watchdog.factor *= 2
-        if lost is not None:
-            await self._bury(lost)
+        await self._lost.shard.abandon()
         if isinstance(error, TakenOver):
             raise ShardGone(str(error)) from error
-        reason = str(error)
+        self._count(str(error))
+        await self._bury()
         while True:
-            self._restarts += 1
-            if self._restarts > self._rules.budget:
-                raise ShardGone(f"{reason}; {self._rules.budget} restarts in a row brought no token")
-            _log.warning("restart %d of %d, in %.0f s", self._restarts, self._rules.budget, pause(self._restarts))
             await asyncio.sleep(pause(self._restarts))
             try:
                 self._attach(await self._another())
             except StartupError as failed:
-                reason = str(failed)
-                _log.error("the restart failed: %s", reason)
+                _log.error("the restart failed: %s", failed)
+                self._count(str(failed))
             else:
                 return
+
+    def _count(self, reason: str) -> None:
+        """One restart more. Raises ShardGone."""
+        if self._restarts >= self._rules.budget:
+            raise ShardGone(f"{reason}; {self._rules.budget} restarts in a row brought no token")
+        self._restarts += 1
+        _log.warning("restart %d of %d, in %.0f s", self._restarts, self._rules.budget, pause(self._restarts))
 
     async def _another(self) -> Opened:
         """The next shard. Raises StartupError, also for one that promises less."""
@@ -175,14 +182,13 @@ class SupervisedShard:
             raise StartupError(f"the restarted shard has {lacks}, so that what was accepted may not fit")
         return opened
 
-    async def _bury(self, lost: Opened) -> None:
-        """A process of ours is killed; a shard in this process must close, or its memory would be taken twice. Raises ShardGone."""
-        await lost.shard.abandon()
+    async def _bury(self) -> None:
+        """A process of ours is dead already; a shard in this process must close, or its memory would be taken twice. Raises ShardGone."""
         try:
-            await asyncio.wait_for(lost.shard.close(), _CLOSE_S)
+            await asyncio.wait_for(self._lost.shard.close(), _CLOSE_S)
         except (BackendError, TimeoutError) as error:
-            why = "hangs" if isinstance(error, TimeoutError) else str(error)
-            raise ShardGone(f"the lost shard does not close ({why}); only a restart of the server helps") from error
+            why = "it hangs" if isinstance(error, TimeoutError) else str(error)
+            raise ShardGone(f"the lost shard does not close: {why}; only a restart of the server helps") from error
 
     async def _hangs(self, text: str) -> None:
         _log.error("%s; it is ended", text)
@@ -195,13 +201,13 @@ class SupervisedShard:
             self._ended(DeviceLost(self._hang or reason))
 
     def _attach(self, opened: Opened) -> None:
-        self._opened = opened
+        self._opened = self._lost = opened
         self._watching = asyncio.create_task(self._watch(opened))
 
-    def _detach(self) -> tuple[Opened | None, str | None]:
-        """The shard, which is no longer in use, and the alarm that was raised about it."""
-        opened, self._opened = self._opened, None
+    def _detach(self) -> str | None:
+        """Use the shard no more; the alarm that was raised about it."""
+        self._opened = None
         hang, self._hang = self._hang, None
         self._watching.cancel()
         self._watchdog.forget()
-        return opened, hang
+        return hang

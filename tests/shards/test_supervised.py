@@ -1,0 +1,219 @@
+"""The supervisor, over shards in this process that can be told to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tests.scheduler.device import alone, quiet, request
+from tests.scheduler.test_loop import collect
+from tgi_core.backend import BackendError, DeviceLost, WarmupPlan, hookimpl
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.session import Session
+from tgi_core.backend.types import Closed
+from tgi_core.client.base import Opened, ShardGone, TakenOver
+from tgi_core.client.local import LocalShard
+from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised, pause, shortfall
+from tgi_core.client.types import ShardInfo
+from tgi_core.errors import StartupError
+from tgi_core.scheduler import GenerationFailed, Phase, SchedulerLoop
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+
+PLAN = WarmupPlan(max_rows=8, max_row_tokens=256, num_blocks=128, block_size=4)
+LOST = DeviceLost("the device fell off")
+
+
+class Toy(ReferenceSession):
+    """A toy model that may refuse to close."""
+
+    def __init__(self, *arguments: Any, closing: BackendError | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._closing = closing
+
+    @hookimpl
+    def close(self) -> Closed:
+        """Close, or not."""
+        if self._closing is not None:
+            raise self._closing
+        return super().close()
+
+
+@dataclass
+class Shop:
+    """Where shards come from: one for each list of options, or a failure to start."""
+
+    tokenizer: Tokenizer
+    stock: list[dict[str, Any] | StartupError]
+    plans: list[WarmupPlan] = field(default_factory=list)
+
+    async def open(self, plan: WarmupPlan = PLAN) -> Opened:
+        """The next shard."""
+        await asyncio.sleep(0)
+        self.plans.append(plan)
+        options = self.stock.pop(0) if self.stock else {}
+        if isinstance(options, StartupError):
+            raise options
+        less = options.get("less", {})
+        session = Session(Toy(self.tokenizer.vocab_size, 512, **{k: v for k, v in options.items() if k != "less"}), "reference")
+        info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
+        shard = LocalShard(ModelServer(session, self.tokenizer, info))
+        return Opened(shard, info, replace(await shard.warmup(plan, quiet), **less))
+
+
+@asynccontextmanager
+async def house(shop: Shop, **rules: Any) -> AsyncIterator[tuple[SchedulerLoop, list[tuple[Phase, str]]]]:
+    """A loop over supervised shards, and the phases that it went through."""
+    first = await shop.open()
+
+    async def reopen() -> Opened:
+        return await shop.open(as_promised(first.capacity, lambda capabilities: WarmupPlan())(first.info.capabilities))
+
+    shard = SupervisedShard(first, reopen, RestartRules(**rules))
+    loop = SchedulerLoop(shard, first.info, first.capacity, None, shard)
+    phases: list[tuple[Phase, str]] = []
+    loop.on_phase = lambda phase, reason: phases.append((phase, reason))
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop, phases
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await shard.close()
+
+
+async def test_requests_continue(demo_tokenizer: Tokenizer) -> None:
+    """A device that is lost in its third step: what runs and what waits ends as it does alone, the shard is asked for what it promised,
+    and whoever watches hears of both turns."""
+    asked = [request((index, 2), 30 + index, seed=index if index % 2 else None) for index in range(12)]
+    shop = Shop(demo_tokenizer, [{"faults": {3: LOST}}])
+    async with house(shop) as (loop, phases):
+        made = await asyncio.gather(*(collect(loop.submit(one)) for one in asked))
+        assert made == [alone(demo_tokenizer, one) for one in asked]
+        assert phases == [(Phase.RESTARTING, str(LOST)), (Phase.SERVING, "")]
+        assert await loop.healthy() and loop.snapshot().blocks_free == loop.snapshot().blocks_total
+    wanted = shop.plans[1]
+    assert (wanted.max_rows, wanted.max_row_tokens, wanted.num_blocks, wanted.block_size) == (8, 256, 128, 4)
+    assert wanted.max_step_tokens is not None
+
+
+async def test_requests_fail_where_that_is_asked_for(demo_tokenizer: Tokenizer) -> None:
+    """What runs and what waits fails with the reason, and so does what comes before the next shard is there; then all is well."""
+    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}}]), continues=False) as (loop, phases):
+        refused: list[str] = []
+
+        def ask(phase: Phase, reason: str) -> None:
+            phases.append((phase, reason))
+            if phase is Phase.RESTARTING:
+                with pytest.raises(GenerationFailed) as caught:
+                    loop.submit(request((1, 2), 9))
+                refused.append(str(caught.value))
+
+        loop.on_phase = ask
+        streams = [collect(loop.submit(request((index, 2), 30))) for index in range(12)]
+        failed = await asyncio.gather(*streams, return_exceptions=True)
+        assert {str(error) for error in failed} == {str(LOST)}
+        assert refused == [f"the shard is being restarted: {LOST}"]
+        while loop.phase is not Phase.SERVING:
+            await asyncio.sleep(0)
+        assert await collect(loop.submit(request((1, 2), 9))) == alone(demo_tokenizer, request((1, 2), 9))
+
+
+async def test_the_budget_counts_restarts_without_a_token(demo_tokenizer: Tokenizer) -> None:
+    """Restarts that fail are restarts; when there were too many in a row the requests get the last reason, and the loop says that it has
+    failed."""
+    nothing = StartupError("the model is gone")
+    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}}, nothing, nothing]), budget=2) as (loop, _):
+        with pytest.raises(GenerationFailed, match="the model is gone; 2 restarts in a row"):
+            await collect(loop.submit(request((1, 2), 30)))
+        await loop.ended.wait()
+        assert loop.failure is not None and loop.phase is Phase.FAILED and not await loop.healthy()
+        with pytest.raises(GenerationFailed, match="the model is gone"):
+            loop.submit(request((1, 2), 30))
+
+
+async def test_a_token_fills_the_budget_again(demo_tokenizer: Tokenizer) -> None:
+    """With a budget of one, six shards in a row may be lost as long as each has brought a token."""
+    shop = Shop(demo_tokenizer, [{"faults": {3: LOST}}] * 6)
+    async with house(shop, budget=1) as (loop, _):
+        assert await collect(loop.submit(request((1, 2), 60))) == alone(demo_tokenizer, request((1, 2), 60))
+    assert len(shop.plans) == 7
+
+
+async def test_a_request_that_kills_every_shard_ends_alone(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards that are lost in the first step of a request, again and again: it fails before the budget is spent, and the next one is
+    served."""
+    shop = Shop(demo_tokenizer, [{"faults": {1: LOST}}] * 4)
+    monkeypatch.setattr("tgi_core.client.supervised._LONGEST_PAUSE_S", 0.01)
+    async with house(shop) as (loop, _):
+        with pytest.raises(GenerationFailed, match="fell off"):
+            await collect(loop.submit(request((1, 2), 30)))
+        assert await collect(loop.submit(request((3, 2), 9))) == alone(demo_tokenizer, request((3, 2), 9))
+
+
+@pytest.mark.parametrize(
+    ("less", "lacks"),
+    [
+        ({"max_rows": 7}, "max_rows 7 instead of 8"),
+        ({"groups": ()}, "another kind of cache"),
+        ({"draft": 3}, "another draft"),
+        ({"max_step_tokens": 1}, "max_step_tokens 1"),
+    ],
+)
+async def test_a_shard_that_promises_less_is_none(demo_tokenizer: Tokenizer, less: dict[str, Any], lacks: str) -> None:
+    """It counts as a restart that failed, and is closed."""
+    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}}, {"less": less}]), budget=1) as (loop, _):
+        with pytest.raises(GenerationFailed, match=lacks):
+            await collect(loop.submit(request((1, 2), 30)))
+
+
+async def test_a_shard_that_promises_as_much_is_one(demo_tokenizer: Tokenizer) -> None:
+    """More is no shortfall; fewer blocks are."""
+    one, other = await Shop(demo_tokenizer, []).open(), await Shop(demo_tokenizer, []).open(replace(PLAN, num_blocks=64))
+    assert shortfall(one, other) == "" and shortfall(other, one) == "fewer blocks of cache"
+    for opened in (one, other):
+        await opened.shard.close()
+
+
+async def test_a_shard_in_this_process_must_close(demo_tokenizer: Tokenizer) -> None:
+    """If it does not, its memory would be taken twice: that is the end, with the reason."""
+    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}, "closing": DeviceLost("no answer")}])) as (loop, _):
+        with pytest.raises(GenerationFailed, match="does not close: no answer"):
+            await collect(loop.submit(request((1, 2), 30)))
+
+
+async def test_a_hang_in_this_process_is_found(demo_tokenizer: Tokenizer) -> None:
+    """A step that never ends: its requests end with that reason once no restart is left."""
+    going_on, steps = threading.Event(), [0]
+
+    def hang(work: object) -> None:
+        steps[0] += 1
+        if steps[0] == 5:
+            going_on.wait()
+
+    async with house(Shop(demo_tokenizer, [{"on_step": hang}]), budget=0, watchdog_floor=0.2) as (loop, _):
+        with pytest.raises(GenerationFailed, match="the shard hangs"):
+            await collect(loop.submit(request((1, 2), 30)))
+        going_on.set()
+
+
+async def test_a_shard_that_was_taken_over_is_not_taken_back(demo_tokenizer: Tokenizer) -> None:
+    """Two routers on one shard would take it from each other for ever."""
+    shop = Shop(demo_tokenizer, [])
+    first = await shop.open()
+    shard = SupervisedShard(first, shop.open, RestartRules())
+    with pytest.raises(ShardGone, match="another router"):
+        await shard.restart(TakenOver("another router has it"))
+    assert len(shop.plans) == 1
+    await shard.close()
+
+
+def test_pauses() -> None:
+    """The first restart is at once, then it takes 1, 2, 4 … 30 seconds."""
+    assert [pause(number) for number in range(1, 10)] == [0, 1, 2, 4, 8, 16, 30, 30, 30]
