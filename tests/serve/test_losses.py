@@ -20,7 +20,8 @@ from tests.serve.process import TGI, ServerProcess, environment, served
 from tests.soak.kills import REQUESTS, Disturbance, another_shard, ask, disturb, kill, shards
 
 REFERENCE = ("--backend", "reference")
-LONG = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 1900, "details": True}}
+LONG = {"inputs": "Q", "parameters": {"max_new_tokens": 1900, "details": True}}
+"""The toy model goes on to the end."""
 
 
 def disturbed(server: ServerProcess, blows: int, strike: Callable[[int], None]) -> Disturbance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import grpc
@@ -85,11 +86,12 @@ class ShardChannel:
 
     async def broken(self) -> None:
         """Wait until a connection that is there is no more."""
-        state = self._channel.get_state(try_to_connect=True)
-        while state is not grpc.ChannelConnectivity.READY:
+        with suppress(aio.UsageError):  # it was we who ended it
+            state = self._channel.get_state(try_to_connect=True)
+            while state is not grpc.ChannelConnectivity.READY:
+                await self._channel.wait_for_state_change(state)
+                state = self._channel.get_state()
             await self._channel.wait_for_state_change(state)
-            state = self._channel.get_state()
-        await self._channel.wait_for_state_change(state)
 
     async def close(self) -> None:
         """End all calls. Idempotent."""

@@ -17,6 +17,7 @@ from tgi_core.client.types import Prefill, StepVerb, Turn
 _TIMES_MEDIAN = 20
 _REMEMBERED = 65
 """Steps of one class whose median counts."""
+_MOST_LAUNCHED = 64
 _TICK_S = 0.25
 _TICKS_IN_FLOOR = 8
 
@@ -31,8 +32,10 @@ class StepSizes:
         """Tokens; rows that run one token without being told count for nothing."""
         if turn.launch is not None:
             self._launched[turn.launch.step] = _tokens(turn.launch)
+            if len(self._launched) > _MOST_LAUNCHED:  # one that was refused is never read
+                del self._launched[next(iter(self._launched))]
         if turn.read is not None:
-            return max(self._launched.pop(turn.read, 0), 0)
+            return self._launched.pop(turn.read, 0)
         return 0
 
     def forget(self) -> None:
