@@ -186,7 +186,6 @@ async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, pr
     process = await spawn_shard(model, arguments, progress)
     try:
         connected = await _connected(process, model)
-        process.hide()
         shard = ChildShard(process, connected.shard)
         try:
             capacity = await shard.warmup(plan(connected.info.capabilities), _untold)
@@ -206,6 +205,6 @@ def _untold(what: str, done: int, total: int, unit: str) -> None:
 async def _connected(process: ShardProcess, model: Path) -> Connected:
     address = await process.address()
     try:
-        return await connect(address, model, None, _untold)
+        return await connect(address, model, None, _untold, reached=process.hide)
     except StartupError as error:
         raise StartupError(await process.reason(str(error), _GOODBYE_S)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,16 +33,24 @@ def hash_tokenizer(model: Path) -> str:
 
 
 async def connect(
-    address: str, model: Path, tokenizer: Tokenizer | None, progress: Progress, token: str | None = None
+    address: str,
+    model: Path,
+    tokenizer: Tokenizer | None,
+    progress: Progress,
+    token: str | None = None,
+    reached: Callable[[], None] | None = None,
 ) -> Connected:
     """Reach the shard at `unix:PATH` or `HOST:PORT` and wait until it has opened its model. Raises StartupError.
 
     One that announces our API is checked: same major version, same tokenizer. Another is driven in TGI's own way, for which its
-    model's tokenizer is needed.
+    model's tokenizer is needed. `reached` is called once there is a connection, long before the model is open.
     """
     channel = ShardChannel(address.replace("unix://", "unix:", 1), token)
     own = GrpcShard(channel)
     try:
+        if reached is not None:
+            await own.health()
+            reached()
         info = await shown(channel.call("Info", pb.InfoRequest()), own, progress)
         if not info.HasField("api"):
             if tokenizer is None:
