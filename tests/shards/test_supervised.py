@@ -76,7 +76,7 @@ async def house(shop: Shop, **rules: Any) -> AsyncIterator[tuple[SchedulerLoop, 
         return await shop.open(as_promised(first.capacity, lambda capabilities: WarmupPlan())(first.info.capabilities))
 
     shard = SupervisedShard(first, reopen, RestartRules(**rules))
-    loop = SchedulerLoop(shard, first.info, first.capacity, None, shard)
+    loop = SchedulerLoop(shard, first.info, first.capacity, supervisor=shard)
     phases: list[tuple[Phase, str]] = []
     loop.on_phase = lambda phase, reason: phases.append((phase, reason))
     task = asyncio.create_task(loop.run())
