@@ -13,7 +13,7 @@ import pytest
 
 from tests.scheduler.device import alone, quiet, request
 from tests.scheduler.test_loop import collect
-from tgi_core.backend import BackendError, DeviceLost, WarmupPlan, hookimpl
+from tgi_core.backend import BackendError, DeviceLost, Want, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import Closed
@@ -217,3 +217,11 @@ async def test_a_shard_that_was_taken_over_is_not_taken_back(demo_tokenizer: Tok
 def test_pauses() -> None:
     """The first restart is at once, then it takes 1, 2, 4 … 30 seconds."""
     assert [pause(number) for number in range(1, 10)] == [0, 1, 2, 4, 8, 16, 30, 30, 30]
+
+
+async def test_the_prompt_is_told_once(demo_tokenizer: Tokenizer) -> None:
+    """Logprobs of the prompt came with the first token; a continued request does not tell them again."""
+    asked = replace(request((1, 2, 3), 30), want=Want(prompt_logprobs=True))
+    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}}, {"faults": {5: LOST}}])) as (loop, _):
+        prompt = [token.id async for generation in loop.submit(asked) for token in generation.prompt]
+    assert prompt == [1, 2, 3]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Scope
 from tgi_core.client.types import (
@@ -352,6 +352,7 @@ class Scheduler:
 
 def _shard_request(item: Take) -> ShardRequest:
     sequence, request = item.sequence, item.sequence.request
+    told = len(sequence.tokens) > len(request.input_ids)  # the prompt's logprobs came with the first token
     return ShardRequest(
         id=sequence.wire_id,
         input_ids=tuple(sequence.tokens),
@@ -360,7 +361,7 @@ def _shard_request(item: Take) -> ShardRequest:
         blocks=item.blocks,
         take=item.take,
         sampling=request.sampling,
-        want=request.want,
+        want=replace(request.want, prompt_logprobs=False) if told else request.want,
         stopping=request.stopping,
         adapter=request.adapter,
         grammar=request.grammar,
