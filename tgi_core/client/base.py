@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
@@ -73,5 +73,6 @@ class Supervisor(Protocol):
     def watch(self, ended: Callable[[BackendError], None]) -> None:
         """Have `ended` called when the shard ends while nobody talks to it."""
 
-    async def restart(self, error: BackendError) -> None:
-        """Put another shard that promises as much into the place of the one lost. Raises ShardGone."""
+    def restart(self, error: BackendError) -> Coroutine[Any, Any, None]:
+        """Put another shard that promises as much into the place of the one lost, of which nothing more is heard once this returns. The
+        rest, which is to be awaited, raises ShardGone."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.base import Opened, Plan, ShardGone, TakenOver
@@ -146,11 +147,13 @@ class SupervisedShard:
         except (BackendError, TimeoutError) as error:
             _log.error("the shard did not close: %s", error or "it hangs")
 
-    async def restart(self, error: BackendError) -> None:
-        """Put another shard into the place of the lost one. Raises ShardGone."""
-        hang = self._detach()
-        if hang is not None:
+    def restart(self, error: BackendError) -> Coroutine[Any, Any, None]:
+        """Put another shard into the place of the lost one, of which nothing more is heard from now on. The rest raises ShardGone."""
+        if self._detach() is not None:
             self._watchdog.factor *= 2
+        return self._restart(error)
+
+    async def _restart(self, error: BackendError) -> None:
         await self._lost.shard.abandon()
         if isinstance(error, TakenOver):
             raise ShardGone(str(error)) from error

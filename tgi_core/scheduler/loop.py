@@ -144,8 +144,9 @@ class SchedulerLoop:
         if not self._continues:
             self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
         self._deliver_all(self._scheduler.restart(reason))
+        restart = self._supervisor.restart(error)
         self._lost = None  # whatever is lost from now on is the next shard
-        await self._waiting(self._supervisor.restart(error))
+        await self._waiting(restart)
         self._become(Phase.SERVING, "")
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
