@@ -78,7 +78,10 @@ async def _opened(opener: Opener, directory: Path, model: str, settings: Setting
             return served, await opening
         except BaseException:
             opening.cancel()
-            await asyncio.wait({opening})
+            [outcome] = await asyncio.gather(opening, return_exceptions=True)
+            if isinstance(outcome, Opened):
+                await outcome.shard.abandon()
+                await outcome.shard.close()
             raise
 
 
@@ -107,8 +110,10 @@ async def _running(
         yield loop, shard
     finally:
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        [outcome] = await asyncio.gather(running, return_exceptions=True)
         await shard.close()
+        if isinstance(outcome, Exception):
+            raise outcome  # a fault of ours, which is not to pass for an orderly end
 
 
 def scheduler_options(settings: Settings) -> SchedulerOptions:
