@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tgi_core.backend import BackendError, Capacity, Progress, Scope, WarmupPlan
+from tgi_core.backend import BackendBug, BackendError, Capacity, Progress, Scope, WarmupPlan
 from tgi_core.client.channel import CallFailed, ShardChannel, StepStream
 from tgi_core.client.health import ShardHealth
 from tgi_core.client.types import Fault, ShardInfo, Turn, TurnResult
@@ -52,6 +52,8 @@ class GrpcShard:
             return decode_result(await self._stream.exchange(message))
         except CallFailed as error:
             raise error.translated() from error
+        except ValueError as error:
+            raise BackendBug(f"the shard's answer makes no sense: {error}") from error
 
     async def health(self) -> ShardHealth:
         """How the shard is; answered while it computes. Raises DeviceLost when it is gone or its device is."""

@@ -163,7 +163,7 @@ class SupervisedShard:
             await asyncio.sleep(pause(self._restarts))
             try:
                 self._attach(await self._another())
-            except StartupError as failed:
+            except (StartupError, OSError) as failed:  # OSError: no more processes or files may be had at present
                 _log.error("the restart failed: %s", failed)
                 self._count(str(failed))
             else:
