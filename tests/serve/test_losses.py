@@ -29,6 +29,7 @@ def disturbed(server: ServerProcess, blows: int, strike: Callable[[int], None]) 
     return asyncio.run(disturb(server.url, server.child.pid, blows, strike))
 
 
+@pytest.mark.timeout(900)  # eleven starts of a real model, on a machine that may be busy
 def test_ten_kills_under_load(tmp_path: Path) -> None:
     """kill -9 of the shard ten times under twelve clients, greedy and seeded, streaming and not, in float32: every answer is token for
     token the undisturbed one. Nothing is left behind: no zombie, no socket, no request, no block."""
