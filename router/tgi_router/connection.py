@@ -151,8 +151,13 @@ class Connection(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._watch_unsent()
 
+    def be_last(self) -> None:
+        """Let the answer under way say that it is the last one here."""
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
     def shutdown(self) -> None:
-        """End with the answer under way, if there is one."""
+        """End, after the answer under way if there is one."""
         super().shutdown()
         self._watch_unsent()
 

@@ -7,11 +7,14 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
 import uvicorn
-from tgi_router import Generator
+from tgi_router import Connection, ConnectionPolicy, Generator
+
+from tgi_core.config import Settings
 
 Opening = Callable[[], AbstractAsyncContextManager[Generator]]
 
@@ -55,8 +58,9 @@ class Served:
 
 
 @contextmanager
-def serving(create: Callable[[Generator], Any], opening: Opening) -> Iterator[Served]:
-    """Serve the app that `create` makes of the generator that `opening` yields."""
+def serving(create: Callable[[Generator], Any], opening: Opening, settings: Settings | None = None) -> Iterator[Served]:
+    """Serve the app that `create` makes of the generator that `opening` yields; `settings` are those of the connections."""
+    connection: Any = partial(Connection, policy=ConnectionPolicy.of(settings or Settings()))
     # asyncio switches Nagle's delay off only for sockets that name their protocol
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
@@ -65,7 +69,9 @@ def serving(create: Callable[[Generator], Any], opening: Opening) -> Iterator[Se
 
     async def main() -> None:
         async with opening() as generator:
-            config = uvicorn.Config(create(generator), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+            config = uvicorn.Config(
+                create(generator), http=connection, ws="none", log_config=None, lifespan="on", timeout_graceful_shutdown=1
+            )
             servers.append(HttpServer(config, listening))
             await servers[0].serve(sockets=[listener])
 

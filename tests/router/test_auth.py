@@ -15,7 +15,8 @@ from tgi_core.config import Settings
 
 KEY = "Sécret"
 PUBLIC = {
-    "/", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/v2/models/x/ready", "/v2/models/x/versions/x/ready",
+    "/", "/health", "/ping", "/livez", "/readyz",
+    "/v2/health/live", "/v2/health/ready", "/v2/models/x/ready", "/v2/models/x/versions/x/ready",
 }  # fmt: skip
 """Paths that GET and HEAD may ask without the key: written out, so that no route becomes one unnoticed."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS")

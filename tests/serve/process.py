@@ -69,7 +69,7 @@ def served(
     *arguments: str, tgi: tuple[str, ...] = TGI, extra: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Generator[ServerProcess, None, None]:
     """A server on a free port of the loopback, ended with the block."""
-    command = [*tgi, "serve", "--hostname", "127.0.0.1", "--port", "0", *arguments]
+    command = [*tgi, "serve", "--hostname", "127.0.0.1", "--port", "0", "--drain-delay", "0", *arguments]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(extra), cwd=cwd)
     server = ServerProcess(child)
     try:

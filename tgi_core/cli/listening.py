@@ -7,17 +7,28 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import resource
 import signal
 import socket
-from collections.abc import Callable, Generator
+import sys
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
+from tgi_router import Connection, ConnectionPolicy, Lifecycle, Phase
 
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 
 _log = logging.getLogger(__name__)
+
+LAST_WORDS_S = 1.0
+"""How long before the deadline streams are told that they end, so that their clients hear of it."""
+
+SPARE_DESCRIPTORS = 64
+"""File descriptors that no connection gets."""
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -48,40 +59,110 @@ def _address(hostname: str) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to `listen`, and says when it listens."""
+    """A uvicorn server that leaves signals to `listen`, and that ends in steps: it drains, closes its socket, lets what runs come to
+    an end, and tells the rest that time is up."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
+    def __init__(self, app: Any, settings: Settings, lifecycle: Lifecycle) -> None:
+        self._policy = ConnectionPolicy.of(settings)
+        self._policy.max_descriptor = highest_descriptor()
+        connection: Any = partial(Connection, policy=self._policy)
+        super().__init__(
+            uvicorn.Config(
+                app, http=connection, ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
+                server_header=False,
+            )
+        )  # fmt: skip
+        self._lifecycle = lifecycle
+        self._drain_delay = settings.drain_delay
+        self._grace = settings.graceful_termination_timeout
+        self._deadline = 0.0
+        self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
         await super().startup(sockets)
-        self._on_ready()
+        self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Nothing: uvicorn would raise the signal again after shutdown, so that the exit status is not 0."""
         yield
 
+    def stop(self, number: int) -> None:
+        """A signal: the first one begins to drain, the second ends everything at once."""
+        if self._deadline:
+            self.force_exit = self.should_exit = True
+            return
+        now = asyncio.get_running_loop().time()
+        self._deadline = now + self._grace
+        # nobody balances requests to what is run in a terminal, or has not served yet
+        alone = number == signal.SIGINT or self._lifecycle.phase is Phase.STARTING
+        delay = 0.0 if alone else min(self._drain_delay, self._grace)
+        self._lifecycle.draining()
+        self._policy.closing = True
+        for connection in self._connections():
+            connection.be_last()
+        asyncio.get_running_loop().call_later(delay, self.close)
 
-async def listen(app: Any, listener: socket.socket, settings: Settings, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; a second one ends at once."""
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=settings.graceful_termination_timeout,
-        server_header=False,
-    )
-    server = HttpServer(config, on_ready)
+    def close(self) -> None:
+        """Take no more connections, and end."""
+        self.should_exit = True
 
-    def stop() -> None:
-        server.force_exit = server.should_exit
-        server.should_exit = True
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let what runs come to an end until the deadline; then tell it, and end it."""
+        clock = asyncio.get_running_loop().time
+        for server in self.servers:
+            server.close()
+        for connection in self._connections():
+            connection.shutdown()
+        await self._idle_until(self._deadline - LAST_WORDS_S)
+        self._lifecycle.end()
+        await self._idle_until(max(self._deadline, clock() + LAST_WORDS_S))
+        for connection in self._connections():
+            connection.transport.abort()
+        await self._cancel_tasks()
 
+    def _connections(self) -> list[Connection]:
+        return [each for each in self.server_state.connections if isinstance(each, Connection)]
+
+    async def _idle_until(self, deadline: float) -> None:
+        """Until nothing runs, at most until `deadline`."""
+        clock, state = asyncio.get_running_loop().time, self.server_state
+        while (state.connections or state.tasks) and not self.force_exit and clock() < deadline:
+            await asyncio.sleep(0.02)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS_S)
+
+
+def highest_descriptor() -> int:
+    """The highest file descriptor that a connection may have: the limit of this process, raised as far as it goes, less what the
+    server needs for its own work. Descriptors are given out from below, so a high one means that few are left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(SPARE_DESCRIPTORS, soft // 4)
+
+
+@asynccontextmanager
+async def listening(
+    app: Any, listener: socket.socket, settings: Settings, lifecycle: Lifecycle
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve while the block runs; the task yielded ends once SIGTERM or SIGINT has ended the server."""
+    server = HttpServer(app, settings, lifecycle)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    await server.serve(sockets=[listener])
+        loop.add_signal_handler(number, server.stop, number)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    await server.listening.wait()
+    try:
+        yield serving
+    finally:
+        server.force_exit = True
+        server.close()
+        await serving

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -15,7 +18,6 @@ from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, open_backend, select
 from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics, Trace
-from tgi_core.cli.listening import bind, listen
 from tgi_core.cli.memory_plan import print_memory_plan
 from tgi_core.cli.tunnel import tunnel
 from tgi_core.cli.weights import fetch_model
@@ -30,8 +32,12 @@ from tgi_core.server.model_server import ModelServer
 from tgi_core.telemetry.batches import BatchMetrics
 from tgi_core.telemetry.logs import announce
 from tgi_core.telemetry.progress import progress
-from tgi_core.telemetry.traces import open_traces
+from tgi_core.telemetry.traces import Traces, open_traces
 from tgi_core.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from tgi_router import Lifecycle
 
 _log = logging.getLogger(__name__)
 
@@ -46,44 +52,75 @@ class Opened:
 
 
 async def serve(model: str, settings: Settings) -> None:
-    """Serve until told to stop. Raises StartupError."""
+    """Serve until told to stop; probes are answered from the beginning. Raises StartupError."""
+    from tgi_router import Front, Lifecycle
+
+    from tgi_core.cli.listening import bind, listening
+
     start = time.monotonic()
     listener = bind(settings)
     traces = open_traces(settings.otlp_endpoint, settings.otlp_service_name)
-    with progress() as show:
-        directory = fetch_model(model, settings, show)
-    read_json(directory / "config.json")
-    tokenizer = Tokenizer.load(directory)
-    plugin = choose_backend(settings.backend)
+    lifecycle = Lifecycle()
+    front = Front(settings, lifecycle)
+    host, port = listener.getsockname()[:2]
+    async with AsyncExitStack() as stack:
+        if traces is not None:
+            stack.push_async_callback(asyncio.to_thread, traces.close)
+        server = await stack.enter_async_context(listening(front, listener, settings, lifecycle))
+        opening = asyncio.create_task(_open_house(model, settings, lifecycle, traces, stack))
+        await asyncio.wait({server, opening}, return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            front.pass_to(opening.result())
+            await stack.enter_async_context(tunnel(settings, port))
+            lifecycle.serving()
+            _log.info("Connected")  # what whoever watches TGI's log waits for
+            announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
+            await server
+        opening.cancel()
+    if not opening.done() or opening.cancelled():  # told to stop too early: the thread that loads cannot be stopped
+        logging.shutdown()
+        os._exit(0)
 
+
+async def _open_house(
+    model: str, settings: Settings, lifecycle: Lifecycle, traces: Traces | None, stack: AsyncExitStack
+) -> ASGIApp:
+    """Everything behind the socket, which `stack` closes again. Raises StartupError."""
     from tgi_router import ServedModel, create_app
 
+    with progress() as line:
+        show = _both(line, lifecycle.progress)
+        directory = await asyncio.to_thread(fetch_model, model, settings, show)
+    read_json(directory / "config.json")
+    tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
+    plugin = await asyncio.to_thread(choose_backend, settings.backend)
     name = settings.served_model_name or ("tgi-core/demo" if directory == DEMO else model)
-    served = ServedModel.load(directory, name, settings)
+    served = await asyncio.to_thread(ServedModel.load, directory, name, settings)
     registry = CollectorRegistry()
     batches = BatchMetrics(registry)
-    with progress() as show:
-        opened = await open_shard(plugin, directory, tokenizer, settings, show, batches)
+    with progress() as line:
+        opened = await open_shard(plugin, directory, tokenizer, settings, _both(line, lifecycle.progress), batches)
+    stack.push_async_callback(opened.shard.close)
     print_memory_plan(plugin.name, opened.info, opened.capacity)
     loop = SchedulerLoop(opened.shard, opened.info, opened.capacity, batches.turn, scheduler_options(settings))
     batches.watch(opened.capacity, loop.snapshot)
-    app = create_app(settings, served, loop, registry, traces)
-    serving = asyncio.create_task(loop.run())
+    stack.push_async_callback(_cancel, asyncio.create_task(loop.run()))
+    app = create_app(settings, served, loop, registry, traces, lifecycle)
+    await stack.enter_async_context(app.router.lifespan_context(app))
+    return app
 
-    def ready() -> None:
-        host, port = listener.getsockname()[:2]
-        _log.info("Connected")  # what whoever watches TGI's log waits for
-        announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
 
-    try:
-        async with tunnel(settings, listener.getsockname()[1]):
-            await listen(app, listener, settings, ready)
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        await opened.shard.close()
-        if traces is not None:
-            await asyncio.to_thread(traces.close)
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _both(first: Progress, second: Progress) -> Progress:
+    def show(what: str, done: int, total: int, unit: str) -> None:
+        first(what, done, total, unit)
+        second(what, done, total, unit)
+
+    return show
 
 
 def choose_backend(name: str | None) -> Plugin:
