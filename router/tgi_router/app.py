@@ -22,7 +22,7 @@ from tgi_router.auth import BearerAuth
 from tgi_router.cloud import CloudRoutes
 from tgi_router.docs_page import DocumentRoutes
 from tgi_router.endpoints import Endpoint, make_routes
-from tgi_router.errors import BodyRejected, NotServing, RouterError
+from tgi_router.errors import BodyRejected, NotServing, RouterError, ShuttingDown
 from tgi_router.generator import Generator
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Inference
@@ -85,6 +85,8 @@ def closed_unless(lifecycle: Lifecycle) -> Callable[[], None]:
     """A gate that is open while requests are taken."""
 
     def gate() -> None:
+        if lifecycle.over:
+            raise ShuttingDown
         if not lifecycle.accepts:
             raise NotServing(lifecycle.reason or lifecycle.phase.value)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
+import struct
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -144,6 +146,11 @@ class Connection(HttpToolsProtocol):
 
     def _stalled(self) -> None:
         _log.info("a client has not read for %.0f s; its connection is closed", self._policy.stall_s)
+        self.reset()
+
+    def reset(self) -> None:
+        """End at once. What is not sent yet is dropped: closed in the ordinary way, the kernel would go on trying."""
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -304,7 +311,7 @@ class Connection(HttpToolsProtocol):
         if self.flow.read_paused:  # it is us who do not read
             self._timer = self.loop.call_later(LINGER_S, self._overdue, what)
         elif what is _Waiting.END:
-            self.transport.abort()
+            self.reset()
         elif what is _Waiting.HEAD and not self._received:
             self.transport.close()
         else:
@@ -318,7 +325,7 @@ class Connection(HttpToolsProtocol):
         self._wait_for(None)
         cycle, busy = self.cycle, self.cycle is not None and not self.cycle.response_complete
         if self.pipeline or (busy and self._in_body and cycle.response_started):
-            self.transport.abort()
+            self.reset()
             return
         if busy and not self._in_body:  # the request before this one
             cycle.keep_alive = False

@@ -38,6 +38,8 @@ class Lifecycle:
         self.reason = ""
         """Why it is restarting, draining or failed, in words that anyone may read."""
         self.work: Work | None = None
+        self.over = False
+        """The time for draining is over."""
         self._queueing = False
         self._when_ending: list[Callable[[], None]] = []
 
@@ -66,6 +68,7 @@ class Lifecycle:
 
     def end(self) -> None:
         """The time for draining is over: whatever still runs is told so and ends."""
+        self.over = True
         for callback in self._when_ending:
             callback()
 
@@ -93,7 +96,9 @@ class Lifecycle:
     @property
     def accepts(self) -> bool:
         """Whether a request that comes all the same is taken."""
-        return self.phase in (Phase.SERVING, Phase.DRAINING) or (self.phase is Phase.RESTARTING and self._queueing)
+        if self.phase is Phase.RESTARTING:
+            return self._queueing
+        return self.phase in (Phase.SERVING, Phase.DRAINING) and not self.over
 
     def describe(self) -> dict[str, object]:
         """Phase, reason and progress, for JSON."""

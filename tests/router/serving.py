@@ -34,14 +34,19 @@ class HttpServer(uvicorn.Server):
 
     def end(self) -> None:
         """Called from the thread of the test."""
-        self._loop.call_soon_threadsafe(self._ending.set)
+        self.call_soon(self._ending.set)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Have it called on the server's loop."""
+        self._loop.call_soon_threadsafe(callback)
 
 
 class Served:
     """A running server. `client` talks to it."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], server: HttpServer) -> None:
         self.address = address
+        self.server = server
         self.client = httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=10)
 
     def connect(self) -> socket.socket:
@@ -58,11 +63,16 @@ class Served:
 
 
 @contextmanager
-def serving(create: Callable[[Generator], Any], opening: Opening, settings: Settings | None = None) -> Iterator[Served]:
-    """Serve the app that `create` makes of the generator that `opening` yields; `settings` are those of the connections."""
+def serving(
+    create: Callable[[Generator], Any], opening: Opening, settings: Settings | None = None, send_buffer: int = 0
+) -> Iterator[Served]:
+    """Serve the app that `create` makes of the generator that `opening` yields; `settings` are those of the connections.
+    `send_buffer` is what the kernel keeps for a client that does not read, in bytes."""
     connection: Any = partial(Connection, policy=ConnectionPolicy.of(settings or Settings()))
     # asyncio switches Nagle's delay off only for sockets that name their protocol
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    if send_buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     listener.bind(("127.0.0.1", 0))
     listening = threading.Event()
     servers: list[HttpServer] = []
@@ -79,7 +89,7 @@ def serving(create: Callable[[Generator], Any], opening: Opening, settings: Sett
     thread.start()
     try:
         assert listening.wait(10)
-        served = Served(listener.getsockname())
+        served = Served(listener.getsockname(), servers[0])
         with served.client:
             yield served
     finally:

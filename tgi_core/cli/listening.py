@@ -119,7 +119,7 @@ class HttpServer(uvicorn.Server):
         self._lifecycle.end()
         await self._idle_until(max(self._deadline, clock() + LAST_WORDS_S))
         for connection in self._connections():
-            connection.transport.abort()
+            connection.reset()
         await self._cancel_tasks()
 
     def _connections(self) -> list[Connection]:
