@@ -116,7 +116,9 @@ class Connection(HttpToolsProtocol):
         transport.set_write_buffer_limits(_WRITE_HIGH, _WRITE_LOW)
         highest, descriptor = self._policy.max_descriptor, transport.get_extra_info("socket").fileno()
         if highest is not None and descriptor > highest:
-            self._refuse(_Refused(503, "Too many connections"))
+            self._deaf = True
+            transport.write(b"".join(_answer(_Refused(503, "Too many connections"))))
+            transport.close()  # without lingering, which would take up the descriptor
         else:
             self._wait_for(_Waiting.HEAD)
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import os
 import resource
 import signal
 import socket
@@ -17,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import uvicorn
+from anyio import CancelScope
 from tgi_router import Connection, ConnectionPolicy, Lifecycle, Phase
 
 from tgi_core.config import Settings
@@ -29,6 +31,13 @@ LAST_WORDS_S = 1.0
 
 SPARE_DESCRIPTORS = 64
 """File descriptors that no connection gets."""
+
+BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+
+ACCEPTED_AT_ONCE = 4
+"""Connections that are accepted in one round of the event loop: of three rounds, each may take one of the spare descriptors before
+the first is looked at. asyncio takes one number for this and for the backlog."""
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -69,7 +78,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app, http=connection, ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
-                server_header=False,
+                server_header=False, backlog=ACCEPTED_AT_ONCE,
             )
         )  # fmt: skip
         self._lifecycle = lifecycle
@@ -80,7 +89,10 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
+        CancelScope()  # anyio loads its other half at the first use, which may come when no file can be opened
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
         self.listening.set()
 
     @contextlib.contextmanager
@@ -166,3 +178,6 @@ async def listening(
         server.force_exit = True
         server.close()
         await serving
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, lambda *_: os._exit(0))  # whoever asks again does not want to wait for what is left
