@@ -26,7 +26,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._listening = listening
         self._ending = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     async def main_loop(self) -> None:
         self._listening.set()
@@ -38,7 +38,7 @@ class HttpServer(uvicorn.Server):
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Have it called on the server's loop."""
-        self._loop.call_soon_threadsafe(callback)
+        self.loop.call_soon_threadsafe(callback)
 
 
 class Served:
