@@ -8,7 +8,7 @@ SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-t
 HOST ?= 127.0.0.1
 PORT ?= 3000
 
-.PHONY: fuzz install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -61,6 +61,15 @@ bench-tools: install
 # fifty thousand generated requests against the OpenAPI document
 fuzz: install
 	$(BIN)/python -m tests.surface.fuzz --cases 50000
+
+# what the test run does in short, in long: clients that leave, broken HTTP
+soak: install
+	$(BIN)/python -m tests.soak.disconnects --count 20000
+	MUTATED_CROWDS=12500 $(BIN)/pytest tests/router/test_mutator.py --timeout 3600
+
+# ten times as many requests as can be answered; prints goodput, rejects and probes
+bench-overload: install
+	$(BIN)/python -m tests.soak.overload --seconds 20
 
 demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0
