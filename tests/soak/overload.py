@@ -58,6 +58,8 @@ class Report:
     probes: dict[str, list[float]] = field(default_factory=dict)
     lost: int = 0
     """Requests without an answer."""
+    cpu_share: float = 0.0
+    """Cores that the server used under overload."""
     rss: tuple[int, int] = (0, 0)
     """Bytes of the server before and after."""
     recovered_s: float = 0.0
@@ -73,7 +75,7 @@ class Report:
         return (
             f"peak {self.peak:.1f}/s, goodput {self.goodput:.1f}/s ({100 * self.goodput / self.peak:.0f} %), "
             f"{len(rejects)} rejects p50 {1e3 * percentile(rejects, 50):.1f} ms p99 {1e3 * percentile(rejects, 99):.1f} ms, "
-            f"{self.lost} lost; {probes}; RSS {self.rss[0] / 2**20:.0f} -> {self.rss[1] / 2**20:.0f} MiB; "
+            f"{self.lost} lost; {probes}; {self.cpu_share:.2f} cores; RSS {self.rss[0] / 2**20:.0f} -> {self.rss[1] / 2**20:.0f} MiB; "
             f"afterwards one answer in {self.recovered_s:.2f} s"
         )
 
@@ -125,7 +127,7 @@ async def overload(port: int, process: psutil.Process, seconds: float) -> Report
     """The whole course."""
     await ask(port, "POST /generate", BODY)
     report = Report(peak=await peak(port, max(seconds / 4, 2.0)), probes={"/health": [], "/metrics": []})
-    before = process.memory_info().rss
+    before, used = process.memory_info().rss, process.cpu_times()
     looking = [asyncio.create_task(probe(port, path, seen)) for path, seen in report.probes.items()]
     start, sent, asked = time.monotonic(), 0, []
     while (now := time.monotonic()) < start + seconds:
@@ -140,6 +142,8 @@ async def overload(port: int, process: psutil.Process, seconds: float) -> Report
     for task in looking:
         with suppress(asyncio.CancelledError):
             await task
+    now_used = process.cpu_times()
+    report.cpu_share = (now_used.user + now_used.system - used.user - used.system) / took
     report.answers = [answer for answer in answers if isinstance(answer, Answer)]
     report.lost = len(answers) - len(report.answers)
     report.goodput = sum(answer.status == 200 for answer in report.answers) / took
