@@ -85,7 +85,10 @@ class HttpServer(uvicorn.Server):
         self._drain_delay = settings.drain_delay
         self._grace = settings.graceful_termination_timeout
         self._deadline = 0.0
+        self.stopped_by: int | None = None
+        """The first signal."""
         self.listening = asyncio.Event()
+        self.serving: asyncio.Task[None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
@@ -105,8 +108,8 @@ class HttpServer(uvicorn.Server):
         if self._deadline:
             self.force_exit = self.should_exit = True
             return
-        now = asyncio.get_running_loop().time()
-        self._deadline = now + self._grace
+        self.stopped_by = number
+        self._deadline = asyncio.get_running_loop().time() + self._grace
         # nobody balances requests to what is run in a terminal, or has not served yet
         alone = number == signal.SIGINT or self._lifecycle.phase is Phase.STARTING
         delay = 0.0 if alone else min(self._drain_delay, self._grace)
@@ -162,22 +165,20 @@ def highest_descriptor() -> int:
 
 
 @asynccontextmanager
-async def listening(
-    app: Any, listener: socket.socket, settings: Settings, lifecycle: Lifecycle
-) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve while the block runs; the task yielded ends once SIGTERM or SIGINT has ended the server."""
+async def listening(app: Any, listener: socket.socket, settings: Settings, lifecycle: Lifecycle) -> AsyncIterator[HttpServer]:
+    """Serve while the block runs, at most until SIGTERM or SIGINT has ended the server."""
     server = HttpServer(app, settings, lifecycle)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop, number)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    server.serving = asyncio.create_task(server.serve(sockets=[listener]))
     await server.listening.wait()
     try:
-        yield serving
+        yield server
     finally:
         server.force_exit = True
         server.close()
-        await serving
+        await server.serving
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
             signal.signal(number, lambda *_: os._exit(0))  # whoever asks again does not want to wait for what is left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -68,18 +69,26 @@ async def serve(model: str, settings: Settings) -> None:
             stack.push_async_callback(asyncio.to_thread, traces.close)
         server = await stack.enter_async_context(listening(front, listener, settings, lifecycle))
         opening = asyncio.create_task(_open_house(model, settings, lifecycle, traces, stack))
-        await asyncio.wait({server, opening}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({server.serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
             front.pass_to(opening.result())
             await stack.enter_async_context(tunnel(settings, port))
             lifecycle.serving()
             _log.info("Connected")  # what whoever watches TGI's log waits for
             announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
-            await server
+            await server.serving
         opening.cancel()
-    if not opening.done() or opening.cancelled():  # told to stop too early: the thread that loads cannot be stopped
-        logging.shutdown()
-        os._exit(0)
+    if not opening.done() or opening.cancelled():
+        _leave(server.stopped_by)
+
+
+def _leave(stopped_by: int | None) -> None:
+    """End a process that was told to stop before it served: the thread that loads cannot be stopped. Ctrl-C ends it as it would any."""
+    logging.shutdown()
+    if stopped_by == signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(0)
 
 
 async def _open_house(
