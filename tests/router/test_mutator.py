@@ -10,21 +10,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tgi_router import ServedModel, create_app
 
-from tests.router.scripted import ScriptedGenerator, says
-from tests.router.serving import Served, already, serving
-from tests.router.test_connection import series
 from tests.router.test_lifecycle import GENERATING
-from tgi_core.config import Settings
+from tests.serve.process import ServerProcess, served
+from tests.serve.raw import connect
 
 CROWDS = int(os.environ.get("MUTATED_CROWDS", "150"))
 """Of eight requests each; `make soak` has more."""
 
-QUICK = Settings(header_timeout=0.5, body_timeout=0.5, keep_alive_timeout=0.5, payload_limit=20_000)
 BODIES = {**GENERATING, "/tokenize": {"inputs": "Hi"}, "/chat_tokenize": GENERATING["/v1/chat/completions"]}
 ASKED = (
     "/",
@@ -94,38 +91,47 @@ def requests(draw: st.DrawFn) -> Sent:
 
 
 @pytest.fixture(scope="module")
-def patient(model: ServedModel) -> Iterator[Served]:
-    """A server that does not wait long."""
-    generator = ScriptedGenerator(lambda request: says("Hello"))
-    with serving(lambda made: create_app(QUICK, model, made), already(generator), QUICK) as served:
-        yield served
+def patient() -> Iterator[ServerProcess]:
+    """A server in a process of its own that does not wait long."""
+    quick = [part for name in ("header", "body", "keep-alive") for part in (f"--{name}-timeout", "0.5")]
+    with served("--backend", "reference", "--payload-limit", "20000", "--max-total-tokens", "64", *quick) as server:
+        yield server
 
 
 @pytest.fixture(scope="module", autouse=True)
-def known(patient: Served) -> set[str]:
+def known(patient: ServerProcess) -> set[str]:
     """The series before anything was asked."""
     return series(patient)
 
 
 @settings(max_examples=CROWDS, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(crowd=st.lists(requests(), min_size=8, max_size=8))
-def test_mutated(patient: Served, crowd: list[Sent]) -> None:
+def test_mutated(patient: ServerProcess, crowd: list[Sent]) -> None:
     """Whatever bytes come, on eight connections at a time, what is answered is well-formed and no fault of the server's."""
     for sent, answers in zip(crowd, exchange(patient, crowd), strict=True):
         for status in statuses(answers):
             assert status < 500, (status, sent, answers)
 
 
-def test_afterwards(patient: Served, known: set[str]) -> None:
-    """The server is as before: it answers, and there are no series but those there were."""
-    assert patient.client.post("/generate", json={"inputs": "Hi"}).status_code == 200
+def test_afterwards(patient: ServerProcess, known: set[str]) -> None:
+    """The server is as before: it runs, it answers, and there are no series but those there were."""
+    assert patient.child.poll() is None
+    body = {"inputs": "Hi", "parameters": {"max_new_tokens": 2}}
+    assert httpx.post(f"{patient.url}/generate", json=body, timeout=30).status_code == 200
     assert series(patient) == known
+    assert not [line for line in patient.lines if "Traceback" in line]
 
 
-def exchange(served: Served, crowd: list[Sent]) -> list[bytes]:
+def series(server: ServerProcess) -> set[str]:
+    """All series of the metrics."""
+    lines = httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
+    return {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}
+
+
+def exchange(server: ServerProcess, crowd: list[Sent]) -> list[bytes]:
     """What the server says on each connection until it closes, or says nothing for a moment."""
     with ExitStack() as stack:
-        connections = [stack.enter_context(served.connect()) for _ in crowd]
+        connections = [stack.enter_context(connect(server.url)) for _ in crowd]
         for connection, sent in zip(connections, crowd, strict=True):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with suppress(ConnectionError):
