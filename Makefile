@@ -9,7 +9,7 @@ HOST ?= 127.0.0.1
 PORT ?= 3000
 KILLS ?= 200
 
-.PHONY: fuzz soak install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -63,9 +63,15 @@ bench-tools: install
 fuzz: install
 	$(BIN)/python -m tests.surface.fuzz --cases 50000
 
-# shards that are killed under load, two hundred times (ten minutes and more); KILLS=N for another number
+# what the test run does in short, in long: shards that are killed under load (KILLS=N), clients that leave, broken HTTP
 soak: install
 	$(BIN)/python -m tests.soak.kills --kills $(KILLS)
+	$(BIN)/python -m tests.soak.disconnects --count 20000
+	MUTATED_CROWDS=12500 $(BIN)/pytest tests/router/test_mutator.py --timeout 3600
+
+# ten times as many requests as can be answered; prints goodput, rejects and probes
+bench-overload: install
+	$(BIN)/python -m tests.soak.overload --seconds 20
 
 demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0

@@ -137,6 +137,15 @@ class Settings:
     graceful_termination_timeout: int = setting(
         90, "Seconds that running requests get after SIGTERM.", "HTTP", minimum=0, short="-g"
     )
+    drain_delay: float = setting(
+        5.0, "Seconds after SIGTERM in which new requests are still answered, while balancers learn of it.", "HTTP", minimum=0.0
+    )
+    header_timeout: float = setting(30.0, "Seconds in which the head of a request must have come.", "HTTP", minimum=0.01)
+    body_timeout: float = setting(60.0, "Seconds in which the body of a request must have come.", "HTTP", minimum=0.01)
+    keep_alive_timeout: float = setting(75.0, "Seconds that a connection may be idle.", "HTTP", minimum=0.01)
+    stream_stall_timeout: float = setting(
+        60.0, "Seconds after which a client that does not read loses its connection, and its request ends.", "HTTP", minimum=0.01
+    )
     strict_tgi: bool = setting(False, "Answer as TGI does where this server differs on purpose.", "HTTP")
     compute_type: str | None = setting(
         None, "Value of the header x-compute-type; default: how many devices of which kind.", "HTTP"

@@ -1,8 +1,22 @@
 """The HTTP side of tgi-core: TGI's routes and OpenAI's, on top of anything that keeps the `Generator` protocol."""
 
 from tgi_router.app import create_app
+from tgi_router.connection import Connection, ConnectionPolicy
+from tgi_router.front import Front
 from tgi_router.generator import Generator, Load
+from tgi_router.lifecycle import Lifecycle, Phase
 from tgi_router.served_model import ServedModel
 from tgi_router.templates import ChatTemplates
 
-__all__ = ["ChatTemplates", "Generator", "Load", "ServedModel", "create_app"]
+__all__ = [
+    "ChatTemplates",
+    "Connection",
+    "ConnectionPolicy",
+    "Front",
+    "Generator",
+    "Lifecycle",
+    "Load",
+    "Phase",
+    "ServedModel",
+    "create_app",
+]

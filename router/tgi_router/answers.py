@@ -342,6 +342,23 @@ class ModelsInfo(Answer):
     data: list[ModelInfo]
 
 
+class WorkDone(Answer):
+    """How far slow work has come."""
+
+    what: str
+    done: int
+    total: int
+    unit: str
+
+
+class State(Answer):
+    """The phase of a server's life."""
+
+    phase: Literal["starting", "serving", "restarting", "draining", "failed"]
+    reason: str | None = None
+    progress: WorkDone | None = None
+
+
 class VertexResponse(Answer):
     """One text per instance."""
 

@@ -13,6 +13,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import Lifespan
 
 from tgi_core.config import Settings
 from tgi_core.telemetry.traces import Traces
@@ -20,17 +22,19 @@ from tgi_router.auth import BearerAuth
 from tgi_router.cloud import CloudRoutes
 from tgi_router.docs_page import DocumentRoutes
 from tgi_router.endpoints import Endpoint, make_routes
-from tgi_router.errors import BodyRejected, RouterError
+from tgi_router.errors import BodyRejected, NotServing, RouterError, ShuttingDown
 from tgi_router.generator import Generator
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Inference
 from tgi_router.kserve import KServeRoutes
+from tgi_router.lifecycle import Lifecycle, Phase
 from tgi_router.metrics import Metrics
 from tgi_router.native import NativeRoutes
 from tgi_router.observing import Observed
 from tgi_router.openai import Dialect
 from tgi_router.openai_chat import ChatRoutes
 from tgi_router.openai_completions import CompletionRoutes
+from tgi_router.probes import Probes
 from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
 from tgi_router.template_pool import TemplatePool
@@ -48,18 +52,23 @@ def create_app(
     generator: Generator,
     registry: CollectorRegistry | None = None,
     traces: Traces | None = None,
+    lifecycle: Lifecycle | None = None,
 ) -> Starlette:
     """The ASGI app that serves a model. The generator must be up: its limits and capabilities are read here, once.
 
-    `/metrics` shows everything in `registry`, to which the app adds its own metrics; default: a new one.
+    `/metrics` shows everything in `registry`, to which the app adds its own metrics; default: a new one. `lifecycle` decides
+    whether requests are taken; default: always.
     """
+    lifecycle = lifecycle or Lifecycle(Phase.SERVING)
     workers = Workers(settings.validation_workers)
     metrics = Metrics(registry or CollectorRegistry(), generator, effective_limits(settings, generator.limits))
     inference = Inference(settings, model, generator, metrics, workers)
     headers = ComputeHeaders(generator.info, settings.compute_type)
     dialect = Dialect(settings.strict_tgi)
     templates = TemplatePool(settings.validation_workers, PROMPT_FACTOR * settings.payload_limit)
-    endpoints = _endpoints(inference, headers, dialect, templates)
+    probes = Probes(lifecycle, lambda: generator.healthy())
+    endpoints = _endpoints(inference, probes, headers, dialect, templates)
+    lifecycle.when_ending(inference.end)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -68,8 +77,33 @@ def create_app(
         templates.close()
         inference.validator.grammars.close()
 
+    gate = closed_unless(lifecycle)
+    return assemble(settings, endpoints, make_routes(endpoints, gate), dialect, traces, lifespan)
+
+
+def closed_unless(lifecycle: Lifecycle) -> Callable[[], None]:
+    """A gate that is open while requests are taken."""
+
+    def gate() -> None:
+        if lifecycle.over:
+            raise ShuttingDown
+        if not lifecycle.accepts:
+            raise NotServing(lifecycle.reason or lifecycle.phase.value)
+
+    return gate
+
+
+def assemble(
+    settings: Settings,
+    endpoints: Sequence[Endpoint],
+    routes: Sequence[BaseRoute],
+    dialect: Dialect,
+    traces: Traces | None,
+    lifespan: Lifespan[Starlette] | None = None,
+) -> Starlette:
+    """An app of routes, with what all have in common. `endpoints` says which of them are public."""
     app = Starlette(
-        routes=make_routes(endpoints),
+        routes=routes,
         middleware=[Middleware(Observed, traces=traces), *_middleware(settings, endpoints)],
         exception_handlers={
             RouterError: _answering(dialect.respond),
@@ -83,19 +117,22 @@ def create_app(
     return app
 
 
-def _endpoints(inference: Inference, headers: ComputeHeaders, dialect: Dialect, templates: TemplatePool) -> list[Endpoint]:
+def _endpoints(
+    inference: Inference, probes: Probes, headers: ComputeHeaders, dialect: Dialect, templates: TemplatePool
+) -> list[Endpoint]:
     """All of them. Of two for one path and method the first counts."""
     small, native = SmallRoutes(inference), NativeRoutes(inference, headers)
     chat, completions = ChatRoutes(inference, headers, dialect, templates), CompletionRoutes(inference, headers, dialect)
     cloud = CloudRoutes(inference, native, chat, completions)
     endpoints = [
-        *cloud.named_endpoints(small.health),
+        *cloud.named_endpoints(probes.health),
+        *probes.endpoints(),
         *native.endpoints(),
         *chat.endpoints(),
         *completions.endpoints(),
         *small.endpoints(),
         *cloud.endpoints(),
-        *KServeRoutes(inference).endpoints(),
+        *KServeRoutes(inference, probes).endpoints(),
     ]
     return [*endpoints, *DocumentRoutes(endpoints, dialect).endpoints()]
 

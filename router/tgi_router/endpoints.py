@@ -18,7 +18,7 @@ HANDLER = "tgi_handler"
 
 UNREADABLE = (400, 413, 415, 422)
 """What every route that reads a body may answer."""
-FAILED = (424, 429, 500, 504)
+FAILED = (424, 429, 500, 503, 504)
 """What every route that generates may answer besides."""
 
 
@@ -37,8 +37,15 @@ class Endpoint:
     """Whether a stream ends with `[DONE]`, which is no JSON."""
     text: str | None = None
     errors: tuple[int, ...] = ()
+    states: tuple[int, ...] = ()
+    """Statuses under which the same is answered."""
     public: bool = False
     """Whether it is answered without the api key: health, for probes."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether it is closed while no requests are taken."""
+        return 503 in self.errors and not self.public
 
     @property
     def description(self) -> str:
@@ -46,18 +53,21 @@ class Endpoint:
         return " ".join((self.handler.__doc__ or "").split("\n\n")[0].split())
 
 
-def make_routes(endpoints: Iterable[Endpoint]) -> list[Route]:
-    """One route per path, so that a wrong method is told all the right ones. Of two endpoints the first counts."""
-    paths: dict[str, dict[str, Handler]] = defaultdict(dict)
+def make_routes(endpoints: Iterable[Endpoint], gate: Callable[[], None] = lambda: None) -> list[Route]:
+    """One route per path, so that a wrong method is told all the right ones. Of two endpoints the first counts. `gate` is called
+    before a gated endpoint and raises when it is closed."""
+    paths: dict[str, dict[str, Endpoint]] = defaultdict(dict)
     for endpoint in endpoints:
-        paths[endpoint.path].setdefault(endpoint.method, endpoint.handler)
-    return [Route(path, _dispatch(handlers), methods=list(handlers)) for path, handlers in paths.items()]
+        paths[endpoint.path].setdefault(endpoint.method, endpoint)
+    return [Route(path, _dispatch(methods, gate), methods=list(methods)) for path, methods in paths.items()]
 
 
-def _dispatch(handlers: dict[str, Handler]) -> Handler:
+def _dispatch(methods: dict[str, Endpoint], gate: Callable[[], None]) -> Handler:
     async def dispatch(request: Request) -> Response:
-        handler = handlers["GET" if request.method == "HEAD" else request.method]
-        request.scope[HANDLER] = handler.__name__
-        return await handler(request)
+        endpoint = methods["GET" if request.method == "HEAD" else request.method]
+        request.scope[HANDLER] = endpoint.handler.__name__
+        if endpoint.gated:
+            gate()
+        return await endpoint.handler(request)
 
     return dispatch

@@ -17,6 +17,9 @@
     ├── NoInstances             Input validation error            422     validation
     ├── LengthMismatch          length mismatch                   422     validation
     ├── NotUtf8                 utf8                              422     validation
+    ├── ReadTooSlowly           read too slowly                   408     dropped
+    ├── NotServing              unavailable                       503     unavailable
+    │   └── ShuttingDown        shutting_down                     503     unavailable
     └── Unhealthy               healthcheck                       503     -
 
 `BodyRejected` stands apart: a body that cannot be read is answered in plain text, as TGI does.
@@ -26,6 +29,7 @@ What is rendered here is TGI's form. `tgi_router.openai` has the form for the ro
 
 from __future__ import annotations
 
+from math import ceil
 from typing import ClassVar
 
 from starlette.responses import PlainTextResponse, Response
@@ -41,6 +45,8 @@ class RouterError(Exception):
     failure: ClassVar[str] = "validation"
     """The value of the label `err` of tgi_request_failure."""
     prefix: ClassVar[str] = ""
+    retry_after_s: float | None = None
+    """When another try may fare better; None if it would not."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(self.prefix + detail)
@@ -69,6 +75,10 @@ class ModelOverloaded(RouterError):
     failure = "overloaded"
     prefix = "Model is overloaded"
 
+    def __init__(self, retry_after_s: float = 1.0) -> None:
+        super().__init__()
+        self.retry_after_s = retry_after_s
+
 
 class ShardFailed(RouterError):
     """The device failed this request; another try would most likely fail the same way."""
@@ -81,6 +91,8 @@ class ShardFailed(RouterError):
 
 class ShardLost(ShardFailed):
     """The shard went away with the request; it may be back for the next try."""
+
+    retry_after_s = 1.0
 
 
 class TimedOut(RouterError):
@@ -157,6 +169,32 @@ class NotUtf8(RouterError):
     error_type = "utf8"
 
 
+class ReadTooSlowly(RouterError):
+    """More was generated than the client read, told inside the stream."""
+
+    status = 408
+    error_type = "read too slowly"
+    failure = "dropped"
+    prefix = "The client read too slowly"
+
+
+class NotServing(RouterError):
+    """Requests are not taken now: the model is loading, or the shard is being restarted."""
+
+    status = 503
+    error_type = "unavailable"
+    failure = "unavailable"
+    prefix = "The server does not take requests now: "
+    retry_after_s = 1.0
+
+
+class ShuttingDown(NotServing):
+    """The server ends before the answer is complete; another one, or the next, can give it."""
+
+    error_type = "shutting_down"
+    prefix = "The server is shutting down"
+
+
 class Unhealthy(RouterError):
     """The shard does not answer."""
 
@@ -173,8 +211,14 @@ class BodyRejected(Exception):
         self.status = status
 
 
-RETRY = {"retry-after": "1", "retry-after-ms": "1000"}
-"""For errors that pass by themselves. OpenAI's clients read the second one first."""
+def retry_headers(error: RouterError) -> dict[str, str]:
+    """For errors that pass by themselves: when to come back. OpenAI's clients read the milliseconds first."""
+    seconds = error.retry_after_s
+    return (
+        {}
+        if seconds is None
+        else {"retry-after": str(max(ceil(seconds), 1)), "retry-after-ms": str(max(ceil(seconds * 1000), 1))}
+    )
 
 
 def error_json(error: RouterError) -> str:
@@ -184,7 +228,7 @@ def error_json(error: RouterError) -> str:
 
 def error_response(error: RouterError) -> Response:
     """The error object with its status; clients that back off are told for how long."""
-    headers = RETRY if error.status == 429 else None
+    headers = retry_headers(error) if error.status in (429, 503) else None  # a 424 is final for TGI's clients
     return Response(error_json(error), status_code=error.status, media_type="application/json", headers=headers)
 
 

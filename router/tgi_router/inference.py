@@ -13,11 +13,21 @@ from typing import Self
 from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import DeadlineExceeded, Overloaded, SchedulerError
+from tgi_core.scheduler.types import DeadlineExceeded, NotRead, Overloaded, SchedulerError, Stopped
 from tgi_core.telemetry.exchange import Course, Timings, current
 from tgi_router import wishes
 from tgi_router.bodies import Parameters
-from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, RouterError, ShardFailed, ShardLost, TimedOut
+from tgi_router.errors import (
+    Incomplete,
+    IncompleteStream,
+    ModelOverloaded,
+    ReadTooSlowly,
+    RouterError,
+    ShardFailed,
+    ShardLost,
+    ShuttingDown,
+    TimedOut,
+)
 from tgi_router.generator import Generator
 from tgi_router.metrics import Metrics
 from tgi_router.observing import shown
@@ -45,6 +55,9 @@ class Choice:
     """Where its time went, once finished."""
 
 
+_Arrivals = asyncio.Queue[tuple[Choice, Generation | None]]
+
+
 @dataclass(slots=True)
 class Result:
     """A complete text with its tokens."""
@@ -68,6 +81,15 @@ class Inference:
         self.metrics = metrics
         self.permits = Permits(settings.max_concurrent_requests)
         self.validator = Validator(settings, model, self.limits, generator.info.capabilities, workers)
+        self.calls: set[Call] = set()
+        """Those under way."""
+        self.ended = False
+
+    def end(self) -> None:
+        """Tell all calls that the server is shutting down; none that comes later begins."""
+        self.ended = True
+        for call in list(self.calls):
+            call.abort()
 
     def call(self, prompts: tuple[Prompt, ...], parameters: Parameters, *, streaming: bool, extras: Extras = NO_EXTRAS) -> Call:
         """Generations from prompts, to be entered with `async with`."""
@@ -99,6 +121,7 @@ class Call:
 
     async def __aenter__(self) -> Self:
         self._metrics.asked(self._generations)
+        self._inference.calls.add(self)
         try:
             await self._admit()
         except BaseException as error:
@@ -108,6 +131,11 @@ class Call:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._end(error)
+
+    def abort(self) -> None:
+        """End because the server does."""
+        for choice in self.choices:
+            choice.stream.abort(Stopped("the server is shutting down"))
 
     async def _admit(self) -> None:
         inference, parameters = self._inference, self._parameters
@@ -126,6 +154,8 @@ class Call:
                 self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
 
     def _submit(self, prompt: Prompt, valid: ValidRequest, sample: int) -> None:
+        if self._inference.ended:
+            raise ShuttingDown
         try:
             stream = self._inference.generator.submit(valid.request)
         except SchedulerError as error:
@@ -135,6 +165,7 @@ class Call:
 
     def _end(self, error: BaseException | None) -> None:
         """The one place where a call is accounted for: it is complete when all its texts are, whatever came after."""
+        self._inference.calls.discard(self)
         for task in self._tasks:
             task.cancel()
         for choice in self.choices:
@@ -178,20 +209,23 @@ class Call:
             async for generation in self._follow(choice):
                 yield choice, generation
             return
-        arrived: asyncio.Queue[tuple[Choice, Generation | None]] = asyncio.Queue()
-        self._tasks = [asyncio.create_task(self._forward(choice, arrived)) for choice in self.choices]
+        arrived: _Arrivals = asyncio.Queue()
+        room = asyncio.Semaphore(len(self.choices))  # what is not read waits in the streams, which are bounded
+        self._tasks = [asyncio.create_task(self._forward(choice, arrived, room)) for choice in self.choices]
         running = len(self._tasks)
         while running:
             choice, item = await arrived.get()
             if item is not None:
                 yield choice, item
+                room.release()
             else:
                 running -= 1
                 await self._tasks[choice.index]
 
-    async def _forward(self, choice: Choice, arrived: asyncio.Queue[tuple[Choice, Generation | None]]) -> None:
+    async def _forward(self, choice: Choice, arrived: _Arrivals, room: asyncio.Semaphore) -> None:
         try:
             async for generation in self._follow(choice):
+                await room.acquire()
                 arrived.put_nowait((choice, generation))
         finally:
             arrived.put_nowait((choice, None))
@@ -269,5 +303,9 @@ def _waited(stream: GenerationStream) -> float | None:
 
 def _told(error: SchedulerError) -> RouterError:
     if isinstance(error, Overloaded):
-        return ModelOverloaded()
+        return ModelOverloaded(error.retry_after_s)
+    if isinstance(error, Stopped):
+        return ShuttingDown()
+    if isinstance(error, NotRead):
+        return ReadTooSlowly()
     return TimedOut() if isinstance(error, DeadlineExceeded) else ShardLost(str(error))

@@ -16,6 +16,7 @@ from tgi_router.errors import BatchSizeExceeded, LengthMismatch, NotUtf8, Unheal
 from tgi_router.extract import read_body
 from tgi_router.inference import Inference, in_order
 from tgi_router.json_text import dumps
+from tgi_router.probes import Probes
 from tgi_router.validation import Prompt
 
 _VERSION = "/v2/models/{model}/versions/{version}"
@@ -24,8 +25,9 @@ _VERSION = "/v2/models/{model}/versions/{version}"
 class KServeRoutes:
     """Handlers of /v2. Whatever model a path names, it is the one that is served, as in TGI."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, probes: Probes) -> None:
         self._inference = inference
+        self._probes = probes
 
     def endpoints(self) -> Iterator[Endpoint]:
         """The endpoints."""
@@ -39,7 +41,7 @@ class KServeRoutes:
 
     async def ready(self, request: Request) -> Response:
         """Whether requests would be answered."""
-        if not await self._inference.generator.healthy():
+        if not await self._probes.ready():
             raise Unhealthy
         return _json({"live": True})
 

@@ -43,7 +43,14 @@ class NativeRoutes:
                 errors=errors,
             ),
             Endpoint("POST", "/generate", self.generate, body=GenerateBody, answer=GenerateResponse, errors=errors),
-            Endpoint("POST", "/generate_stream", self.generate_stream, body=GenerateBody, events=NativeEvents, errors=UNREADABLE),
+            Endpoint(
+                "POST",
+                "/generate_stream",
+                self.generate_stream,
+                body=GenerateBody,
+                events=NativeEvents,
+                errors=(*UNREADABLE, 503),
+            ),
         ]
 
     async def compat_generate(self, request: Request) -> Response:

@@ -20,9 +20,7 @@ from tgi_core import __version__
 from tgi_core.client.types import FinishReason, Token
 from tgi_router.bodies import OpenAIBody, Parameters
 from tgi_router.errors import (
-    RETRY,
     BodyRejected,
-    ModelOverloaded,
     PromptTooLong,
     RouterError,
     ShardLost,
@@ -30,6 +28,7 @@ from tgi_router.errors import (
     ValidationFailed,
     body_response,
     error_response,
+    retry_headers,
 )
 from tgi_router.inference import Choice, Result, in_order
 from tgi_router.json_text import dumps, shortest
@@ -178,15 +177,18 @@ class Dialect:
 
     def error_response(self, error: RouterError) -> Response:
         """OpenAI's error object, which still has TGI's `error_type`."""
-        headers = dict(RETRY) if isinstance(error, ModelOverloaded | ShardLost) else {}
-        if isinstance(error, ShardLost):
+        status, headers = self.status(error), retry_headers(error)
+        if status == 503:
             headers["x-should-retry"] = "true"
-        return Response(dumps(self._told(error)), self.status(error), headers, "application/json")
+        elif status == 422:
+            headers["x-should-retry"] = "false"
+        return Response(dumps(self._told(error)), status, headers, "application/json")
 
     def body_response(self, error: BodyRejected) -> Response:
         """A body that cannot be read, in the same form."""
         told = {"message": str(error), "type": "invalid_request_error", "param": None, "code": "invalid_body"}
-        return Response(dumps({"error": told, "error_type": "invalid_body"}), error.status, media_type="application/json")
+        answer = dumps({"error": told, "error_type": "invalid_body"})
+        return Response(answer, error.status, {"x-should-retry": "false"}, "application/json")
 
     def error_event_json(self, error: RouterError) -> str:
         """An error inside a stream. TGI's status is 422 whatever the error."""

@@ -61,7 +61,7 @@ class ChatRoutes:
                 answer=ChatCompletion,
                 events=ChatEvents,
                 done=True,
-                errors=(*UNREADABLE, *FAILED, 503),
+                errors=(*UNREADABLE, *FAILED),
             ),
             Endpoint(
                 "POST",
@@ -79,14 +79,18 @@ class ChatRoutes:
 
     async def answer(self, request: Request, body: ChatBody) -> Response:
         """The same, for a body that has been read."""
-        if not body.stream:
-            return await answer_unless_left(request, self._complete(body))
+        return await answer_unless_left(request, self._stream(body) if body.stream else self._complete(body))
+
+    async def _stream(self, body: ChatBody) -> Response:
         chat = await self.prepare(body)
         return await open_stream(self._dialect, self._chunks(chat), self._headers.stream(len(chat.prompt.text)))
 
     async def chat_tokenize(self, request: Request) -> Response:
         """The prompt that a conversation becomes, and its tokens."""
         body = await read_body(request, ChatBody, self._inference.settings.payload_limit)
+        return await answer_unless_left(request, self._tokens(body))
+
+    async def _tokens(self, body: ChatBody) -> Response:
         chat = await self.prepare(body)
         self._inference.metrics.asked()
         text, tokenizer = chat.prompt.text, self._model.tokenizer

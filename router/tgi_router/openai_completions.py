@@ -44,7 +44,7 @@ class CompletionRoutes:
                 answer=CompletionFinal,
                 events=CompletionEvents,
                 done=True,
-                errors=(*UNREADABLE, *FAILED, 503),
+                errors=(*UNREADABLE, *FAILED),
             )
         ]
 
@@ -60,7 +60,8 @@ class CompletionRoutes:
         if not body.stream:
             return await answer_unless_left(request, self._complete(call, parameters))
         characters = sum(len(prompt) for prompt in body.prompt)
-        return await open_stream(self._dialect, self._chunks(call, body, parameters), self._headers.stream(characters))
+        opening = open_stream(self._dialect, self._chunks(call, body, parameters), self._headers.stream(characters))
+        return await answer_unless_left(request, opening)
 
     def _prepare(self, body: CompletionBody) -> tuple[Parameters, Extras]:
         largest = self._inference.settings.max_client_batch_size

@@ -81,7 +81,8 @@ def _operation(endpoint: Endpoint, types: Types, dialect: Dialect) -> Json:
     operation: Json = {
         "summary": endpoint.description,
         "operationId": f"{endpoint.method.lower()}{re.sub(r'[^a-z0-9]+', '_', endpoint.path)}",
-        "responses": {"200": _success(endpoint, types), **dict(_failures(endpoint, types, dialect))},
+        "responses": {"200": _success(endpoint, types), **dict(_failures(endpoint, types, dialect))}
+        | {str(status): {**_success(endpoint, types), "description": _DESCRIPTIONS[status]} for status in endpoint.states},
     }
     names = _PARAMETER.findall(endpoint.path)
     if names:

@@ -1,4 +1,4 @@
-"""The routes that generate nothing: health, info, models, metrics, tokenize."""
+"""The routes that generate nothing: info, models, metrics, tokenize."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from starlette.responses import Response
 from tgi_core import __version__
 from tgi_router.answers import Info, ModelsInfo, SimpleToken
 from tgi_router.bodies import GenerateBody
+from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import UNREADABLE, Endpoint
-from tgi_router.errors import Unhealthy
 from tgi_router.exposition import CONTENT_TYPE
 from tgi_router.extract import read_body
 from tgi_router.inference import Inference
@@ -27,18 +27,11 @@ class SmallRoutes:
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
         return [
-            *(Endpoint("GET", path, self.health, errors=(503,), public=True) for path in ("/", "/health", "/ping")),
             Endpoint("GET", "/info", self.info, answer=Info),
             Endpoint("GET", "/v1/models", self.models, answer=ModelsInfo),
             Endpoint("GET", "/metrics", self.metrics, text="text/plain"),
             Endpoint("POST", "/tokenize", self.tokenize, body=GenerateBody, answer=list[SimpleToken], errors=UNREADABLE),
         ]
-
-    async def health(self, request: Request) -> Response:
-        """200 with an empty body while requests would be answered."""
-        if not await self._inference.generator.healthy():
-            raise Unhealthy
-        return Response()
 
     async def info(self, request: Request) -> Response:
         """The model and the limits."""
@@ -55,7 +48,9 @@ class SmallRoutes:
     async def tokenize(self, request: Request) -> Response:
         """The tokens of an input, with the bytes that each covers."""
         body = await read_body(request, GenerateBody, self._inference.settings.payload_limit)
-        text = body.inputs
+        return await answer_unless_left(request, self._tokens(body.inputs))
+
+    async def _tokens(self, text: str) -> Response:
         answer = await self._inference.workers.run(len(text), self._tokens_json, text)
         return Response(answer, media_type="application/json")
 

@@ -31,8 +31,8 @@ def serve(model: ServedModel) -> Iterator[Serve]:
 
         def start(script: Script | None = None, *, changes: Any = None, scripted: Any = None, **settings: Any) -> Any:
             generator = ScriptedGenerator(script or (lambda request: says("Hello", " world")), **(scripted or {}))
-            served = replace(model, **(changes or {}))
-            served_app = serving(lambda made: create_app(Settings(**settings), served, made), already(generator))
+            served, chosen = replace(model, **(changes or {})), Settings(**settings)
+            served_app = serving(lambda made: create_app(chosen, served, made), already(generator), chosen)
             return stack.enter_context(served_app), generator
 
         yield start

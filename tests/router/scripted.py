@@ -81,7 +81,7 @@ class ScriptedGenerator:
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Play the script."""
         now = asyncio.get_running_loop().time()
-        stream = GenerationStream(now, lambda: self.cancelled.put(request))
+        stream = GenerationStream(now, lambda: self.cancelled.put(request), buffer=1 << 40)  # all of the script is there at once
         for item in self.script(request):
             if isinstance(item, SchedulerError) and not stream.started_at:
                 raise item

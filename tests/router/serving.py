@@ -7,11 +7,14 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
 import uvicorn
-from tgi_router import Generator
+from tgi_router import Connection, ConnectionPolicy, Generator
+
+from tgi_core.config import Settings
 
 Opening = Callable[[], AbstractAsyncContextManager[Generator]]
 
@@ -23,7 +26,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._listening = listening
         self._ending = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     async def main_loop(self) -> None:
         self._listening.set()
@@ -31,14 +34,19 @@ class HttpServer(uvicorn.Server):
 
     def end(self) -> None:
         """Called from the thread of the test."""
-        self._loop.call_soon_threadsafe(self._ending.set)
+        self.call_soon(self._ending.set)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Have it called on the server's loop."""
+        self.loop.call_soon_threadsafe(callback)
 
 
 class Served:
     """A running server. `client` talks to it."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], server: HttpServer) -> None:
         self.address = address
+        self.server = server
         self.client = httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=10)
 
     def connect(self) -> socket.socket:
@@ -55,17 +63,25 @@ class Served:
 
 
 @contextmanager
-def serving(create: Callable[[Generator], Any], opening: Opening) -> Iterator[Served]:
-    """Serve the app that `create` makes of the generator that `opening` yields."""
+def serving(
+    create: Callable[[Generator], Any], opening: Opening, settings: Settings | None = None, send_buffer: int = 0
+) -> Iterator[Served]:
+    """Serve the app that `create` makes of the generator that `opening` yields; `settings` are those of the connections.
+    `send_buffer` is what the kernel keeps for a client that does not read, in bytes."""
+    connection: Any = partial(Connection, policy=ConnectionPolicy.of(settings or Settings()))
     # asyncio switches Nagle's delay off only for sockets that name their protocol
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    if send_buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     listener.bind(("127.0.0.1", 0))
     listening = threading.Event()
     servers: list[HttpServer] = []
 
     async def main() -> None:
         async with opening() as generator:
-            config = uvicorn.Config(create(generator), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+            config = uvicorn.Config(
+                create(generator), http=connection, ws="none", log_config=None, lifespan="on", timeout_graceful_shutdown=1
+            )
             servers.append(HttpServer(config, listening))
             await servers[0].serve(sockets=[listener])
 
@@ -73,7 +89,7 @@ def serving(create: Callable[[Generator], Any], opening: Opening) -> Iterator[Se
     thread.start()
     try:
         assert listening.wait(10)
-        served = Served(listener.getsockname())
+        served = Served(listener.getsockname(), servers[0])
         with served.client:
             yield served
     finally:

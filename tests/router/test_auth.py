@@ -15,7 +15,8 @@ from tgi_core.config import Settings
 
 KEY = "Sécret"
 PUBLIC = {
-    "/", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/v2/models/x/ready", "/v2/models/x/versions/x/ready",
+    "/", "/health", "/ping", "/livez", "/readyz",
+    "/v2/health/live", "/v2/health/ready", "/v2/models/x/ready", "/v2/models/x/versions/x/ready",
 }  # fmt: skip
 """Paths that GET and HEAD may ask without the key: written out, so that no route becomes one unnoticed."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS")
@@ -47,6 +48,36 @@ def test_every_route_and_method(app: Starlette, locked: Served) -> None:
             status = locked.client.request(method, path).status_code
             assert (status == 200) == (path in PUBLIC and method in ("GET", "HEAD")), (method, path)
             assert status in (200, 401)
+
+
+WRONG_KEYS: list[list[bytes]] = [
+    [b"Bearer wrong"], [b"Bearer " + KEY.encode()[:3]], [b"Bearer " + KEY.upper().encode()], [b"Bearer " + KEY.encode()] * 2,
+    [b"Bearer wrong", b"Bearer " + KEY.encode()], [b"Bearer"],
+]  # fmt: skip
+
+
+def test_every_route_with_every_wrong_key(app: Starlette, locked: Served) -> None:
+    """A wrong key, a part of the right one, the right one in capitals, twice, or beside another opens no route to any method; what is
+    public stays so."""
+    for path in paths(app):
+        for method in METHODS:
+            expected = 200 if path in PUBLIC and method in ("GET", "HEAD") else 401
+            for values in WRONG_KEYS:
+                headers = [(b"authorization", value) for value in values]
+                assert locked.client.request(method, path, headers=headers).status_code == expected, (method, path, values)
+
+
+def test_every_spelling_of_every_route(app: Starlette, locked: Served) -> None:
+    """However a guarded path is written, and whatever the Host says, no method gets past the key; a Host that is no host is refused."""
+    guarded = [path.lstrip("/") for path in paths(app) if path not in PUBLIC]
+    hosts = (b"a", b"a:80", b"localhost/health", b"a/health?x=", b"health")
+    for path in guarded:
+        for trick in (*TRICKS, "//v1/../{}", "/health/../{}", "/livez/%2e%2e/{}", "/{}/../{}", "/%2e%2e/{}", "/{}?key=x"):
+            for method in (b"GET", b"POST"):
+                for host in hosts:
+                    target = trick.format(path, path).encode()
+                    status = ask(locked, method + b" " + target + b" HTTP/1.1\r\ncontent-length: 0\r\nhost: " + host)
+                    assert status == (400 if b"/" in host else 401), (method, target, host)
 
 
 def test_spellings(app: Starlette, locked: Served) -> None:

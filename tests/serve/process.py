@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,6 +60,14 @@ class ServerProcess:
         self._ready.set()
 
 
+def free_port() -> int:
+    """A port of the loopback that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's, without what would change a server's settings, and without a network for the hub."""
     kept = {name: value for name, value in os.environ.items() if name not in {"PORT", "HOSTNAME", "MODEL_ID"}}
@@ -67,19 +76,24 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @contextmanager
 def served(
-    *arguments: str, tgi: tuple[str, ...] = TGI, extra: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    tgi: tuple[str, ...] = TGI,
+    extra: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    before: Callable[[], None] | None = None,
 ) -> Generator[ServerProcess, None, None]:
-    """A server on a free port of the loopback, ended with the block."""
-    with started([*tgi, "serve", "--hostname", "127.0.0.1", "--port", "0", *arguments], extra, cwd) as server:
+    """A server on a free port of the loopback, ended with the block. `before` is run in its process."""
+    command = [*tgi, "serve", "--hostname", "127.0.0.1", "--port", "0", "--drain-delay", "0", *arguments]
+    with started(command, extra, cwd, before) as server:
         yield server
 
 
 @contextmanager
 def started(
-    command: list[str], extra: Mapping[str, str] | None = None, cwd: Path | None = None
+    command: list[str], extra: Mapping[str, str] | None = None, cwd: Path | None = None, before: Callable[[], None] | None = None
 ) -> Generator[ServerProcess, None, None]:
     """A command that becomes a server, ended with the block."""
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(extra), cwd=cwd)
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(extra), cwd=cwd, preexec_fn=before)
     server = ServerProcess(child)
     try:
         server.wait_ready(120)

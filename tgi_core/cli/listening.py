@@ -7,17 +7,37 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import os
+import resource
 import signal
 import socket
-from collections.abc import Callable, Generator
+import sys
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
+from anyio import CancelScope
+from tgi_router import Connection, ConnectionPolicy, Lifecycle, Phase
 
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 
 _log = logging.getLogger(__name__)
+
+LAST_WORDS_S = 1.0
+"""How long before the deadline streams are told that they end, so that their clients hear of it."""
+
+SPARE_DESCRIPTORS = 64
+"""File descriptors that no connection gets."""
+
+BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+
+ACCEPTED_AT_ONCE = 4
+"""Connections that are accepted in one round of the event loop: of three rounds, each may take one of the spare descriptors before
+the first is looked at. asyncio takes one number for this and for the backlog."""
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -48,54 +68,120 @@ def _address(hostname: str) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to `listen`, and says when it listens."""
+    """A uvicorn server that leaves signals to `listen`, and that ends in steps: it drains, closes its socket, lets what runs come to
+    an end, and tells the rest that time is up."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
+    def __init__(self, app: Any, settings: Settings, lifecycle: Lifecycle) -> None:
+        self._policy = ConnectionPolicy.of(settings)
+        self._policy.max_descriptor = highest_descriptor()
+        connection: Any = partial(Connection, policy=self._policy)
+        super().__init__(
+            uvicorn.Config(
+                app, http=connection, ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
+                server_header=False, backlog=ACCEPTED_AT_ONCE,
+            )
+        )  # fmt: skip
+        self._lifecycle = lifecycle
+        self._drain_delay = settings.drain_delay
+        self._grace = settings.graceful_termination_timeout
+        self._deadline = 0.0
+        self.stopped_by: int | None = None
+        """The first signal."""
+        self.abort: Callable[[], object] = lambda: None
+        """Called at the second one."""
+        self.listening = asyncio.Event()
+        self.serving: asyncio.Task[None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
+        CancelScope()  # anyio loads its other half at the first use, which may come when no file can be opened
         await super().startup(sockets)
-        self._on_ready()
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+        self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Nothing: uvicorn would raise the signal again after shutdown, so that the exit status is not 0."""
         yield
 
+    def stop(self, number: int) -> None:
+        """A signal: the first one begins to drain, the second ends everything at once."""
+        if self._deadline:
+            self.force_exit = self.should_exit = True
+            self.abort()
+            return
+        self.stopped_by = number
+        self._deadline = asyncio.get_running_loop().time() + self._grace
+        # nobody balances requests to what is run in a terminal, or has not served yet
+        alone = number == signal.SIGINT or self._lifecycle.phase is Phase.STARTING
+        delay = 0.0 if alone else min(self._drain_delay, self._grace)
+        self._lifecycle.draining()
+        self._policy.closing = True
+        for connection in self._connections():
+            connection.be_last()
+        asyncio.get_running_loop().call_later(delay, self.close)
 
-async def listen(
-    app: Any,
-    listener: socket.socket,
-    settings: Settings,
-    on_ready: Callable[[], None],
-    ended: asyncio.Event,
-    abort: Callable[[], object],
-) -> None:
-    """Serve until SIGTERM, SIGINT or `ended`. A second signal calls `abort` and waits for nobody, also while the server is closing."""
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=settings.graceful_termination_timeout,
-        server_header=False,
-    )
-    server = HttpServer(config, on_ready)
+    def close(self) -> None:
+        """Take no more connections, and end."""
+        self.should_exit = True
 
-    def stop() -> None:
-        if server.should_exit:
-            server.force_exit = True
-            abort()
-        server.should_exit = True
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let what runs come to an end until the deadline; then tell it, and end it."""
+        clock = asyncio.get_running_loop().time
+        for server in self.servers:
+            server.close()
+        for connection in self._connections():
+            connection.shutdown()
+        await self._idle_until(self._deadline - LAST_WORDS_S)
+        self._lifecycle.end()
+        await self._idle_until(max(self._deadline, clock() + LAST_WORDS_S))
+        for connection in self._connections():
+            connection.reset()
+        await self._cancel_tasks()
 
+    def _connections(self) -> list[Connection]:
+        return [each for each in self.server_state.connections if isinstance(each, Connection)]
+
+    async def _idle_until(self, deadline: float) -> None:
+        """Until nothing runs, at most until `deadline`."""
+        clock, state = asyncio.get_running_loop().time, self.server_state
+        while (state.connections or state.tasks) and not self.force_exit and clock() < deadline:
+            await asyncio.sleep(0.02)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS_S)
+
+
+def highest_descriptor() -> int:
+    """The highest file descriptor that a connection may have: the limit of this process, raised as far as it goes, less what the
+    server needs for its own work. Descriptors are given out from below, so a high one means that few are left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(SPARE_DESCRIPTORS, soft // 4)
+
+
+@asynccontextmanager
+async def listening(app: Any, listener: socket.socket, settings: Settings, lifecycle: Lifecycle) -> AsyncIterator[HttpServer]:
+    """Serve while the block runs, at most until SIGTERM or SIGINT has ended the server."""
+    server = HttpServer(app, settings, lifecycle)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    watching = asyncio.create_task(ended.wait())
-    watching.add_done_callback(lambda done: None if done.cancelled() else stop())
+        loop.add_signal_handler(number, server.stop, number)
+    server.serving = asyncio.create_task(server.serve(sockets=[listener]))
+    await server.listening.wait()
     try:
-        await server.serve(sockets=[listener])
+        yield server
     finally:
-        watching.cancel()
+        server.force_exit = True
+        server.close()
+        await server.serving
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, lambda *_: os._exit(0))  # whoever asks again does not want to wait for what is left

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import CollectorRegistry
 
-from tgi_core.cli.listening import bind, listen
+from tgi_core.backend import Progress
 from tgi_core.cli.memory_plan import print_memory_plan
 from tgi_core.cli.opening import choose_opener, warmup_plan
 from tgi_core.cli.tunnel import tunnel
@@ -23,56 +25,110 @@ from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO, read_json
 from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
+from tgi_core.scheduler.phase import Phase
 from tgi_core.telemetry.batches import BatchMetrics
 from tgi_core.telemetry.logs import announce
 from tgi_core.telemetry.progress import progress
-from tgi_core.telemetry.traces import open_traces
+from tgi_core.telemetry.traces import Traces, open_traces
 
 if TYPE_CHECKING:
-    from tgi_router import ServedModel
+    from starlette.types import ASGIApp
+    from tgi_router import Lifecycle, ServedModel
 
 _log = logging.getLogger(__name__)
 
+_LEAVE_S = 2.0
+"""How long a start that is broken off may take to clean up."""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """All that is behind the socket."""
+
+    app: ASGIApp
+    loop: SchedulerLoop
+    shard: SupervisedShard
+
 
 async def serve(model: str, settings: Settings, address: str | None = None) -> None:
-    """Serve until told to stop, on a shard of our own or on the one at `address`. Raises StartupError, also for a shard that is lost
-    for good."""
+    """Serve until told to stop, on a shard of our own or on the one at `address`; probes are answered from the beginning. Raises
+    StartupError, also for a shard that is lost for good."""
+    from tgi_router import Front, Lifecycle
+
+    from tgi_core.cli.listening import bind, listening
+
     start = time.monotonic()
     listener = bind(settings)
     traces = open_traces(settings.otlp_endpoint, settings.otlp_service_name)
-    with progress() as show:
-        directory = fetch_model(model, settings, show, weights=address is None)
-    read_json(directory / "config.json")
-    opener = choose_opener(directory, settings, address)
-    served, opened = await _opened(opener, directory, model, settings)
-    print_memory_plan(opened.info.backend, opened.info, opened.capacity)
-
-    def ready() -> None:
-        host, port = listener.getsockname()[:2]
+    lifecycle = Lifecycle()
+    front = Front(settings, lifecycle)
+    host, port = listener.getsockname()[:2]
+    async with AsyncExitStack() as stack:
+        if traces is not None:
+            stack.push_async_callback(asyncio.to_thread, traces.close)
+        server = await stack.enter_async_context(listening(front, listener, settings, lifecycle))
+        opening = asyncio.create_task(_open_house(model, settings, address, lifecycle, traces, stack))
+        await asyncio.wait({server.serving, opening}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait({opening}, timeout=_LEAVE_S)
+            _leave(server.stopped_by)
+        house = opening.result()
+        server.abort = lambda: asyncio.ensure_future(house.shard.abandon())
+        front.pass_to(house.app)
+        await stack.enter_async_context(tunnel(settings, port))
+        lifecycle.serving()
         _log.info("Connected")  # what whoever watches TGI's log waits for
         announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
+        await _either(server.serving, asyncio.create_task(house.loop.ended.wait()))
+    if house.loop.failure is not None:
+        raise StartupError(f"the shard is lost: {house.loop.failure}")
 
+
+async def _either(serving: asyncio.Task[None], ended: asyncio.Task[Literal[True]]) -> None:
+    """Until the server was told to stop, or has no shard any more."""
+    both: tuple[asyncio.Task[Any], ...] = (serving, ended)
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+
+
+def _leave(stopped_by: int | None) -> None:
+    """End a process that was told to stop before it served: the thread that loads cannot be stopped. Ctrl-C ends it as it would any."""
+    logging.shutdown()
+    if stopped_by == signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(0)
+
+
+async def _open_house(
+    model: str, settings: Settings, address: str | None, lifecycle: Lifecycle, traces: Traces | None, stack: AsyncExitStack
+) -> House:
+    """Everything behind the socket, which `stack` closes again. Raises StartupError."""
     from tgi_router import create_app
 
+    with progress() as line:
+        show = _both(line, lifecycle.progress)
+        directory = await asyncio.to_thread(fetch_model, model, settings, show, weights=address is None)
+    read_json(directory / "config.json")
+    opener = choose_opener(directory, settings, address)
+    served, opened = await _opened(opener, directory, model, settings, lifecycle)
+    print_memory_plan(opened.info.backend, opened.info, opened.capacity)
     registry = CollectorRegistry()
     batches = BatchMetrics(registry)
-    try:
-        async with _running(opener, opened, settings, batches) as (loop, shard):
-            batches.watch(opened.capacity, loop.snapshot)
-            app = create_app(settings, served, loop, registry, traces)
-            async with tunnel(settings, listener.getsockname()[1]):
-                await listen(app, listener, settings, ready, loop.ended, lambda: asyncio.ensure_future(shard.abandon()))
-    finally:
-        if traces is not None:
-            await asyncio.to_thread(traces.close)
-    if loop.failure is not None:
-        raise StartupError(f"the shard is lost: {loop.failure}")
+    loop, shard = _run(opener, opened, settings, batches, lifecycle, stack)
+    batches.watch(opened.capacity, loop.snapshot)
+    app = create_app(settings, served, loop, registry, traces, lifecycle)
+    await stack.enter_async_context(app.router.lifespan_context(app))
+    return House(app, loop, shard)
 
 
-async def _opened(opener: Opener, directory: Path, model: str, settings: Settings) -> tuple[ServedModel, Opened]:
+async def _opened(
+    opener: Opener, directory: Path, model: str, settings: Settings, lifecycle: Lifecycle
+) -> tuple[ServedModel, Opened]:
     """The router's own start goes on while the shard reads its model. What fails first ends both."""
-    with progress() as show:
-        opening = asyncio.create_task(opener.open(warmup_plan(settings), show))
+    with progress() as line:
+        opening = asyncio.create_task(opener.open(warmup_plan(settings), _both(line, lifecycle.progress)))
         try:
             served = await asyncio.to_thread(_served_model, directory, model, settings)
             return served, await opening
@@ -92,28 +148,47 @@ def _served_model(directory: Path, model: str, settings: Settings) -> ServedMode
     return ServedModel.load(directory, name, settings)
 
 
-@asynccontextmanager
-async def _running(
-    opener: Opener, opened: Opened, settings: Settings, batches: BatchMetrics
-) -> AsyncGenerator[tuple[SchedulerLoop, SupervisedShard], None]:
-    """A loop on a shard that is watched, and replaced when it is lost."""
+def _run(
+    opener: Opener, opened: Opened, settings: Settings, batches: BatchMetrics, lifecycle: Lifecycle, stack: AsyncExitStack
+) -> tuple[SchedulerLoop, SupervisedShard]:
+    """A loop on a shard that is watched, and replaced when it is lost; `stack` ends both."""
 
     async def reopen() -> Opened:
-        with progress() as show:
-            return await opener.open(as_promised(opened.capacity, warmup_plan(settings)), show)
+        with progress() as line:
+            return await opener.open(as_promised(opened.capacity, warmup_plan(settings)), _both(line, lifecycle.progress))
 
     rules = RestartRules(settings.on_shard_loss == "continue", settings.shard_restarts, settings.watchdog_floor)
     shard = SupervisedShard(opened, reopen, rules)
+    stack.push_async_callback(shard.close)
     loop = SchedulerLoop(shard, opened.info, opened.capacity, batches.turn, scheduler_options(settings), shard)
-    running = asyncio.create_task(loop.run())
-    try:
-        yield loop, shard
-    finally:
-        running.cancel()
-        [outcome] = await asyncio.gather(running, return_exceptions=True)
-        await shard.close()
-        if isinstance(outcome, Exception):
-            raise outcome  # a fault of ours, which is not to pass for an orderly end
+
+    def follow(phase: Phase, reason: str) -> None:
+        if phase is Phase.SERVING:
+            lifecycle.serving()
+        elif phase is Phase.RESTARTING:
+            lifecycle.restarting(reason, queueing=rules.continues)
+        else:
+            lifecycle.failed(reason)
+
+    loop.on_phase = follow
+    stack.push_async_callback(_end, asyncio.create_task(loop.run()))
+    return loop, shard
+
+
+async def _end(running: asyncio.Task[None]) -> None:
+    """End the scheduler's loop. A fault of ours in it is raised: it is not to pass for an orderly end."""
+    running.cancel()
+    [outcome] = await asyncio.gather(running, return_exceptions=True)
+    if isinstance(outcome, Exception):
+        raise outcome
+
+
+def _both(first: Progress, second: Progress) -> Progress:
+    def show(what: str, done: int, total: int, unit: str) -> None:
+        first(what, done, total, unit)
+        second(what, done, total, unit)
+
+    return show
 
 
 def scheduler_options(settings: Settings) -> SchedulerOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,11 @@ def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = 
 
 @contextmanager
 def _ended_by_interrupt() -> Generator[None, None, None]:
-    """Ctrl-C ends the process at once: downloads run in threads that cannot be stopped, and go on where they were the next time."""
+    """Ctrl-C ends the process at once: downloads run in threads that cannot be stopped, and go on where they were the next time.
+    Outside the main thread signals are someone else's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield

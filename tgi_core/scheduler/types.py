@@ -70,3 +70,11 @@ class DeadlineExceeded(SchedulerError):
 
 class GenerationFailed(SchedulerError):
     """The device or the shard failed this request."""
+
+
+class Stopped(SchedulerError):
+    """The server ends before the request has."""
+
+
+class NotRead(SchedulerError):
+    """Its results were not taken, and there was no more room for them."""

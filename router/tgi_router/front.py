@@ -1,0 +1,44 @@
+"""What answers before the app can: the socket is open while the model loads."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tgi_core.config import Settings
+from tgi_router.app import assemble
+from tgi_router.endpoints import make_routes
+from tgi_router.errors import NotServing
+from tgi_router.lifecycle import Lifecycle
+from tgi_router.openai import Dialect
+from tgi_router.probes import Probes
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+class Front:
+    """An ASGI app in place of one that is yet to come: it answers probes, and everything else 503."""
+
+    def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
+        self._app = _starting_app(settings, lifecycle)
+
+    def pass_to(self, app: ASGIApp) -> None:
+        """From now on `app` answers."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+def _starting_app(settings: Settings, lifecycle: Lifecycle) -> ASGIApp:
+    async def healthy() -> bool:
+        return True
+
+    async def not_yet(request: Request) -> Response:
+        raise NotServing(lifecycle.reason or "the model is loading")
+
+    probes = list(Probes(lifecycle, healthy).endpoints())
+    rest = Route("/{path:path}", not_yet, methods=_METHODS)
+    return assemble(settings, probes, [*make_routes(probes), rest], Dialect(settings.strict_tgi), None)

@@ -1,0 +1,52 @@
+"""The routes for probes: whether to keep the process, and whether to send it requests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tgi_router.answers import State
+from tgi_router.endpoints import Endpoint
+from tgi_router.errors import Unhealthy
+from tgi_router.json_text import dumps
+from tgi_router.lifecycle import Lifecycle
+
+HEALTH_PATHS = ("/", "/health", "/ping")
+
+
+class Probes:
+    """Handlers that tell the phase of the server's life. `healthy` asks the shard."""
+
+    def __init__(self, lifecycle: Lifecycle, healthy: Callable[[], Awaitable[bool]]) -> None:
+        self._lifecycle = lifecycle
+        self._healthy = healthy
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """The endpoints."""
+        for path in HEALTH_PATHS:
+            yield Endpoint("GET", path, self.health, errors=(503,), public=True)
+        for path, handler in (("/livez", self.livez), ("/readyz", self.readyz)):
+            yield Endpoint("GET", path, handler, answer=State, states=(503,), public=True)
+
+    async def ready(self) -> bool:
+        """Whether requests can be served now. That the queue is full does not change it."""
+        return self._lifecycle.ready and await self._healthy()
+
+    async def health(self, request: Request) -> Response:
+        """200 with an empty body while requests would be answered."""
+        if not await self.ready():
+            raise Unhealthy
+        return Response()
+
+    async def livez(self, request: Request) -> Response:
+        """200 while the process is sound: also while it loads the model, and while a shard is restarted."""
+        return self._told(self._lifecycle.live)
+
+    async def readyz(self, request: Request) -> Response:
+        """200 only while requests should be sent here; the body tells the phase, and how far slow work has come."""
+        return self._told(await self.ready())
+
+    def _told(self, good: bool) -> Response:
+        return Response(dumps(self._lifecycle.describe()), 200 if good else 503, media_type="application/json")

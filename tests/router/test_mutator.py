@@ -1,0 +1,157 @@
+"""Broken HTTP on every route, byte by byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.router.test_lifecycle import GENERATING
+from tests.serve.process import ServerProcess, served
+from tests.serve.raw import connect
+
+CROWDS = int(os.environ.get("MUTATED_CROWDS", "150"))
+"""Of eight requests each; `make soak` has more."""
+
+BODIES = {**GENERATING, "/tokenize": {"inputs": "Hi"}, "/chat_tokenize": GENERATING["/v1/chat/completions"]}
+ASKED = (
+    "/",
+    "/health",
+    "/livez",
+    "/readyz",
+    "/info",
+    "/metrics",
+    "/v1/models",
+    "/v2",
+    "/v2/models/m",
+    "/docs",
+    "/api-doc/openapi.json",
+)
+PLAIN = [b"GET %s HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n" % path.encode() for path in ASKED]
+POSTS = [
+    b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+    % (path.encode(), len(body), body)
+    for path, given in BODIES.items()
+    for body in [json.dumps(given).encode()]
+]
+CHUNKED = [
+    b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+    % (path.encode(), len(body), body)
+    for path, given in BODIES.items()
+    for body in [json.dumps(given).encode()]
+]
+MORSELS = (
+    b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b";", b",", b"0\r\n\r\n", b"ffffffffffffffff", b"-1", b"HTTP/1.1", b"HTTP/1.0",
+    b"HTTP/9.9", b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip\r\n", b"Content-Length: 5\r\n", b"Content-Length: -5\r\n",
+    b"Connection: close\r\n", b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n", b"Host: y\r\n", b"GET", b"PUT",
+    b"CONNECT", b"OPTIONS", b"HEAD", b"%2e%2e/", b"%00", b"//", b"?", b"#", b"*", b"http://x/", b"\xff\xfe", b"{", b"[" * 300, b'"',
+    b"Content-Encoding: gzip\r\n", b"Content-Type: text/plain\r\n", b"X: " + b"y" * 70_000 + b"\r\n", b"A: b\r\n" * 120, b" " * 30_000,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Sent:
+    """A request in pieces; a report shows so much of it as helps."""
+
+    pieces: tuple[bytes, ...]
+
+    def __repr__(self) -> str:
+        return ", ".join(repr(piece if len(piece) < 80 else piece[:80] + b"..") for piece in self.pieces)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Sent:
+    """A good request, or two, with some bytes taken away, doubled, put in or changed, in pieces."""
+    data = bytearray(b"".join(draw(st.lists(st.sampled_from(PLAIN + POSTS + CHUNKED), min_size=1, max_size=2))))
+    for _ in range(draw(st.integers(0, 4))):
+        place = draw(st.integers(0, len(data)))
+        length = draw(st.integers(0, 12))
+        match draw(st.sampled_from(["cut", "double", "morsel", "byte", "stop"])):
+            case "cut":
+                del data[place : place + length]
+            case "double":
+                data[place:place] = data[place : place + 4 * length]
+            case "morsel":
+                data[place:place] = draw(st.sampled_from(MORSELS))
+            case "byte":
+                data[place : place + 1] = draw(st.binary(min_size=1, max_size=2))
+            case "stop":
+                del data[place:]
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=2)))
+    return Sent(tuple(bytes(data[start:end]) for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)))
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[ServerProcess]:
+    """A server in a process of its own that does not wait long."""
+    quick = [part for name in ("header", "body", "keep-alive") for part in (f"--{name}-timeout", "0.5")]
+    with served("--backend", "reference", "--payload-limit", "20000", "--max-total-tokens", "64", *quick) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known(patient: ServerProcess) -> set[str]:
+    """The series before anything was asked."""
+    return series(patient)
+
+
+@settings(max_examples=CROWDS, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(crowd=st.lists(requests(), min_size=8, max_size=8))
+def test_mutated(patient: ServerProcess, crowd: list[Sent]) -> None:
+    """Whatever bytes come, on eight connections at a time, what is answered is well-formed and no fault of the server's."""
+    for sent, answers in zip(crowd, exchange(patient, crowd), strict=True):
+        for status in statuses(answers):
+            assert status < 500, (status, sent, answers)
+
+
+def test_afterwards(patient: ServerProcess, known: set[str]) -> None:
+    """The server is as before: it runs, it answers, and there are no series but those there were."""
+    assert patient.child.poll() is None
+    body = {"inputs": "Hi", "parameters": {"max_new_tokens": 2}}
+    assert httpx.post(f"{patient.url}/generate", json=body, timeout=30).status_code == 200
+    assert series(patient) == known
+    assert not [line for line in patient.lines if "Traceback" in line]
+
+
+def series(server: ServerProcess) -> set[str]:
+    """All series of the metrics."""
+    lines = httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
+    return {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}
+
+
+def exchange(server: ServerProcess, crowd: list[Sent]) -> list[bytes]:
+    """What the server says on each connection until it closes, or says nothing for a moment."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(server.url)) for _ in crowd]
+        for connection, sent in zip(connections, crowd, strict=True):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(ConnectionError):
+                for piece in sent.pieces:
+                    connection.sendall(piece)
+        answers, open_ones = dict.fromkeys(connections, b""), list(connections)
+        while ready := select.select(open_ones, [], [], 0.02)[0]:
+            for connection in ready:
+                piece = b""
+                with suppress(ConnectionError):
+                    piece = connection.recv(1 << 16)
+                answers[connection] += piece
+                if not piece:
+                    open_ones.remove(connection)
+        return list(answers.values())
+
+
+def statuses(data: bytes) -> Iterator[int]:
+    """The statuses of answers one after another; bodies are skipped by their length or chunks."""
+    while data.startswith(b"HTTP/1.1 "):
+        head, _, rest = data.partition(b"\r\n\r\n")
+        yield int(head[9:12])
+        data = rest[rest.find(b"HTTP/1.1 ") :] if b"HTTP/1.1 " in rest else b""

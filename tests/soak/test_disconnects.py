@@ -1,0 +1,14 @@
+"""A thousand clients leave; nothing is left of them."""
+
+from __future__ import annotations
+
+from tests.soak.disconnects import open_house, storm
+
+
+def test_leaving_leaves_nothing() -> None:
+    """However and whenever clients leave, afterwards no row, block, permit, task or file descriptor is held for them."""
+    with open_house() as house:
+        before = house.quiet()
+        storm(house, 1_000, seed=0)
+        print(f"settled after {house.settle(before):.2f} s")
+        house.check_permits()
