@@ -65,7 +65,10 @@ class Session:
 
     def rows(self, step: Step) -> Rows:
         """Wait for a step."""
-        return self._call("rows", Rows, step=step)
+        rows = self._call("rows", Rows, step=step)
+        if rows.step != step.id:
+            raise BackendBug(f"backend {self.name}: rows of step {step.id} returned those of step {rows.step}")
+        return rows
 
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep some rows."""

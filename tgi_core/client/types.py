@@ -181,7 +181,8 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The answer to a turn. With `refused` the step was not launched and nothing changed; `result` is the step that was read."""
+    """The answer to a turn. With `refused` the step was not launched, and nothing changed unless it says that all batches are lost;
+    `result` is the step that was read."""
 
     refused: Fault | None = None
     result: StepResult | None = None
