@@ -9,6 +9,7 @@ from tgi_core.scheduler.types import (
     GenerationRequest,
     Limits,
     Overloaded,
+    RequestFailed,
     SchedulerError,
     SchedulerOptions,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "GenerationStream",
     "Limits",
     "Overloaded",
+    "RequestFailed",
     "Scheduler",
     "SchedulerError",
     "SchedulerLoop",
