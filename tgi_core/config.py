@@ -196,6 +196,10 @@ class Settings:
     )
     watermark_gamma: float | None = ignored(None, "Share of the vocabulary to prefer.", "Scheduling", _NO_WATERMARK)
     watermark_delta: float | None = ignored(None, "Strength of the preference.", "Scheduling", _NO_WATERMARK)
+    # tests
+    inject_faults: str | None = setting(
+        None, "Faults to inject into the backend, for tests of what comes of them: docs/faults.md.", "Tests", hidden=True
+    )
     # logs
     json_output: bool = setting(False, "Log one JSON object per line.", "Logs")
     otlp_endpoint: str | None = setting(None, "Collector of traces, OTLP over gRPC; needs the otlp extra.", "Logs")

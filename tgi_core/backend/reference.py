@@ -171,6 +171,7 @@ class ReferenceSession:
             if not self._launched or self._launched[0].step.id > step.id:
                 raise InvalidRequest(f"step {step.id} was read before, or never launched")
             self._compute(self._launched.popleft())
+        self._done = {id: rows for id, rows in self._done.items() if id >= step.id}  # older ones are not read any more
         if step.id in self._faults:
             raise self._faults.pop(step.id)
         return self._done.pop(step.id)
@@ -214,6 +215,7 @@ class ReferenceSession:
         if self._on_step is not None:
             self._on_step(launch.work)
         self._steps += 1
+        self._failed &= self._book.live_ids
         works = [work for work in launch.work if work.row.request.id not in self._failed]
         self._done[launch.step.id] = Rows(launch.step.id, tuple(self._run(work) for work in works))
 

@@ -47,6 +47,10 @@ class Session:
         for wrapper in reversed(wrappers):  # pluggy calls the wrapper registered last first
             self._manager.register(wrapper)
 
+    def wrap(self, wrapper: object) -> None:
+        """Add a plugin of hook wrappers. Its hooks say with `trylast` that they go inside the others."""
+        self._manager.register(wrapper)
+
     def capabilities(self) -> Capabilities:
         """See `SessionSpec`, as for all methods here."""
         return self._call("capabilities", Capabilities)

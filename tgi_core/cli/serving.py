@@ -15,6 +15,7 @@ from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, open_backend, select
 from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics, Trace
+from tgi_core.cli.fault_injection import inject_faults
 from tgi_core.cli.listening import bind, listen
 from tgi_core.cli.memory_plan import print_memory_plan
 from tgi_core.cli.tunnel import tunnel
@@ -105,6 +106,7 @@ async def open_shard(
     implementation = await asyncio.to_thread(open_backend, plugin, options, show)
     try:
         session = Session(implementation, plugin.name, wrappers=(Trace(), Metrics(batches.verb)))
+        inject_faults(session, settings)
         capabilities = session.capabilities()
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, capabilities)
         shard = LocalShard(ModelServer(session, tokenizer, info, masks))

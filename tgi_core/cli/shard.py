@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tgi_core.cli.fault_injection import fault_rules, inject_faults
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
 from tgi_core.cli.serve import named
 from tgi_core.config import Settings, flag
@@ -36,7 +37,7 @@ SETTINGS = frozenset(
         *("model_id", "revision", "dtype", "quantize", "trust_remote_code"),
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction"),
-        "json_output",
+        *("json_output", "inject_faults"),
     }
 )
 """What a shard is started with; limits come from its router."""
@@ -67,6 +68,7 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
     from tgi_core.server.grpc_server import ShardServer
 
     set_up(settings.json_output)
+    fault_rules(settings)  # a mistake in them shows before the model is read
     host = ShardHost()
     server = ShardServer(host, address, os.environ.get(TOKEN_VARIABLE) or None)
     server.start()
@@ -111,6 +113,7 @@ def open_model(directory: Path, settings: Settings, show: Progress) -> Model:
     options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
     try:
         session = Session(open_backend(plugin, options, show), plugin.name, wrappers=(Trace(),))
+        inject_faults(session, settings)
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error

@@ -104,6 +104,7 @@ class EngineSession:
         outcome = self._outcomes.pop(step.id, None)
         if outcome is None:
             raise InvalidRequest(f"step {step.id} was read before, or never launched")
+        self._outcomes = {id: item for id, item in self._outcomes.items() if id > step.id}  # older ones are not read any more
         if isinstance(outcome, BackendError):
             raise outcome
         return outcome
@@ -147,6 +148,7 @@ class EngineSession:
         if launch is None:
             return
         # A row that failed sits out every step until the core filters it away.
+        self._failed &= self._book.live_ids
         works = [work for work in launch.work if work.row.request.id not in self._failed]
         try:
             outcome: Rows | BackendError = self._compute(launch.step.id, works)
