@@ -10,14 +10,24 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from tgi_core.backend import RowFaultKind
 from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import DeadlineExceeded, Overloaded, SchedulerError
+from tgi_core.scheduler.types import DeadlineExceeded, Overloaded, RequestFailed, SchedulerError
 from tgi_core.telemetry.exchange import Course, Timings, current
 from tgi_router import wishes
 from tgi_router.bodies import Parameters
-from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, RouterError, ShardFailed, ShardLost, TimedOut
+from tgi_router.errors import (
+    Incomplete,
+    IncompleteStream,
+    ModelOverloaded,
+    NotFinite,
+    RouterError,
+    ShardFailed,
+    ShardLost,
+    TimedOut,
+)
 from tgi_router.generator import Generator
 from tgi_router.metrics import Metrics
 from tgi_router.observing import shown
@@ -270,4 +280,6 @@ def _waited(stream: GenerationStream) -> float | None:
 def _told(error: SchedulerError) -> RouterError:
     if isinstance(error, Overloaded):
         return ModelOverloaded()
+    if isinstance(error, RequestFailed):
+        return NotFinite(str(error)) if error.kind is RowFaultKind.NAN else ShardFailed(str(error))
     return TimedOut() if isinstance(error, DeadlineExceeded) else ShardLost(str(error))

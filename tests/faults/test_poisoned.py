@@ -190,15 +190,14 @@ KINDS: dict[str, Kind] = {
 }
 
 
-@pytest.mark.parametrize("place", [0, 13, 31])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("house_kind", ["lock step", "one ahead", "engine"])
+@pytest.mark.parametrize(
+    ("house_kind", "place"), [("lock step", 0), ("lock step", 31), ("one ahead", 0), ("one ahead", 13), ("engine", 13)]
+)
 def test_one_fails_and_31_do_not(
     houses: Houses, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str, place: int
 ) -> None:
     """Exactly the poisoned request fails, as its own fault; the others have the tokens of a clean run; nothing leaks."""
-    if house_kind == "engine" and place != 13:
-        pytest.skip("one place is enough for the slow one")
     expected = clean_run(house_kind)
     house = houses.open(house_kind)
     victim = KINDS[kind](house, monkeypatch)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
-from tgi_core.backend import BackendError, Capacity
+from tgi_core.backend import BackendError, Capacity, RowFaultKind
 from tgi_core.client.base import ShardClient
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot
+from tgi_core.scheduler.soundness import Soundness
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, SchedulerOptions
+from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, RequestFailed, SchedulerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class SchedulerLoop:
         self._observe = observe
         self._work = asyncio.Event()
         self._failure: str | None = None
+        self.soundness = Soundness(time.monotonic)
+        """Whether what the shard computes is to be trusted; where it is not, the server is not ready."""
 
     @property
     def limits(self) -> Limits:
@@ -115,6 +119,8 @@ class SchedulerLoop:
         if event.generation is not None:
             stream.push(event.generation)
         elif event.error is not None:
+            if isinstance(event.error, RequestFailed) and event.error.kind is RowFaultKind.NAN:
+                self.soundness.note_nan()
             stream.fail(event.error)
 
     def _cancel(self, key: int) -> None:
