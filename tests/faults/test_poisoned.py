@@ -353,8 +353,9 @@ def test_a_prompt_too_long_that_slipped_past(houses: Houses, clean_run: CleanRun
 
 @pytest.mark.parametrize("house_kind", ["lock step", "one ahead", "engine"])
 @pytest.mark.parametrize("kind", ["nan at the third token", "invalid, named", "no memory in the step", "stop matcher"])
+@pytest.mark.parametrize("others", [31, 1])
 def test_a_client_that_leaves_in_the_same_step(
-    houses: Houses, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str
+    houses: Houses, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str, others: int
 ) -> None:
     """The victim's client goes while the answer that says it has failed is under way, in any of its turns: the others are untouched."""
     expected = clean_run(house_kind)
@@ -362,7 +363,7 @@ def test_a_client_that_leaves_in_the_same_step(
         house = houses.open(house_kind)
         with monkeypatch.context() as patch:
             bad = house.scheduler.add(KINDS[kind](house, patch))
-            keys = [house.scheduler.add(mate) for mate in mates()]
+            keys = [house.scheduler.add(mate) for mate in mates()[:others]]
             for _ in range(turns):
                 house.turn()
             result = house.server.exchange(house.scheduler.plan())
@@ -370,5 +371,5 @@ def test_a_client_that_leaves_in_the_same_step(
             house.take(house.scheduler.complete(result))
             house.run()
         assert {key for key, event in house.ended.items() if event.error is not None} <= {bad}
-        assert [house.tokens[key] for key in keys] == expected
+        assert [house.tokens[key] for key in keys] == expected[:others]
         check_empty(house)

@@ -49,12 +49,12 @@ def inject(session: Session, rules: tuple[Rule, ...]) -> FaultInjector:
 
 
 class FaultInjector:
-    """Wraps the verbs of one session. `injected` counts by kind."""
+    """Wraps the verbs of one session. `rules` may change at any time; `injected` counts by kind, `steps` the steps asked for."""
 
     def __init__(self, session: Session, rules: tuple[Rule, ...]) -> None:
-        self._session, self._rules = session, rules
+        self._session, self.rules = session, list(rules)
         self.injected: dict[str, int] = {}
-        self._steps = 0
+        self.steps = 0
         self._numbers: dict[int, int] = {}
         """By step id, of the steps that are not read yet: how many steps had been asked for."""
         self._origins: dict[Handle, set[int]] = {}
@@ -109,8 +109,8 @@ class FaultInjector:
         return cleared
 
     def _launch(self, batches: tuple[Handle, ...]) -> _Wrapped:
-        self._steps += 1
-        number = self._steps
+        self.steps += 1
+        number = self.steps
         error = self._error(number, When.VERB)
         if error is not None:
             raise error
@@ -139,7 +139,7 @@ class FaultInjector:
         return rule is not None
 
     def _due(self, number: int, kind: str) -> list[Rule]:
-        return [rule for rule in self._rules if rule.kind == kind and rule.hits(number)]
+        return [rule for rule in self.rules if rule.kind == kind and rule.hits(number)]
 
     def _note(self, rule: Rule, number: int) -> None:
         self.injected[rule.kind] = self.injected.get(rule.kind, 0) + 1

@@ -60,8 +60,8 @@ class Blame:
         self, fault: Fault, tokens: int, named: list[Sequence], admitted: list[Sequence], running: list[Sequence]
     ) -> Verdict:
         """A step of so many tokens was refused; `admitted` would have come with it and wait again, `running` are on the device."""
-        if named and fault.scope is Scope.REQUEST:
-            return Verdict(failed=named)
+        if fault.scope is Scope.REQUEST and fault.request_ids:
+            return Verdict(failed=named)  # nobody, if they have left meanwhile
         suspects = named or admitted or running
         if len(suspects) > 1 and not named:
             self._limit = max(1, len(suspects) // 2)
@@ -71,8 +71,11 @@ class Blame:
         on_device = [item for item in suspects if item.wire_id]
         return Verdict(on_device if others else [], self._tired(suspects, _patience(fault, tokens, others)))
 
-    def died(self, suspected: list[Sequence]) -> Verdict:
-        """A launched step failed, or all of the shard, with these rows on the device: they go back, all of them."""
+    def died(self, suspected: list[Sequence], known: bool = False) -> Verdict:
+        """A launched step failed, or all of the shard, with these rows on the device: they go back, all of them. If it is `known` who
+        is at fault then it is none of these."""
+        if known:
+            return Verdict(suspected)
         suspects = [item for item in suspected if not item.proven] or suspected
         if len(suspects) > 1:
             self._limit = max(1, len(suspects) // 2)

@@ -325,7 +325,9 @@ class Scheduler:
         named = [item for item in self._running.values() if item.wire_id in fault.request_ids]
         events = self._fail(named, RequestFailed(fault.message))
         self._policy.max_step_tokens = max(1, self._policy.max_step_tokens // 2)
-        events += self._carry_out(self._policy.blame.died(list(self._running.values())), fault.message)
+        events += self._carry_out(
+            self._policy.blame.died(list(self._running.values()), known=bool(fault.request_ids)), fault.message
+        )
         self._flight.forget()
         return events
 

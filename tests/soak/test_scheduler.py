@@ -1,0 +1,29 @@
+"""Soak A in its short form."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.soak.scheduler import BYTES_PER_REQUEST, soak
+from tests.soak.slope import slope
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_day_in_small(seed: int) -> None:
+    """Every fault, cancels and preemption: what must hold holds after each turn, everyone ends, and nothing is kept of anybody."""
+    report = soak(2_000, seed)
+    assert report.completed > 1_000 and min(report.failed, report.cancelled, report.preempted, report.restarts) > 10
+    assert report.bytes_per_request <= BYTES_PER_REQUEST
+
+
+def test_a_planted_leak_is_found() -> None:
+    """Sixteen bytes kept of each request are seen."""
+    assert soak(800, 1, leak=16).bytes_per_request > 10 * BYTES_PER_REQUEST
+
+
+def test_the_slope_is_robust() -> None:
+    """A third of the samples may be anything."""
+    line = [(float(x), 2.0 * x + 5) for x in range(30)]
+    assert slope(line) == 2
+    assert abs(slope([(x, 1e9 if place % 3 == 0 else y) for place, (x, y) in enumerate(line)]) - 2) < 1e8
+    assert slope([(x, 1e9 if place % 5 == 0 else y) for place, (x, y) in enumerate(line)]) == pytest.approx(2)
