@@ -7,8 +7,9 @@ PACKAGES := -e ".[engine,dev]" -e backends/cpu -e conformance-tests
 SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-tests/tgi_conformance
 HOST ?= 127.0.0.1
 PORT ?= 3000
+MINUTES ?= 60
 
-.PHONY: fuzz install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: fuzz soak install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -61,6 +62,10 @@ bench-tools: install
 # fifty thousand generated requests against the OpenAPI document
 fuzz: install
 	$(BIN)/python -m tests.surface.fuzz --cases 50000
+
+# what shows only after hours: all of tests/soak/__main__.py, or SOAKS="scheduler http"; those that last as long as one likes take MINUTES
+soak: install
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAKS)
 
 demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0
