@@ -10,6 +10,7 @@ import logging
 import random
 import sys
 import tracemalloc
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from tgi_core.tokenizer import Tokenizer
 PLAN = WarmupPlan(max_rows=12, max_row_tokens=48, max_step_tokens=64, num_blocks=30, block_size=4)
 BYTES_PER_REQUEST = 1024 / 1000
 """What may be kept of a request: 1 KiB per 1,000 of them."""
+SAMPLES = 100
+"""At most."""
 _BLOCK_BYTES = 64
 STARVED = 400
 """Turns in which whoever goes before all others must have got on, faults or not."""
@@ -41,7 +44,7 @@ ONE_SHARD = tuple(rule for rule in RULES if rule.kind not in ("busy", "lost", "c
 
 @dataclass(slots=True)
 class Report:
-    """What a run has seen. `samples` are (requests so far, bytes)."""
+    """What a run has seen, and (requests so far, bytes) in `counts` and `sizes`: arrays made beforehand, which do not grow."""
 
     requests: int = 0
     turns: int = 0
@@ -51,12 +54,15 @@ class Report:
     completed: int = 0
     preempted: int = 0
     injected: dict[str, int] = field(default_factory=dict)
-    samples: list[tuple[float, float]] = field(default_factory=list)
+    counts: array[float] = field(default_factory=lambda: array("d", bytes(8 * SAMPLES)))
+    sizes: array[float] = field(default_factory=lambda: array("d", bytes(8 * SAMPLES)))
+    sampled: int = 0
 
     @property
     def bytes_per_request(self) -> float:
         """How fast memory grows, after the first quarter."""
-        return slope(self.samples[len(self.samples) // 4 :])
+        known = [*zip(self.counts, self.sizes, strict=True)][: self.sampled]
+        return slope(known[len(known) // 4 :])
 
 
 class Soak:
@@ -114,7 +120,8 @@ class Soak:
         if report.requests % sample_every == 0:
             self._drain()
             self.one.scheduler.restart("no prefix is to be left of them")
-            report.samples.append((report.requests, memory()))
+            report.counts[report.sampled], report.sizes[report.sampled] = report.requests, memory()
+            report.sampled += 1
 
     def _turn(self) -> None:
         self._now += 0.05
