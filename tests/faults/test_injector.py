@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.scheduler.device import device, quiet, request
+from tests.scheduler.device import alone, device, quiet, request
+from tests.scheduler.test_loop import collect
 from tests.serve.process import run, served
 from tgi_core.backend import (
     EMPTY,
@@ -35,6 +37,9 @@ from tgi_core.backend.fault_schedule import KINDS, Rule, When, parse_schedule
 from tgi_core.backend.faults import FaultInjector, inject
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
+from tgi_core.client.child import open_child_shard
+from tgi_core.model_files import DEMO
+from tgi_core.scheduler import RequestFailed, SchedulerLoop
 from tgi_core.tokenizer import Tokenizer
 
 ERRORS = {
@@ -222,3 +227,25 @@ def test_nothing_of_it_is_loaded_by_default() -> None:
     """Serving without the setting does not even import the injector."""
     code = "import sys; import tgi_core.cli.serving, tgi_core.cli.shard; sys.exit('tgi_core.backend.faults' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0
+
+
+async def test_a_shard_with_faults(demo_tokenizer: Tokenizer, capfd: pytest.CaptureFixture[str]) -> None:
+    """`tgi shard` takes the setting too: its refusals, losses and row faults come over the wire, and requests go on as in process."""
+    schedule = "oom:at=3;capacity:at=5,when=rows;oom:at=8,when=late;nan:at=12,row=last"
+    arguments = ["--backend", "reference", "--inject-faults", schedule]
+    child = await open_child_shard(DEMO, arguments, demo_tokenizer, lambda _: WarmupPlan(max_row_tokens=256), quiet)
+    loop = SchedulerLoop(child.shard, child.info, child.capacity)
+    task = asyncio.create_task(loop.run())
+    asked = [request((index, 2), 12, seed=index) for index in range(4)]
+    try:
+        results = await asyncio.gather(*(collect(loop.submit(one)) for one in asked), return_exceptions=True)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await child.shard.close()
+    failed = [result for result in results if isinstance(result, RequestFailed)]
+    assert [error.kind for error in failed] == [RowFaultKind.NAN]
+    for one, result in zip(asked, results, strict=True):
+        assert result in failed or result == alone(demo_tokenizer, one)
+    said = capfd.readouterr().err
+    assert "FAULTS ARE INJECTED" in said and said.count("injected fault: ") == 4
