@@ -7,7 +7,7 @@ PACKAGES := -e ".[engine,dev]" -e backends/cpu -e conformance-tests
 SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-tests/tgi_conformance
 HOST ?= 127.0.0.1
 PORT ?= 3000
-KILLS ?= 200
+MINUTES ?= 60
 
 .PHONY: fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
@@ -63,11 +63,9 @@ bench-tools: install
 fuzz: install
 	$(BIN)/python -m tests.surface.fuzz --cases 50000
 
-# what the test run does in short, in long: shards that are killed under load (KILLS=N), clients that leave, broken HTTP
+# what shows only after hours: all of tests/soak/__main__.py, or SOAKS="scheduler http"; those that last as long as one likes take MINUTES
 soak: install
-	$(BIN)/python -m tests.soak.kills --kills $(KILLS)
-	$(BIN)/python -m tests.soak.disconnects --count 20000
-	MUTATED_CROWDS=12500 $(BIN)/pytest tests/router/test_mutator.py --timeout 3600
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAKS)
 
 # ten times as many requests as can be answered; prints goodput, rejects and probes
 bench-overload: install

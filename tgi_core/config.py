@@ -105,6 +105,9 @@ class Settings:
         None, "Batch sizes to capture as graphs, 0 for none.", "Device", "the backend decides which graphs it captures"
     )
     disable_custom_kernels: bool = ignored(False, "Do without TGI's kernels for BLOOM.", "Device", "there are no such kernels")
+    inject_faults: str | None = setting(
+        None, "Faults to inject into the backend, for tests of what comes of them: docs/faults.md.", "Device", hidden=True
+    )
     # ranks
     sharded: bool | None = refused(None, "Split the model over devices.", "Ranks", _NOT_SHARDED, harmless=(False,))
     num_shard: int | None = refused(None, "Devices to split the model over.", "Ranks", _NOT_SHARDED, harmless=(1,), minimum=1)

@@ -66,7 +66,7 @@ def create_app(
     headers = ComputeHeaders(generator.info, settings.compute_type)
     dialect = Dialect(settings.strict_tgi)
     templates = TemplatePool(settings.validation_workers, PROMPT_FACTOR * settings.payload_limit)
-    probes = Probes(lifecycle, lambda: generator.healthy())
+    probes = Probes(lifecycle, lambda: generator.healthy(), lambda: generator.sound)
     endpoints = _endpoints(inference, probes, headers, dialect, templates)
     lifecycle.when_ending(inference.end)
 

@@ -6,6 +6,7 @@
     │   └── PromptTooLong       validation                        422     validation
     ├── ModelOverloaded         overloaded                        429     overloaded
     ├── ShardFailed             generation                        424     generation
+    │   ├── NotFinite           generation                        424     nan
     │   └── ShardLost           generation                        424     generation
     ├── TimedOut                timeout                           504     timeout
     ├── Incomplete              incomplete_generation             500     incomplete
@@ -87,6 +88,12 @@ class ShardFailed(RouterError):
     error_type = "generation"
     failure = "generation"
     prefix = "Request failed during generation: Server error: "
+
+
+class NotFinite(ShardFailed):
+    """The model computed no number for this request. Several of them in a short time are the device's fault."""
+
+    failure = "nan"
 
 
 class ShardLost(ShardFailed):

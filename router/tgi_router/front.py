@@ -39,6 +39,6 @@ def _starting_app(settings: Settings, lifecycle: Lifecycle) -> ASGIApp:
     async def not_yet(request: Request) -> Response:
         raise NotServing(lifecycle.reason or "the model is loading")
 
-    probes = list(Probes(lifecycle, healthy).endpoints())
+    probes = list(Probes(lifecycle, healthy, lambda: True).endpoints())
     rest = Route("/{path:path}", not_yet, methods=_METHODS)
     return assemble(settings, probes, [*make_routes(probes), rest], Dialect(settings.strict_tgi), None)

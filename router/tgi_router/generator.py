@@ -49,6 +49,10 @@ class Generator(Protocol):
         """What a request may be; constant once the generator is up."""
 
     @property
+    def sound(self) -> bool:
+        """Whether what is computed is to be trusted: several rows of NaN in a short time are the device's fault."""
+
+    @property
     def prefix_caching(self) -> bool:
         """Whether prompts are looked up in the cache."""
 

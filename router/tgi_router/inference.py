@@ -10,10 +10,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from tgi_core.backend import RowFaultKind
 from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import DeadlineExceeded, NotRead, Overloaded, SchedulerError, Stopped
+from tgi_core.scheduler.types import DeadlineExceeded, NotRead, Overloaded, RequestFailed, SchedulerError, Stopped
 from tgi_core.telemetry.exchange import Course, Timings, current
 from tgi_router import wishes
 from tgi_router.bodies import Parameters
@@ -21,6 +22,7 @@ from tgi_router.errors import (
     Incomplete,
     IncompleteStream,
     ModelOverloaded,
+    NotFinite,
     ReadTooSlowly,
     RouterError,
     ShardFailed,
@@ -308,4 +310,6 @@ def _told(error: SchedulerError) -> RouterError:
         return ShuttingDown()
     if isinstance(error, NotRead):
         return ReadTooSlowly()
+    if isinstance(error, RequestFailed):
+        return NotFinite(str(error)) if error.kind is RowFaultKind.NAN else ShardFailed(str(error))
     return TimedOut() if isinstance(error, DeadlineExceeded) else ShardLost(str(error))

@@ -17,11 +17,12 @@ HEALTH_PATHS = ("/", "/health", "/ping")
 
 
 class Probes:
-    """Handlers that tell the phase of the server's life. `healthy` asks the shard."""
+    """Handlers that tell the phase of the server's life. `healthy` asks the shard, `sound` whether its numbers are to be trusted."""
 
-    def __init__(self, lifecycle: Lifecycle, healthy: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, lifecycle: Lifecycle, healthy: Callable[[], Awaitable[bool]], sound: Callable[[], bool]) -> None:
         self._lifecycle = lifecycle
         self._healthy = healthy
+        self._sound = sound
 
     def endpoints(self) -> Iterator[Endpoint]:
         """The endpoints."""
@@ -46,7 +47,7 @@ class Probes:
 
     async def readyz(self, request: Request) -> Response:
         """200 only while requests should be sent here; the body tells the phase, and how far slow work has come."""
-        return self._told(await self.ready())
+        return self._told(self._sound() and await self.ready())
 
     def _told(self, good: bool) -> Response:
         return Response(dumps(self._lifecycle.describe()), 200 if good else 503, media_type="application/json")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.serve.process import environment, run
 from tgi_core.config import Settings, flag
+from tgi_core.settings.spec import setting_of
 
 HEAVY = {
     "torch",
@@ -54,7 +55,7 @@ def test_nothing_heavy_is_loaded(module: str, arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("columns", ["80", "160"])
 def test_help_has_groups(columns: str) -> None:
-    """Each setting stands once, under its group."""
+    """Each setting stands once, under its group; hidden ones do not."""
     text = run("serve", "--help", extra={"COLUMNS": columns}).stdout
     assert [line for line in text.splitlines() if line in ("Model:", "HTTP:", "Limits:", "Logs:")] == [
         "Model:",
@@ -62,8 +63,9 @@ def test_help_has_groups(columns: str) -> None:
         "Limits:",
         "Logs:",
     ]
-    for name in Settings.__dataclass_fields__:
-        assert len([line for line in text.splitlines() if flag(name) in line.split()[:3]]) == 1, name
+    for name, spec in Settings.__dataclass_fields__.items():
+        lines = [line for line in text.splitlines() if flag(name) in line.split()[:3]]
+        assert len(lines) == (0 if setting_of(spec).hidden else 1), name
 
 
 def test_an_unknown_flag_suggests_the_nearest() -> None:

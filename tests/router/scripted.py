@@ -73,7 +73,7 @@ class ScriptedGenerator:
         self.script = script
         self.info = ShardInfo("scripted", "scripted", "none", "float32", (1, 0), capabilities)
         self.limits = limits
-        self.is_healthy = True
+        self.is_healthy = self.is_sound = True
         self.load = Load()
         self.submitted: SimpleQueue[GenerationRequest] = SimpleQueue()
         self.cancelled: SimpleQueue[GenerationRequest] = SimpleQueue()
@@ -98,6 +98,11 @@ class ScriptedGenerator:
     async def healthy(self) -> bool:
         """What the test says."""
         return self.is_healthy
+
+    @property
+    def sound(self) -> bool:
+        """What the test says."""
+        return self.is_sound
 
     @property
     def prefix_caching(self) -> bool:

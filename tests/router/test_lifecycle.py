@@ -150,6 +150,14 @@ STREAMS = {
 }
 
 
+def test_a_device_that_does_not_compute_numbers(serve: Serve) -> None:
+    """No requests should be sent to a shard whose rows are NaN again and again; that is no reason to end the process."""
+    served, generator = serve()
+    generator.is_sound = False
+    assert served.client.get("/readyz").status_code == 503
+    assert served.client.get("/livez").status_code == served.client.get("/health").status_code == 200
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_the_end(model: ServedModel, strict: bool) -> None:
     """When time is up every stream gets an error event in its dialect and ends as it should, and every other request gets 503."""

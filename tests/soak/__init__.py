@@ -1,1 +1,1 @@
-"""Long runs that look for what short ones cannot find: `make soak`."""
+"""Long runs that look for what shows only after hours: `make soak`, or in short form in every test run."""

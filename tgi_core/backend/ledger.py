@@ -7,7 +7,7 @@ verb is the list of `Work` to run, in batch order. Backends may use it or keep b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from tgi_core.backend.errors import CapacityExceeded, InvalidRequest, UnknownBatch, UnknownRequest, Unsupported
@@ -64,6 +64,11 @@ class Ledger:
         self._live: set[int] = set()
         self._handles = itertools.count(1)
         self._steps = itertools.count(1)
+
+    @property
+    def live_ids(self) -> Set[int]:
+        """Ids of the rows in live batches."""
+        return self._live
 
     def prefill(self, batch: Sequence[Request], cached: Handle, grants: Sequence[Grant]) -> Launch:
         """Admit requests and go on with `cached` in the same step. Raises as `SessionSpec.prefill` does."""

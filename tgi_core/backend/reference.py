@@ -16,6 +16,7 @@ from tgi_core.backend import sampling
 from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest
 from tgi_core.backend.ledger import Launch, Ledger, Work
 from tgi_core.backend.masking import allowed_tokens
+from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.backend.spec import hookimpl
 from tgi_core.backend.types import (
     API_VERSION,
@@ -157,6 +158,8 @@ class ReferenceSession:
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Bookkeeping now, tokens when the step is read."""
+        for request in batch:
+            check_sampling(request)
         return self._start(self._book.prefill(batch, cached, grants))
 
     @hookimpl
@@ -171,6 +174,7 @@ class ReferenceSession:
             if not self._launched or self._launched[0].step.id > step.id:
                 raise InvalidRequest(f"step {step.id} was read before, or never launched")
             self._compute(self._launched.popleft())
+        self._done = {id: rows for id, rows in self._done.items() if id >= step.id}  # older ones are not read any more
         if step.id in self._faults:
             raise self._faults.pop(step.id)
         return self._done.pop(step.id)
@@ -216,6 +220,8 @@ class ReferenceSession:
         self._steps += 1
         works = [work for work in launch.work if work.row.request.id not in self._failed]
         self._done[launch.step.id] = Rows(launch.step.id, tuple(self._run(work) for work in works))
+        if self._failed:  # they sit out the steps that were launched before the core filtered them away
+            self._failed &= self._book.live_ids | {work.row.request.id for late in self._launched for work in late.work}
 
     def _run(self, work: Work) -> Row:
         row, prompt_logprobs = work.row, list[float | None]()
@@ -249,8 +255,12 @@ class ReferenceSession:
             self._failed.add(row.request.id)
             return {"fault": RowFault(RowFaultKind.MASK, "the mask allows no token")}
         logits = toy_logits(state, self._vocab_size, allowed or ())
-        logprobs = sampling.distribution(logits, how, row.tokens, row.request.prompt_len, allowed and set(allowed))
-        token = sampling.choose(logprobs, how, len(row.tokens))
+        try:
+            logprobs = sampling.distribution(logits, how, row.tokens, row.request.prompt_len, allowed and set(allowed))
+            token = sampling.choose(logprobs, how, len(row.tokens))
+        except (ArithmeticError, ValueError) as error:
+            self._failed.add(row.request.id)
+            return {"fault": RowFault(RowFaultKind.SAMPLER, f"choosing its token failed: {type(error).__name__}")}
         row.tokens.append(token)
         top = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[: want.top_n]
         return {

@@ -47,6 +47,10 @@ class Session:
         for wrapper in reversed(wrappers):  # pluggy calls the wrapper registered last first
             self._manager.register(wrapper)
 
+    def wrap(self, wrapper: object) -> None:
+        """Add a plugin of hook wrappers. Its hooks say with `trylast` that they go inside the others."""
+        self._manager.register(wrapper)
+
     def capabilities(self) -> Capabilities:
         """See `SessionSpec`, as for all methods here."""
         return self._call("capabilities", Capabilities)
@@ -65,7 +69,10 @@ class Session:
 
     def rows(self, step: Step) -> Rows:
         """Wait for a step."""
-        return self._call("rows", Rows, step=step)
+        rows = self._call("rows", Rows, step=step)
+        if rows.step != step.id:
+            raise BackendBug(f"backend {self.name}: rows of step {step.id} returned those of step {rows.step}")
+        return rows
 
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep some rows."""

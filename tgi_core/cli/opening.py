@@ -12,6 +12,7 @@ from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, open_backend, select
 from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics, Trace
+from tgi_core.cli.fault_injection import inject_faults
 from tgi_core.cli.shard import shard_arguments
 from tgi_core.client.base import Opened, Opener, Plan, ShardClient
 from tgi_core.client.local import LocalShard
@@ -42,6 +43,7 @@ def open_model(directory: Path, tokenizer: Tokenizer, settings: Settings, show: 
     verbs = VerbLog()
     try:
         session = Session(open_backend(plugin, options, show), plugin.name, wrappers=(Trace(), Metrics(verbs)))
+        inject_faults(session, settings)
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error

@@ -166,7 +166,7 @@ def _options(spec: Field[Any], default: Any) -> list[SettingOption]:
     known = setting_of(spec)
     kind, multiple = _value_type(spec)
     names = [_declared(spec.name, kind, default), *([known.short] if known.short else []), spec.name]
-    shared: dict[str, Any] = {"type": kind, "multiple": multiple, "show_envvar": True, "setting": known}
+    shared: dict[str, Any] = {"type": kind, "multiple": multiple, "show_envvar": True, "hidden": known.hidden, "setting": known}
     first = SettingOption(
         names,
         **shared,

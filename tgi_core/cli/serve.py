@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import click
 
+from tgi_core.cli.fault_injection import fault_rules
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
 from tgi_core.cli.runtime import print_runtime
 from tgi_core.cli.tunnel import check_tunnel
@@ -49,6 +50,7 @@ def run(settings: Settings, runtime: bool = False, address: str | None = None) -
     for line in review(settings, os.environ):
         _log.warning("%s", line)
     check_tunnel(settings)
+    fault_rules(settings)
 
     from tgi_core.cli.serving import serve
 

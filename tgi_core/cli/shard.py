@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tgi_core.cli.fault_injection import fault_rules
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
 from tgi_core.cli.serve import named
 from tgi_core.config import Settings, flag
@@ -40,7 +41,7 @@ SETTINGS = frozenset(
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction"),
         *("sharded", "num_shard", "master_addr", "master_port"),
-        "json_output",
+        *("json_output", "inject_faults"),
     }
 )
 """What a shard is started with; limits come from its router."""
@@ -75,6 +76,7 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
     from tgi_core.server.grpc_server import ShardServer
 
     set_up(settings.json_output)
+    fault_rules(settings)  # a mistake in them shows before the model is read
     if not has_parent:  # which has said it
         for line in review(settings, {}):
             _log.warning("%s", line)

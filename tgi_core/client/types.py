@@ -190,8 +190,8 @@ class VerbCall:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The answer to a turn. With `refused` the step was not launched and nothing changed; `result` is the step that was read;
-    `verbs` are what the turn asked of the backend, in order."""
+    """The answer to a turn. With `refused` the step was not launched, and nothing changed unless it says that all batches are lost;
+    `result` is the step that was read; `verbs` are what the turn asked of the backend, in order."""
 
     refused: Fault | None = None
     result: StepResult | None = None

@@ -15,9 +15,11 @@ from torch import Tensor
 from tgi_core.backend import Row, RowFault, RowFaultKind, Sampling, TopToken
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
+from tgi_core.engine.failures import FOREIGN
 from tgi_core.engine.warping import Candidates, warp
 
 _NAN = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
+_UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
 _MASKED = RowFault(RowFaultKind.MASK, "the mask allows no token")
 
 
@@ -49,6 +51,8 @@ def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> S
     scores = logits.float()
     faults = _not_finite(scores)
     scores = _penalize(scores, rows)
+    if any(_is_penalized(row.request.sampling) for row in rows):
+        faults = dict.fromkeys(_not_finite(scores), _UNBOUND) | faults
     if allowed is not None:
         faults |= {index: _MASKED for index in _indices(~allowed.any(-1)) if index not in faults}
         scores = scores.masked_fill(~allowed, -torch.inf)
@@ -66,6 +70,24 @@ def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> S
         tokens[drawn], logprobs[drawn] = candidates.choose(torch.tensor(targets, dtype=torch.float64, device=scores.device))
         _describe_drawn(candidates, rows, drawn, top)
     return Sampled(tokens.tolist(), logprobs.tolist(), top, faults)
+
+
+def sample_each(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
+    """The same, row by row: what fails for one row is its own fault, and the others get the tokens that they would have got."""
+    whole = Sampled([], [], [], {})
+    for index, row in enumerate(rows):
+        place = slice(index, index + 1)
+        try:
+            one = sample(logits[place], [row], None if allowed is None else allowed[place])
+        except FOREIGN as error:
+            reason = f"choosing its token failed: {type(error).__name__}"
+            one = Sampled([0], [0.0], [()], {0: RowFault(RowFaultKind.SAMPLER, reason)})
+        whole.tokens += one.tokens
+        whole.logprobs += one.logprobs
+        whole.top += one.top
+        if one.faults:
+            whole.faults[index] = one.faults[0]
+    return whole
 
 
 def _not_finite(scores: Tensor) -> dict[int, RowFault]:

@@ -6,6 +6,7 @@ whichever comes first, and always in the order of the calls.
 
 from __future__ import annotations
 
+import logging
 import time
 
 import torch
@@ -23,6 +24,7 @@ from tgi_core.backend import (
     InvalidRequest,
     MaskSource,
     Mixing,
+    OutOfMemory,
     Progress,
     Request,
     Row,
@@ -34,12 +36,14 @@ from tgi_core.backend import (
     hookimpl,
 )
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
-from tgi_core.engine.checks import check_sampling
+from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.failures import FOREIGN, translated
 from tgi_core.engine.masks import allowed_tokens
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner, StepLogits, prompt_positions
-from tgi_core.engine.sampler import prompt_logprobs, sample
+from tgi_core.engine.sampler import prompt_logprobs, sample, sample_each
+
+_log = logging.getLogger(__name__)
 
 _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOP_N})
 
@@ -104,6 +108,7 @@ class EngineSession:
         outcome = self._outcomes.pop(step.id, None)
         if outcome is None:
             raise InvalidRequest(f"step {step.id} was read before, or never launched")
+        self._outcomes = {id: item for id, item in self._outcomes.items() if id > step.id}  # older ones are not read any more
         if isinstance(outcome, BackendError):
             raise outcome
         return outcome
@@ -146,7 +151,8 @@ class EngineSession:
         launch, self._launched = self._launched, None
         if launch is None:
             return
-        # A row that failed sits out every step until the core filters it away.
+        # A row that failed sits out every step until the core filters it away, and those launched before that.
+        self._failed &= self._book.live_ids | {work.row.request.id for work in launch.work} if self._failed else set()
         works = [work for work in launch.work if work.row.request.id not in self._failed]
         try:
             outcome: Rows | BackendError = self._compute(launch.step.id, works)
@@ -174,7 +180,13 @@ class EngineSession:
         yielding = [work.row for work in works if work.yields]
         masked = [row.request.masked for row in yielding]
         allowed = allowed_tokens(self._masks, yielding, logits.last.shape) if self._masks and any(masked) else None
-        sampled = sample(logits.last, yielding, allowed)
+        try:
+            sampled = sample(logits.last, yielding, allowed)
+        except FOREIGN as error:
+            if isinstance(translated(error), OutOfMemory):
+                raise
+            _log.exception("choosing tokens failed; each row by itself")
+            sampled = sample_each(logits.last, yielding, allowed)
         places = {row.request.id: index for index, row in enumerate(yielding)}
         rows = []
         for work in works:

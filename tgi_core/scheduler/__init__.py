@@ -10,6 +10,7 @@ from tgi_core.scheduler.types import (
     GenerationRequest,
     Limits,
     Overloaded,
+    RequestFailed,
     SchedulerError,
     SchedulerOptions,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Limits",
     "Overloaded",
     "Phase",
+    "RequestFailed",
     "Scheduler",
     "SchedulerError",
     "SchedulerLoop",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from tgi_core.backend import BackendError, Capacity, DeviceLost
+from tgi_core.backend import BackendError, Capacity, DeviceLost, RowFaultKind
 from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.scheduler.phase import Phase
 from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot
+from tgi_core.scheduler.soundness import Soundness
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, SchedulerOptions
+from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, RequestFailed, SchedulerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class SchedulerLoop:
         self._reason = ""
         self._closed: str | None = None
         self._work = asyncio.Event()
+        self.soundness = Soundness(time.monotonic)
+        """Whether what the shard computes is to be trusted; where it is not, the server is not ready."""
         self._lost: BackendError | None = None
         """Set when the shard is gone, until its replacement begins."""
         if supervisor is not None:
@@ -67,6 +71,11 @@ class SchedulerLoop:
     def limits(self) -> Limits:
         """What one request may be."""
         return self._scheduler.limits
+
+    @property
+    def sound(self) -> bool:
+        """Whether what the shard computes is to be trusted."""
+        return self.soundness.sound
 
     @property
     def prefix_caching(self) -> bool:
@@ -191,6 +200,8 @@ class SchedulerLoop:
         if event.generation is not None:
             stream.push(event.generation)
         elif event.error is not None:
+            if isinstance(event.error, RequestFailed) and event.error.kind is RowFaultKind.NAN:
+                self.soundness.note_nan()
             stream.fail(event.error)
 
     def _cancel(self, key: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
 from tgi_core.blocks import Blocks
+from tgi_core.scheduler.blame import Blame
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
@@ -76,6 +77,7 @@ class Policy:
         self.mixing = capabilities.mixing is not Mixing.NONE
         self.max_step_tokens = capacity.max_step_tokens
         """Lowered after the device ran out of memory."""
+        self.blame = Blame(capacity.max_rows)
         self._since_admission = 0
 
     def plan(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool = True) -> StepPlan:
@@ -172,6 +174,7 @@ class Policy:
 
     def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan) -> None:
         rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - plan.chunks)
+        rows = min(rows, self.blame.room(running.values()))
         budget = self.max_step_tokens - (plan.tokens if self.mixing else 0)
         if not running and not self.chunking:  # a prompt that cannot be cut must not wait for ever behind a small budget
             budget = self._capacity.max_step_tokens

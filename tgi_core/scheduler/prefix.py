@@ -53,7 +53,7 @@ class PrefixIndex:
         """Append to `keys` until there is one for each of the first `count` full blocks of `tokens`."""
         size = self.block_size
         for place in range(len(keys), count):
-            block = array("I", tokens[place * size : (place + 1) * size])
+            block = array("q", tokens[place * size : (place + 1) * size])
             keys.append(self._hash((keys[-1] if keys else root) + block.tobytes()))
 
     def find(self, keys: Sequence[bytes]) -> list[Entry]:

@@ -23,6 +23,7 @@ from tgi_core.client.types import (
     Turn,
     TurnResult,
 )
+from tgi_core.scheduler.blame import Verdict
 from tgi_core.scheduler.deadlines import Deadlines
 from tgi_core.scheduler.flight import Flight
 from tgi_core.scheduler.memory import RowMemory
@@ -32,16 +33,13 @@ from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.types import (
     DeadlineExceeded,
-    GenerationFailed,
     GenerationRequest,
     Limits,
     Overloaded,
+    RequestFailed,
     SchedulerError,
     SchedulerOptions,
 )
-
-MAX_RETRIES = 3
-"""Faults in a row, without a token in between, after which a request fails."""
 
 Clock = Callable[[], float]
 """Seconds, never going back."""
@@ -184,13 +182,21 @@ class Scheduler:
 
     def complete(self, result: TurnResult) -> list[Event]:
         """Take the answer to the last turn; what each request gets, in order."""
+        refused, read = result.refused, result.result
         events: list[Event] = []
-        if result.refused is not None:
-            events += self._refused(result.refused)
+        if refused is None:
+            if self._launched is not None:
+                self._policy.blame.accepted()
+        elif _ends_all(refused) or (read is not None and read.fault is not None):
+            self._undo()  # what it was made of is gone
+        else:
+            events += self._refused(refused)
         self._launched = None
-        if result.result is not None:
+        if read is not None:
             self._flight.read()
-            self._read(result.result, events)
+            self._read(read, events)
+        if refused is not None and _ends_all(refused) and self.lost is None:
+            events += self._step_died(refused)
         if self.idle:
             self._pace.pause()
         return events
@@ -203,7 +209,7 @@ class Scheduler:
     def restart(self, reason: str) -> list[Event]:
         """The shard has been replaced by one that holds nothing: go on with every request from the tokens it has."""
         self.lost = self._launched = None
-        events = self._retry(list(self._running.values()), reason)
+        events = self._carry_out(self._policy.blame.died(list(self._running.values())), reason)
         self._memory.forget()
         self._flight.forget()
         return events
@@ -262,7 +268,7 @@ class Scheduler:
             if sequence is None:  # the late row of one that has left
                 continue
             if made.fault is not None:
-                events += self._fail([sequence], GenerationFailed(made.fault.message))
+                events += self._fail([sequence], RequestFailed(made.fault.message, made.fault.kind))
                 continue
             self._note(sequence, made)
             events.append(Event(sequence.key, made))
@@ -272,6 +278,8 @@ class Scheduler:
         for token in made.tokens:
             sequence.tokens.append(token.id)
         sequence.retries = 0
+        if made.tokens and not sequence.proven:
+            self._policy.blame.prove(sequence)
         if len(sequence.tokens) >= sequence.enter_at:
             self._memory.enter(sequence)
         if made.finished is not None:
@@ -280,24 +288,28 @@ class Scheduler:
     # faults
 
     def _refused(self, fault: Fault) -> list[Event]:
-        """The step was not launched: undo it, then see to its cause."""
-        if self._launched is None or fault.scope is Scope.SESSION:
-            return self._session_died(fault)
+        """The step was not launched, and nothing else is wrong: undo it, then see to its cause."""
+        tokens = self._launched.tokens if self._launched is not None else 0
+        named = [item for item in self._running.values() if item.wire_id in fault.request_ids]
+        admitted = self._undo()
+        if fault.scope is not Scope.REQUEST:
+            self._policy.max_step_tokens = max(1, tokens // 2)
+        verdict = self._policy.blame.refused(fault, tokens, named, admitted, list(self._running.values()))
+        return self._carry_out(verdict, fault.message)
+
+    def _undo(self) -> list[Sequence]:
+        """Take back the step of the turn under way, which was not launched; the rows that it would have brought, which wait again."""
         plan = self._launched
-        hopeless = plan.tokens == 1
+        if plan is None:
+            return []
         self._leave_out_the_cancelled(plan)
-        admitted = [item.sequence for item in plan.admitted]
-        suspects = admitted or list(self._running.values())
-        named = [item for item in suspects if item.wire_id in fault.request_ids] or suspects
         self._flight.undo()
         self._advance(plan, -1)
         for item in plan.grown:
             self._policy.give_back(item)
+        admitted = [item.sequence for item in plan.admitted]
         self._send_back(admitted)
-        if fault.scope is Scope.REQUEST or hopeless:
-            return self._fail(named, GenerationFailed(fault.message))
-        self._policy.max_step_tokens = max(1, plan.tokens // 2)
-        return self._retry(admitted or [max(suspects, key=lambda item: item.rank)], fault.message)
+        return admitted
 
     def _leave_out_the_cancelled(self, plan: StepPlan) -> None:
         """Rows that left while the turn was under way have nothing to undo."""
@@ -310,11 +322,12 @@ class Scheduler:
         """A launched step failed, and with it all that was derived from it: continue its rows from their tokens."""
         if fault.scope is Scope.SESSION:
             return self._session_died(fault)
-        rows = list(self._running.values())
-        named = [item for item in rows if item.wire_id in fault.request_ids]
-        events = self._fail(named, GenerationFailed(fault.message))
+        named = [item for item in self._running.values() if item.wire_id in fault.request_ids]
+        events = self._fail(named, RequestFailed(fault.message))
         self._policy.max_step_tokens = max(1, self._policy.max_step_tokens // 2)
-        events += self._retry([item for item in rows if item not in named], fault.message)
+        events += self._carry_out(
+            self._policy.blame.died(list(self._running.values()), known=bool(fault.request_ids)), fault.message
+        )
         self._flight.forget()
         return events
 
@@ -323,13 +336,9 @@ class Scheduler:
         self.lost = fault
         return []
 
-    def _retry(self, sequences: list[Sequence], reason: str) -> list[Event]:
-        """Send rows back to the queue, those that fault after fault have failed excepted."""
-        for sequence in sequences:
-            sequence.retries += 1
-        self._send_back([item for item in sequences if item.wire_id])
-        tired = [item for item in sequences if item.retries > MAX_RETRIES]
-        return self._fail(tired, GenerationFailed(reason))
+    def _carry_out(self, verdict: Verdict, reason: str) -> list[Event]:
+        self._send_back(verdict.yielding)
+        return self._fail(verdict.failed, RequestFailed(reason))
 
     def _send_back(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -348,6 +357,11 @@ class Scheduler:
         for sequence in sequences:
             self.cancel(sequence.key)
         return [Event(sequence.key, error=error) for sequence in sequences]
+
+
+def _ends_all(refused: Fault) -> bool:
+    """Whether a refusal says that the shard has no batches any more."""
+    return refused.lost or refused.scope is Scope.SESSION
 
 
 def _shard_request(item: Take) -> ShardRequest:

@@ -44,7 +44,9 @@ class Sequence:
     passed: int = 0
     """How many younger ones went first since there was no room for it."""
     retries: int = 0
-    """How often a fault has sent it back to the queue without a new token in between."""
+    """How many faults in a row can only have been its own, without a new token in between."""
+    proven: bool = False
+    """Whether it has got a token since it was last admitted."""
 
     @property
     def prompt_left(self) -> int:
@@ -59,3 +61,4 @@ class Sequence:
     def rewind(self) -> None:
         """Forget the device's side; what was read stays."""
         self.wire_id = self.sent = self.computed = self.unread = self.cached = 0
+        self.proven = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tgi_core.backend import Sampling, Want
+from tgi_core.backend import RowFaultKind, Sampling, Want
 from tgi_core.client.types import Stopping
 from tgi_core.grammar import Grammar
 
@@ -78,3 +78,14 @@ class Stopped(SchedulerError):
 
 class NotRead(SchedulerError):
     """Its results were not taken, and there was no more room for them."""
+
+
+class RequestFailed(GenerationFailed):
+    """The shard lives, and this request alone is at fault: another try would most likely fail the same way.
+
+    `kind` says what happened to its row, None where its step was refused.
+    """
+
+    def __init__(self, message: str, kind: RowFaultKind | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind

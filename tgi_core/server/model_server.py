@@ -10,13 +10,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tgi_core.backend import BackendError, Capacity, Handle, Progress, Request, Row, RowFault, RowFaultKind, Step, WarmupPlan
-from tgi_core.backend.errors import InvalidRequest, Left, Scope, UnknownBatch
+from tgi_core.backend.errors import InvalidRequest, Left, Scope, UnknownBatch, UnknownRequest
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import EMPTY
 from tgi_core.client.types import (
     Bookkeeping,
     Clear,
+    Decode,
     Fault,
+    Filter,
     Generation,
     Prefill,
     ShardInfo,
@@ -70,16 +72,30 @@ class ModelServer:
 
     def exchange(self, turn: Turn) -> TurnResult:
         """Bookkeeping, launch, read. Never raises `BackendError`: faults are in the result."""
-        refused = None
+        refused, disowned = None, False
+        verb: Bookkeeping | StepVerb | None = None
         try:
             for verb in turn.bookkeeping:
                 self._keep_books(verb)
             if turn.launch is not None:
-                self._launch(turn.launch)
+                verb = turn.launch
+                self._launch(verb)
         except BackendError as error:
-            refused = self._fault(error)
+            refused, disowned = self._fault(error), isinstance(error, UnknownBatch | UnknownRequest) and self._knows(verb)
         result = self._read(turn.read) if turn.read is not None and turn.read in self._steps else None
+        if refused is not None and disowned and (result is None or result.fault is None):
+            self._drop_everything()
+            refused = replace(refused, request_ids=(), lost=True)
         return TurnResult(refused, result, self._verbs.take())
+
+    def _knows(self, verb: Bookkeeping | StepVerb | None) -> bool:
+        """Whether all batches of a verb are ours: if the backend does not know one of them, then it has died there."""
+        match verb:
+            case Prefill(cached=batch) | Filter(batch=batch) | Clear(batch=batch):
+                return batch is None or batch in self._batches
+            case Decode(batches=batches):
+                return all(batch in self._batches for batch in batches)
+        return False
 
     def _keep_books(self, verb: Bookkeeping) -> None:
         if isinstance(verb, Clear):
@@ -96,7 +112,7 @@ class ModelServer:
         if isinstance(verb, Prefill):
             for request in verb.requests:
                 self._check_tokens(request)
-            transcripts = {request.id: Transcript(self._tokenizer, request) for request in verb.requests}
+            transcripts = {request.id: self._transcript(request) for request in verb.requests}
             merged: tuple[int, ...] = () if verb.cached is None else (verb.cached,)
             cached = EMPTY if verb.cached is None else self._handle(verb.cached)
             step = self._prefill(verb, cached)
@@ -109,16 +125,35 @@ class ModelServer:
             del self._batches[batch]
         self._steps[verb.step], self._batches[verb.step], self._members[verb.step] = step, step.handle, members
 
+    def _transcript(self, request: ShardRequest) -> Transcript:
+        """Raises InvalidRequest for a request whose prompt cannot be made into text: that is its own business."""
+        try:
+            return Transcript(self._tokenizer, request)
+        except Exception as error:
+            _log.exception("request %d: its text failed", request.id)
+            text = f"request {request.id}: {type(error).__name__} in its text"
+            raise InvalidRequest(text, request_ids=(request.id,)) from error
+
     def _prefill(self, verb: Prefill, cached: Handle) -> Step:
         """Grammars begin first: a backend may ask for masks before its verb returns."""
-        for request in verb.requests:
-            if request.grammar is not None and self._masks is not None:
-                self._masks.begin(request.id, request.grammar, request.input_ids[request.prompt_len :])
         try:
+            for request in verb.requests:
+                self._begin_grammar(request)
             return self._session.prefill(tuple(_backend_request(item) for item in verb.requests), cached, verb.grants)
         except BackendError:
             self._end_grammars(request.id for request in verb.requests)
             raise
+
+    def _begin_grammar(self, request: ShardRequest) -> None:
+        """Raises InvalidRequest: a grammar that cannot begin is its request's own business."""
+        if request.grammar is None or self._masks is None:
+            return
+        try:
+            self._masks.begin(request.id, request.grammar, request.input_ids[request.prompt_len :])
+        except Exception as error:
+            _log.exception("request %d: its grammar failed", request.id)
+            text = f"request {request.id}: {type(error).__name__} in its grammar"
+            raise InvalidRequest(text, request_ids=(request.id,)) from error
 
     def _end_grammars(self, request_ids: Iterable[int]) -> None:
         if self._masks is not None:

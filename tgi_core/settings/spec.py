@@ -33,6 +33,8 @@ class Setting:
     short: str | None = None
     secret: bool = False
     """Never shown."""
+    hidden: bool = False
+    """Not in the help."""
     old_names: tuple[str, ...] = ()
     """Names that TGI gave it earlier; each is a flag and an environment variable too."""
     variables: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ class Metric:
 
 
 METHOD = (("method", ("prefill", "decode")),)
-FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "timeout", "unavailable", "dropped")
+FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "nan", "timeout", "unavailable", "dropped")
 """How a generation can end without an answer."""
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 VERBS = ("prefill", "decode", "rows", "filter")

@@ -1,0 +1,42 @@
+"""Houses that many tests poison, and what their requests make when nothing is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+from tests.faults.houses import Houses, mates
+from tgi_core.grammar.compiler import GrammarCompiler
+from tgi_core.model_files import DEMO
+from tgi_core.tokenizer import Tokenizer
+
+# A model this small gains nothing from threads, and threads that wait for each other on a busy machine lose much.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+CleanRun = Callable[[str], list[list[int]]]
+
+
+@pytest.fixture(scope="session")
+def houses(demo_tokenizer: Tokenizer) -> Iterator[Houses]:
+    """Shards on the demo model."""
+    compiler = GrammarCompiler.for_model(DEMO, demo_tokenizer.eos_ids)
+    assert compiler is not None
+    yield Houses(demo_tokenizer, compiler)
+    compiler.close()
+
+
+@pytest.fixture(scope="session")
+def clean_run(houses: Houses) -> CleanRun:
+    """The mates' tokens by kind of house, without the poisoned one."""
+
+    @cache
+    def run(kind: str) -> list[list[int]]:
+        house = houses.open(kind)
+        keys = [house.scheduler.add(mate) for mate in mates()]
+        house.run()
+        return [house.tokens[key] for key in keys]
+
+    return run

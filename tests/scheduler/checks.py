@@ -1,0 +1,62 @@
+"""What must hold between any two turns of a scheduler, whatever has happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from tests.scheduler.device import Device
+from tgi_core.scheduler import Scheduler
+from tgi_core.scheduler.policy import PATIENCE
+from tgi_core.scheduler.prefix import Entry
+
+
+def check_books(scheduler: Scheduler) -> None:
+    """Each request is in one place, each block is one thing, and each prefix knows who holds it."""
+    running, queue, known = scheduler._running, list(scheduler._queue), scheduler._by_key
+    assert [item.wire_id for item in running.values()] == list(running), "a row runs under its own id"
+    keys = Counter([item.key for item in running.values()] + [item.key for item in queue])
+    assert keys.keys() == known.keys() and not any(count > 1 for count in keys.values()), "nobody is lost or there twice"
+    assert all(first.rank < second.rank for first, second in pairwise(queue)), "who came first is served first"
+    assert all(item.passed <= PATIENCE for item in queue), "nobody is passed for ever"
+    assert all(not item.wire_id and not any(item.tables) for item in queue), "who waits holds nothing"
+    assert all(0 <= item.unread <= 2 and item.computed <= item.end for item in running.values())
+    check_blocks(scheduler)
+
+
+def check_blocks(scheduler: Scheduler) -> None:
+    """Free blocks, those of known prefixes and those of rows are all blocks, and none is two of these."""
+    memory, rows = scheduler._memory, scheduler._running.values()
+    entries = list(memory._prefixes._entries.values())
+    held: Counter[int] = Counter(id(entry) for row in rows for entry in row.entries if entry is not None)
+    for entry in entries:
+        assert entry.holders == held[id(entry)] >= 0, "refcounts are what they count"
+        assert (entry.key in memory._prefixes._idle) == (entry.holders == 0)
+    for group, pool in enumerate(memory._pools._pools):
+        shared = [entry.blocks[group] for entry in entries]
+        own = [block for row in rows for block in own_blocks(row.tables[group], row.entries)]
+        blocks = Counter([*pool._free, *shared, *own])
+        assert blocks == Counter(range(1, pool.num_blocks + 1)), "free + used = total, each once"
+
+
+def own_blocks(table: list[int], entries: list[Entry | None]) -> list[int]:
+    """The blocks of a row that no prefix entry owns."""
+    return [block for place, block in enumerate(table) if place >= len(entries) or entries[place] is None]
+
+
+def check_shard(one: Device) -> None:
+    """The shard keeps text and batches only of those that are there, or that it has not been told of."""
+    told = set(one.scheduler._running) | one.scheduler._flight._gone
+    assert set(one.server._transcripts) <= told
+    members = [id for batch in one.server._members.values() for id in batch]
+    assert len(members) == len(set(members)), "no row is in two batches"
+    assert set(members) <= told
+
+
+def check_empty(one: Device) -> None:
+    """All is over: nothing is held anywhere."""
+    check_books(one.scheduler)
+    snapshot, server = one.scheduler.snapshot, one.server
+    assert (snapshot.queued, snapshot.running, snapshot.blocks_free) == (0, 0, snapshot.blocks_total)
+    assert not (server._transcripts or server._batches or server._members or server._steps)
+    assert not (one.session._done or one.session._book.live_ids)

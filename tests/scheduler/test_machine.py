@@ -1,0 +1,246 @@
+"""The scheduler under everything at once: hypothesis looks for an order of events that breaks it.
+
+`HYPOTHESIS_PROFILE=long` runs 500 machines of 100 steps instead of the 120 of 50 that every test run has.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.scheduler.checks import check_books, check_empty, check_shard
+from tests.scheduler.device import Device, alone, quiet, request, shard
+from tgi_core.backend import Feature, WarmupPlan
+from tgi_core.backend.fault_schedule import Rule, When
+from tgi_core.backend.faults import inject
+from tgi_core.model_files import DEMO
+from tgi_core.scheduler import DeadlineExceeded, GenerationRequest, RequestFailed, Scheduler, SchedulerOptions
+from tgi_core.tokenizer import Tokenizer
+
+SMALL = WarmupPlan(max_rows=4, max_row_tokens=48, max_step_tokens=16, num_blocks=24, block_size=4)
+STARVED = 60
+"""Turns without a fault after which the request that goes before all others must have got a token."""
+
+prompts = st.lists(st.integers(0, 3), min_size=1, max_size=20).map(tuple)
+requests = st.builds(
+    request,
+    prompts,
+    st.integers(1, 14),
+    st.none() | st.integers(0, 3),
+    priority=st.sampled_from([0, 0, 0, 1]),
+    salt=st.sampled_from("ab"),
+)
+recoverable = st.sampled_from(["oom", "capacity", "compile", "invalid"])
+fatal = st.sampled_from(["busy", "lost", "crash", "none"])
+moments = st.sampled_from(When)
+row_kinds = st.sampled_from(["nan", "mask", "sampler", "memory", "token"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def silence() -> Iterator[None]:
+    """Each fault is logged, and there are many."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """The demo model's."""
+    return Tokenizer.load(DEMO)
+
+
+@cache
+def solo(wanted: GenerationRequest) -> list[int]:
+    """What a request makes when it is alone."""
+    return alone(tokenizer(), wanted)
+
+
+class Machine(RuleBasedStateMachine):
+    """A scheduler, a shard that fails on demand, a clock, and a list of who asked for what."""
+
+    @initialize(asynchronous=st.booleans(), caching=st.booleans())
+    def begin(self, asynchronous: bool, caching: bool) -> None:
+        """One ahead or in lock step, with a prefix cache or without."""
+        self.now = 0.0
+        self.asynchronous = asynchronous
+        info, server, session, self.faults = self.fresh_shard()
+        capacity = server.warmup(SMALL, quiet)
+        assert Feature.PREFIX_REUSE in info.capabilities.features
+        scheduler = Scheduler(info.capabilities, capacity, SchedulerOptions(prefix_caching=caching), clock=lambda: self.now)
+        self.one = Device(scheduler, server, session)
+        self.wanted: dict[int, GenerationRequest] = {}
+        self.left: set[int] = set()
+        self.broken: set[int] = set()
+        """Those whose own fault was asked for."""
+        self.step_faults = self.row_faults = 0
+        self.calm, self.first = 0, (0, 0)
+
+    def fresh_shard(self) -> tuple[object, ...]:
+        """A shard whose faults are ours to choose."""
+        info, server, session = shard(tokenizer(), asynchronous=self.asynchronous)
+        return info, server, session, inject(server._session, ())
+
+    @rule(wanted=requests)
+    def add(self, wanted: GenerationRequest) -> None:
+        """A request comes."""
+        self.wanted[self.one.scheduler.add(wanted)] = wanted
+
+    @precondition(lambda self: self.wanted.keys() - self.broken)
+    @rule(data=st.data(), more=prompts)
+    def add_alike(self, data: st.DataObject, more: tuple[int, ...]) -> None:
+        """One whose prompt begins as another's, so that it may be found in the cache."""
+        like = self.wanted[data.draw(st.sampled_from(sorted(self.wanted.keys() - self.broken)))]
+        self.add(request((like.input_ids + more)[:24], 6, salt=like.salt))
+
+    @rule(seconds=st.sampled_from([0.5, 3.0]))
+    def add_hurried(self, seconds: float) -> None:
+        """One that has little time."""
+        key = self.one.scheduler.add(wanted := request((1, 2, 3), 12, timeout_s=seconds))
+        self.wanted[key] = wanted
+
+    @rule()
+    def add_invalid(self) -> None:
+        """One that the shard refuses."""
+        key = self.one.scheduler.add(wanted := request((2**40, 1), 4))
+        self.wanted[key] = wanted
+        self.broken.add(key)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), meanwhile=st.booleans())
+    def cancel(self, data: st.DataObject, meanwhile: bool) -> None:
+        """A client goes, between two turns or while one is under way."""
+        key = data.draw(st.sampled_from(self.live))
+        self.left.add(key)
+        if meanwhile:
+            self.turn(lambda: self.one.scheduler.cancel(key))
+        else:
+            self.one.scheduler.cancel(key)
+
+    @rule(turns=st.integers(1, 6))
+    def step(self, turns: int) -> None:
+        """Time passes."""
+        for _ in range(turns):
+            self.turn()
+
+    @rule(kind=recoverable, when=moments)
+    def fail_step(self, kind: str, when: When) -> None:
+        """The next step is refused, or lost."""
+        self.step_faults += 1
+        self.fail_next(Rule(kind, at=(self.faults.steps + 1,), when=when))
+
+    @rule(kind=row_kinds, row=st.sampled_from(["first", "last", "any"]), seed=st.integers(0, 9))
+    def fail_row(self, kind: str, row: str, seed: int) -> None:
+        """One row of the next step has failed."""
+        self.row_faults += 1
+        self.fail_next(Rule(kind, at=(self.faults.steps + 1,), row=row, seed=seed))
+
+    @rule(kind=fatal, when=moments)
+    def lose_session(self, kind: str, when: When) -> None:
+        """The device is lost at the next step, if one comes soon."""
+        self.step_faults += 1
+        self.fail_next(Rule(kind, at=(self.faults.steps + 1,), when=when))
+
+    @rule(meanwhile=st.booleans())
+    def kill_shard(self, meanwhile: bool) -> None:
+        """The shard is replaced, between two turns or while one is under way."""
+        self.step_faults += 1
+        if meanwhile:
+            self.one.scheduler.plan()
+        self.restart("it was killed")
+
+    def fail_next(self, fault: Rule) -> None:
+        """Two turns, in which the fault comes and is read."""
+        self.faults.rules.append(fault)
+        for _ in range(3):
+            self.turn()
+        self.faults.rules.clear()
+        self.calm = 0
+
+    def restart(self, reason: str) -> None:
+        """A new shard goes on."""
+        _, self.one.server, self.one.session, self.faults = self.fresh_shard()
+        self.one.server.warmup(SMALL, quiet)
+        self.one.take(self.one.scheduler.restart(reason))
+        self.calm = 0
+
+    def turn(self, meanwhile: object = None) -> None:
+        """Plan, carry out, complete; replace a shard that has died of it."""
+        self.now += 0.1
+        self.one.take(self.one.scheduler.expire())
+        turn = self.one.scheduler.plan()
+        result = self.one.server.exchange(turn)
+        if callable(meanwhile):
+            meanwhile()
+        self.one.take(self.one.scheduler.complete(result))
+        if self.one.scheduler.lost is not None:
+            self.restart(self.one.scheduler.lost.message)
+        self.calm += 1
+        first = min(self.one.scheduler._by_key.values(), key=lambda item: item.rank, default=None)
+        progress = (0, 0) if first is None else (first.key, len(first.tokens))
+        if progress != self.first:
+            self.calm, self.first = 0, progress
+
+    @property
+    def live(self) -> list[int]:
+        """Keys of those who wait or run."""
+        return sorted(self.one.scheduler._by_key)
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        """Requests, rows, blocks and prefixes add up, here and in the shard."""
+        if hasattr(self, "one"):
+            check_books(self.one.scheduler)
+            check_shard(self.one)
+
+    @invariant()
+    def nobody_starves(self) -> None:
+        """Whoever goes before all others gets on."""
+        if hasattr(self, "one"):
+            assert self.calm < STARVED or not self.live
+
+    @invariant()
+    def everyone_gets_their_own(self) -> None:
+        """Tokens are those of a run alone, as far as they have come."""
+        if hasattr(self, "one"):
+            for key, tokens in self.one.tokens.items():
+                assert tokens == solo(self.wanted[key])[: len(tokens)], key
+
+    def teardown(self) -> None:
+        """Without more faults everyone ends, complete or with a reason."""
+        if not hasattr(self, "one"):
+            return
+        for _ in range(100 + 40 * len(self.live)):
+            if self.one.scheduler.idle:
+                break
+            self.turn()
+        self.everyone_gets_their_own()
+        check_empty(self.one)
+        assert self.one.ended.keys() | self.left == self.wanted.keys()
+        errors = {key: event.error for key, event in self.one.ended.items() if event.error is not None}
+        for key in self.one.ended.keys() - errors.keys():
+            assert self.one.tokens[key] == solo(self.wanted[key])
+        assert self.broken <= errors.keys() | self.left
+        unexplained = [
+            error for key, error in errors.items() if key not in self.broken and not isinstance(error, DeadlineExceeded)
+        ]
+        assert all(isinstance(error, RequestFailed) for error in unexplained)
+        assert len([error for error in unexplained if error.kind is not None]) <= self.row_faults
+        assert len([error for error in unexplained if error.kind is None]) <= self.step_faults
+
+
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+Machine.TestCase.settings = settings(
+    max_examples=500 if LONG else 120,
+    stateful_step_count=100 if LONG else 50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+TestMachine = Machine.TestCase
