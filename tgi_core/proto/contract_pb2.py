@@ -4,60 +4,65 @@
 # source: tgi_core/proto/contract.proto
 # Protobuf Python Version: 6.31.0
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
-_runtime_version.ValidateProtobufRuntimeVersion(_runtime_version.Domain.PUBLIC, 6, 31, 0, "", "tgi_core/proto/contract.proto")
+_runtime_version.ValidateProtobufRuntimeVersion(
+    _runtime_version.Domain.PUBLIC,
+    6,
+    31,
+    0,
+    '',
+    'tgi_core/proto/contract.proto'
+)
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1dtgi_core/proto/contract.proto\x12\x0ctgi.contract"C\n\x08Progress\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\x12\x0c\n\x04unit\x18\x04 \x01(\t"#\n\x03\x41pi\x12\r\n\x05major\x18\x01 \x01(\r\x12\r\n\x05minor\x18\x02 \x01(\r"\x97\x01\n\x0c\x43\x61pabilities\x12\x10\n\x08\x66\x65\x61tures\x18\x01 \x03(\t\x12\x10\n\x08sampling\x18\x02 \x03(\t\x12\x13\n\x0b\x62lock_sizes\x18\x03 \x03(\r\x12\x0e\n\x06mixing\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65terminism\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x15\n\rmax_positions\x18\x07 \x01(\x04"\xf4\x01\n\nWarmupPlan\x12\x15\n\x08max_rows\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x1b\n\x0emax_row_tokens\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12\x1c\n\x0fmax_step_tokens\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x17\n\nnum_blocks\x18\x04 \x01(\x04H\x03\x88\x01\x01\x12\x17\n\nblock_size\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x10\n\x08\x66\x65\x61tures\x18\x06 \x03(\tB\x0b\n\t_max_rowsB\x11\n\x0f_max_row_tokensB\x12\n\x10_max_step_tokensB\r\n\x0b_num_blocksB\r\n\x0b_block_size"\xa9\x02\n\x08\x43\x61pacity\x12(\n\x06groups\x18\x01 \x03(\x0b\x32\x18.tgi.contract.CacheGroup\x12\x10\n\x08max_rows\x18\x02 \x01(\x04\x12\x16\n\x0emax_row_tokens\x18\x03 \x01(\x04\x12\x17\n\x0fmax_step_tokens\x18\x04 \x01(\x04\x12\x18\n\x10max_prefill_rows\x18\x05 \x01(\x04\x12\x17\n\x0fmax_step_blocks\x18\x06 \x01(\x04\x12#\n\x06shapes\x18\x07 \x03(\x0b\x32\x13.tgi.contract.Shape\x12\x11\n\tin_flight\x18\x08 \x01(\r\x12\r\n\x05\x64raft\x18\t \x01(\r\x12$\n\x06memory\x18\n \x03(\x0b\x32\x14.tgi.contract.Memory\x12\x10\n\x08\x63ompiles\x18\x0b \x01(\x04"b\n\nCacheGroup\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x12\n\nblock_size\x18\x02 \x01(\x04\x12\x12\n\nnum_blocks\x18\x03 \x01(\x04\x12\x13\n\x06window\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_window"%\n\x05Shape\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\x0e\n\x06tokens\x18\x02 \x01(\x04")\n\x06Memory\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04"\xe7\x01\n\x08Sampling\x12\x11\n\tdo_sample\x18\x01 \x01(\x08\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\x04\x12\r\n\x05top_p\x18\x04 \x01(\x01\x12\x11\n\ttypical_p\x18\x05 \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x01\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x01\x12\x13\n\x0b\x62ias_tokens\x18\t \x03(\r\x12\x0e\n\x06\x62iases\x18\n \x03(\x01\x12\x0c\n\x04seed\x18\x0b \x01(\x04"\x15\n\x06\x42locks\x12\x0b\n\x03ids\x18\x01 \x03(\r"O\n\x05Grant\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x0c\n\x04take\x18\x02 \x01(\r\x12$\n\x06\x62locks\x18\x03 \x03(\x0b\x32\x14.tgi.contract.Blocks"X\n\x05\x46\x61ult\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x13\n\x0brequest_ids\x18\x04 \x03(\x04\x12\x0c\n\x04lost\x18\x05 \x01(\x08"\xf6\x02\n\nStepResult\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12"\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x13.tgi.contract.Fault\x12\x12\n\nforward_ns\x18\x03 \x01(\x04\x12\x11\n\tsample_ns\x18\x04 \x01(\x04\x12\x13\n\x0brequest_ids\x18\x05 \x03(\x04\x12\x14\n\x0ctoken_counts\x18\x06 \x03(\r\x12\x0b\n\x03ids\x18\x07 \x03(\r\x12\r\n\x05texts\x18\x08 \x03(\t\x12\x10\n\x08logprobs\x18\t \x03(\x01\x12\x0f\n\x07special\x18\n \x03(\r\x12,\n\ncandidates\x18\x0b \x03(\x0b\x32\x18.tgi.contract.Candidates\x12%\n\x07prompts\x18\x0c \x03(\x0b\x32\x14.tgi.contract.Prompt\x12(\n\x08\x66inished\x18\r \x03(\x0b\x32\x16.tgi.contract.Finished\x12&\n\x06\x66\x61ults\x18\x0e \x03(\x0b\x32\x16.tgi.contract.RowFault"Z\n\nCandidates\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12\r\n\x05texts\x18\x03 \x03(\t\x12\x10\n\x08logprobs\x18\x04 \x03(\x01\x12\x0f\n\x07special\x18\x05 \x03(\r"[\n\x06Prompt\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12\r\n\x05texts\x18\x03 \x03(\t\x12\x10\n\x08logprobs\x18\x04 \x03(\x01\x12\x0f\n\x07without\x18\x05 \x03(\r"V\n\x08\x46inished\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x18\n\x10generated_tokens\x18\x03 \x01(\r\x12\x0e\n\x06reason\x18\x04 \x01(\t"=\n\x08RowFault\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\tb\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtgi_core/proto/contract.proto\x12\x0ctgi.contract\"C\n\x08Progress\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\x12\x0c\n\x04unit\x18\x04 \x01(\t\"#\n\x03\x41pi\x12\r\n\x05major\x18\x01 \x01(\r\x12\r\n\x05minor\x18\x02 \x01(\r\"\xa9\x01\n\x0c\x43\x61pabilities\x12\x10\n\x08\x66\x65\x61tures\x18\x01 \x03(\t\x12\x10\n\x08sampling\x18\x02 \x03(\t\x12\x13\n\x0b\x62lock_sizes\x18\x03 \x03(\r\x12\x0e\n\x06mixing\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65terminism\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x15\n\rmax_positions\x18\x07 \x01(\x04\x12\x10\n\x08\x61\x64\x61pters\x18\x08 \x03(\t\"\xf4\x01\n\nWarmupPlan\x12\x15\n\x08max_rows\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x1b\n\x0emax_row_tokens\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12\x1c\n\x0fmax_step_tokens\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x17\n\nnum_blocks\x18\x04 \x01(\x04H\x03\x88\x01\x01\x12\x17\n\nblock_size\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x10\n\x08\x66\x65\x61tures\x18\x06 \x03(\tB\x0b\n\t_max_rowsB\x11\n\x0f_max_row_tokensB\x12\n\x10_max_step_tokensB\r\n\x0b_num_blocksB\r\n\x0b_block_size\"\xa9\x02\n\x08\x43\x61pacity\x12(\n\x06groups\x18\x01 \x03(\x0b\x32\x18.tgi.contract.CacheGroup\x12\x10\n\x08max_rows\x18\x02 \x01(\x04\x12\x16\n\x0emax_row_tokens\x18\x03 \x01(\x04\x12\x17\n\x0fmax_step_tokens\x18\x04 \x01(\x04\x12\x18\n\x10max_prefill_rows\x18\x05 \x01(\x04\x12\x17\n\x0fmax_step_blocks\x18\x06 \x01(\x04\x12#\n\x06shapes\x18\x07 \x03(\x0b\x32\x13.tgi.contract.Shape\x12\x11\n\tin_flight\x18\x08 \x01(\r\x12\r\n\x05\x64raft\x18\t \x01(\r\x12$\n\x06memory\x18\n \x03(\x0b\x32\x14.tgi.contract.Memory\x12\x10\n\x08\x63ompiles\x18\x0b \x01(\x04\"b\n\nCacheGroup\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x12\n\nblock_size\x18\x02 \x01(\x04\x12\x12\n\nnum_blocks\x18\x03 \x01(\x04\x12\x13\n\x06window\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_window\"%\n\x05Shape\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\")\n\x06Memory\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\"\xe7\x01\n\x08Sampling\x12\x11\n\tdo_sample\x18\x01 \x01(\x08\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\x04\x12\r\n\x05top_p\x18\x04 \x01(\x01\x12\x11\n\ttypical_p\x18\x05 \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x01\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x01\x12\x13\n\x0b\x62ias_tokens\x18\t \x03(\r\x12\x0e\n\x06\x62iases\x18\n \x03(\x01\x12\x0c\n\x04seed\x18\x0b \x01(\x04\"\x15\n\x06\x42locks\x12\x0b\n\x03ids\x18\x01 \x03(\r\"O\n\x05Grant\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x0c\n\x04take\x18\x02 \x01(\r\x12$\n\x06\x62locks\x18\x03 \x03(\x0b\x32\x14.tgi.contract.Blocks\"X\n\x05\x46\x61ult\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x13\n\x0brequest_ids\x18\x04 \x03(\x04\x12\x0c\n\x04lost\x18\x05 \x01(\x08\"\xf6\x02\n\nStepResult\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\"\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x13.tgi.contract.Fault\x12\x12\n\nforward_ns\x18\x03 \x01(\x04\x12\x11\n\tsample_ns\x18\x04 \x01(\x04\x12\x13\n\x0brequest_ids\x18\x05 \x03(\x04\x12\x14\n\x0ctoken_counts\x18\x06 \x03(\r\x12\x0b\n\x03ids\x18\x07 \x03(\r\x12\r\n\x05texts\x18\x08 \x03(\t\x12\x10\n\x08logprobs\x18\t \x03(\x01\x12\x0f\n\x07special\x18\n \x03(\r\x12,\n\ncandidates\x18\x0b \x03(\x0b\x32\x18.tgi.contract.Candidates\x12%\n\x07prompts\x18\x0c \x03(\x0b\x32\x14.tgi.contract.Prompt\x12(\n\x08\x66inished\x18\r \x03(\x0b\x32\x16.tgi.contract.Finished\x12&\n\x06\x66\x61ults\x18\x0e \x03(\x0b\x32\x16.tgi.contract.RowFault\"Z\n\nCandidates\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12\r\n\x05texts\x18\x03 \x03(\t\x12\x10\n\x08logprobs\x18\x04 \x03(\x01\x12\x0f\n\x07special\x18\x05 \x03(\r\"[\n\x06Prompt\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12\r\n\x05texts\x18\x03 \x03(\t\x12\x10\n\x08logprobs\x18\x04 \x03(\x01\x12\x0f\n\x07without\x18\x05 \x03(\r\"V\n\x08\x46inished\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x18\n\x10generated_tokens\x18\x03 \x01(\r\x12\x0e\n\x06reason\x18\x04 \x01(\t\"=\n\x08RowFault\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "tgi_core.proto.contract_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tgi_core.proto.contract_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_PROGRESS"]._serialized_start = 47
-    _globals["_PROGRESS"]._serialized_end = 114
-    _globals["_API"]._serialized_start = 116
-    _globals["_API"]._serialized_end = 151
-    _globals["_CAPABILITIES"]._serialized_start = 154
-    _globals["_CAPABILITIES"]._serialized_end = 305
-    _globals["_WARMUPPLAN"]._serialized_start = 308
-    _globals["_WARMUPPLAN"]._serialized_end = 552
-    _globals["_CAPACITY"]._serialized_start = 555
-    _globals["_CAPACITY"]._serialized_end = 852
-    _globals["_CACHEGROUP"]._serialized_start = 854
-    _globals["_CACHEGROUP"]._serialized_end = 952
-    _globals["_SHAPE"]._serialized_start = 954
-    _globals["_SHAPE"]._serialized_end = 991
-    _globals["_MEMORY"]._serialized_start = 993
-    _globals["_MEMORY"]._serialized_end = 1034
-    _globals["_SAMPLING"]._serialized_start = 1037
-    _globals["_SAMPLING"]._serialized_end = 1268
-    _globals["_BLOCKS"]._serialized_start = 1270
-    _globals["_BLOCKS"]._serialized_end = 1291
-    _globals["_GRANT"]._serialized_start = 1293
-    _globals["_GRANT"]._serialized_end = 1372
-    _globals["_FAULT"]._serialized_start = 1374
-    _globals["_FAULT"]._serialized_end = 1462
-    _globals["_STEPRESULT"]._serialized_start = 1465
-    _globals["_STEPRESULT"]._serialized_end = 1839
-    _globals["_CANDIDATES"]._serialized_start = 1841
-    _globals["_CANDIDATES"]._serialized_end = 1931
-    _globals["_PROMPT"]._serialized_start = 1933
-    _globals["_PROMPT"]._serialized_end = 2024
-    _globals["_FINISHED"]._serialized_start = 2026
-    _globals["_FINISHED"]._serialized_end = 2112
-    _globals["_ROWFAULT"]._serialized_start = 2114
-    _globals["_ROWFAULT"]._serialized_end = 2175
+  DESCRIPTOR._loaded_options = None
+  _globals['_PROGRESS']._serialized_start=47
+  _globals['_PROGRESS']._serialized_end=114
+  _globals['_API']._serialized_start=116
+  _globals['_API']._serialized_end=151
+  _globals['_CAPABILITIES']._serialized_start=154
+  _globals['_CAPABILITIES']._serialized_end=323
+  _globals['_WARMUPPLAN']._serialized_start=326
+  _globals['_WARMUPPLAN']._serialized_end=570
+  _globals['_CAPACITY']._serialized_start=573
+  _globals['_CAPACITY']._serialized_end=870
+  _globals['_CACHEGROUP']._serialized_start=872
+  _globals['_CACHEGROUP']._serialized_end=970
+  _globals['_SHAPE']._serialized_start=972
+  _globals['_SHAPE']._serialized_end=1009
+  _globals['_MEMORY']._serialized_start=1011
+  _globals['_MEMORY']._serialized_end=1052
+  _globals['_SAMPLING']._serialized_start=1055
+  _globals['_SAMPLING']._serialized_end=1286
+  _globals['_BLOCKS']._serialized_start=1288
+  _globals['_BLOCKS']._serialized_end=1309
+  _globals['_GRANT']._serialized_start=1311
+  _globals['_GRANT']._serialized_end=1390
+  _globals['_FAULT']._serialized_start=1392
+  _globals['_FAULT']._serialized_end=1480
+  _globals['_STEPRESULT']._serialized_start=1483
+  _globals['_STEPRESULT']._serialized_end=1857
+  _globals['_CANDIDATES']._serialized_start=1859
+  _globals['_CANDIDATES']._serialized_end=1949
+  _globals['_PROMPT']._serialized_start=1951
+  _globals['_PROMPT']._serialized_end=2042
+  _globals['_FINISHED']._serialized_start=2044
+  _globals['_FINISHED']._serialized_end=2130
+  _globals['_ROWFAULT']._serialized_start=2132
+  _globals['_ROWFAULT']._serialized_end=2193
 # @@protoc_insertion_point(module_scope)
