@@ -12,6 +12,7 @@ import click
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
 from tgi_core.cli.runtime import print_runtime
 from tgi_core.cli.tunnel import check_tunnel
+from tgi_core.cli.weights import check_adapters
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
@@ -48,6 +49,7 @@ def run(settings: Settings, runtime: bool = False) -> None:
     for line in review(settings, os.environ):
         _log.warning("%s", line)
     check_tunnel(settings)
+    check_adapters(settings)
 
     from tgi_core.cli.serving import serve
 

@@ -18,7 +18,7 @@ from tgi_core.backend.wrappers import Metrics, Trace
 from tgi_core.cli.listening import bind, listen
 from tgi_core.cli.memory_plan import print_memory_plan
 from tgi_core.cli.tunnel import tunnel
-from tgi_core.cli.weights import fetch_model
+from tgi_core.cli.weights import fetch_adapters, fetch_model, pin_adapters
 from tgi_core.client.local import LocalShard
 from tgi_core.client.types import ShardInfo
 from tgi_core.config import Settings
@@ -52,6 +52,7 @@ async def serve(model: str, settings: Settings) -> None:
     traces = open_traces(settings.otlp_endpoint, settings.otlp_service_name)
     with progress() as show:
         directory = fetch_model(model, settings, show)
+        settings = pin_adapters(settings, show)
     read_json(directory / "config.json")
     tokenizer = Tokenizer.load(directory)
     plugin = choose_backend(settings.backend)
@@ -101,10 +102,12 @@ async def open_shard(
     """Open the backend in a thread of its own and warm it up. Raises StartupError."""
     masks = await asyncio.to_thread(GrammarMasks.for_model, directory, tokenizer.eos_ids)
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
-    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
+    adapters = fetch_adapters(settings, show)
+    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction, adapters=adapters)
     implementation = await asyncio.to_thread(open_backend, plugin, options, show)
     try:
         session = Session(implementation, plugin.name, wrappers=(Trace(), Metrics(batches.verb)))
+        session.check_adapters(adapters)
         capabilities = session.capabilities()
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, capabilities)
         shard = LocalShard(ModelServer(session, tokenizer, info, masks))

@@ -26,14 +26,14 @@ from tgi_core.telemetry.logs import set_up
 from tgi_core.telemetry.progress import progress
 
 if TYPE_CHECKING:
-    from tgi_core.backend import Progress
+    from tgi_core.backend import Adapter, Progress
     from tgi_core.server.grpc_host import Model
 
 _log = logging.getLogger(__name__)
 
 SETTINGS = frozenset(
     {
-        *("model_id", "revision", "dtype", "quantize", "trust_remote_code"),
+        *("model_id", "revision", "dtype", "quantize", "trust_remote_code", "lora_adapters"),
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction"),
         "json_output",
@@ -61,7 +61,7 @@ def command(model: str | None, uds_path: Path | None, port: str | None, parent: 
 
 def run(settings: Settings, address: str, has_parent: bool = False) -> None:
     """Serve routers until told to stop: by a signal, or by the parent. Raises StartupError."""
-    from tgi_core.cli.weights import fetch_model
+    from tgi_core.cli.weights import fetch_adapters, fetch_model
     from tgi_core.server.grpc_address import TOKEN_VARIABLE
     from tgi_core.server.grpc_host import ShardHost
     from tgi_core.server.grpc_server import ShardServer
@@ -76,8 +76,9 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
         with nullcontext() if has_parent else progress() as line:
             show = _both(host.show, line)
             directory = fetch_model(settings.model_id or str(DEMO), settings, show)
+            adapters = fetch_adapters(settings, show)
             stop = _told_to_stop(has_parent)
-            opening = host.open(lambda: open_model(directory, settings, show))
+            opening = host.open(lambda: open_model(directory, adapters, settings, show))
             opening.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
             stop.wait()
     finally:
@@ -90,7 +91,7 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
         os._exit(1)
 
 
-def open_model(directory: Path, settings: Settings, show: Progress) -> Model:
+def open_model(directory: Path, adapters: tuple[Adapter, ...], settings: Settings, show: Progress) -> Model:
     """Open the backend on a model. Raises StartupError."""
     from tgi_core.backend import API_VERSION, BackendError, OpenOptions
     from tgi_core.backend.registry import open_backend
@@ -108,9 +109,10 @@ def open_model(directory: Path, settings: Settings, show: Progress) -> Model:
     plugin = choose_backend(settings.backend)
     masks = GrammarMasks.for_model(directory, tokenizer.eos_ids)
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
-    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
+    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction, adapters=adapters)
     try:
         session = Session(open_backend(plugin, options, show), plugin.name, wrappers=(Trace(),))
+        session.check_adapters(adapters)
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error
