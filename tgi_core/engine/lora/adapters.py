@@ -22,7 +22,7 @@ class Adapters:
     """Adapters by name, read into memory and placed in the modules of a model. With none of them everything here does nothing."""
 
     def __init__(self, model: PreTrainedModel, files: Sequence[AdapterFile], dtype: torch.dtype, device: torch.device) -> None:
-        """Raises InvalidModel for one that does not fit the model."""
+        """`dtype` is what the adapters are kept and computed in. Raises InvalidModel for one that does not fit the model."""
         self.names = tuple(file.name for file in files)
         self.num_bytes = 0
         self.partial: set[str] = set()

@@ -12,7 +12,7 @@ Segment = tuple[int, int, int | None]
 """Adapter, first flat token, end (None: all that follow)."""
 
 Products = tuple[Tensor, Tensor]
-"""Two matrices [in, rank] and [rank, out] in the model's dtype, the scale multiplied in."""
+"""Two matrices [in, rank] and [rank, out], the scale multiplied in. Their dtype is that of the sums, whatever the model's is."""
 
 
 class RunningStep:
@@ -65,4 +65,8 @@ class AdaptedLinear(nn.Module):
         for adapter, start, end in self._step.segments:
             if adapter in self._products:
                 down, up = self._products[adapter]
-                sums[start:end].addmm_(tokens[start:end] @ down, up)
+                inner = tokens[start:end].to(down.dtype) @ down
+                if up.dtype is sums.dtype:
+                    sums[start:end].addmm_(inner, up)
+                else:
+                    sums[start:end].add_(inner @ up)
