@@ -110,7 +110,9 @@ def _weights(source: Source, listing: Listing, directory: Path) -> list[str]:
         return wanted
     pickles = pickle_files(names)
     if ADAPTER in names:
-        raise StartupError(f"model {source.model}: is an adapter, not a model; serve the model that it was made for")
+        raise StartupError(
+            f"model {source.model}: is an adapter, not a model; serve the model that it was made for with --lora-adapters {source.model}"
+        )
     if not pickles:
         raise StartupError(f"model {source.model}: has neither {SINGLE} nor {INDEX}")
     if not source.auto_convert:
