@@ -131,3 +131,21 @@ def test_they_are_counted(served: Served) -> None:
     )
     series = {labels for name, labels in after if name == "tgi_request_adapter_count"}
     assert series == {frozenset({("adapter", name)}) for name in NAMES}
+
+
+def test_prefixes_are_each_adapters_own(served: Served) -> None:
+    """Equal prompts reuse the cache of their own adapter alone: the second answer to each is its first one, with hits."""
+    prompt = "Once upon a time there was a sea, and nobody had ever seen it. " * 4
+
+    def ask(name: str | None) -> str:
+        body = {"inputs": prompt, "parameters": {"adapter_id": name, "max_new_tokens": 6}}
+        return str(served.client.post("/generate", json=body).json()["generated_text"])
+
+    def hits() -> int:
+        return int(served.client.get("/info").json()["prefix_caching"]["hit_tokens"])
+
+    before = hits()
+    first = [ask(name) for name in (None, *NAMES)]
+    assert hits() == before and len(set(first)) == 3
+    assert [ask(name) for name in (None, *NAMES)] == first
+    assert hits() > before
