@@ -49,11 +49,8 @@ class Settings:
         "Model",
         "code from a model's repository is never run; a model that needs it does not load",
     )
-    lora_adapters: str | None = refused(
-        None,
-        "Adapters, separated by commas: HUB_ID, HUB_ID@REVISION or NAME=PATH.",
-        "Model",
-        "adapters are not available yet; leave it out to serve the base model",
+    lora_adapters: str | None = setting(
+        None, "LoRA adapters to serve, separated by commas: HUB_ID, HUB_ID@REVISION or NAME=PATH.", "Model"
     )
     rope_scaling: str | None = refused(
         None,

@@ -324,6 +324,8 @@ class Info(Answer):
     sha: str | None
     docker_label: str | None
     prefix_caching: PrefixCaching
+    adapters: list[str] = []
+    """Where there are any."""
 
 
 class ModelInfo(Answer):

@@ -151,7 +151,7 @@ class Call:
         valid = [replace(item, request=asked.apply(item.request, longest_s)) for item in valid]
         self._queued = monotonic()
         for prompt, request in zip(self._prompts, valid, strict=True):
-            self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens)
+            self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens, request.request.adapter)
             for sample in range(best_of * self._extras.choices):
                 self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
 

@@ -23,6 +23,9 @@ class Metrics:
         self._failure = make.counter("tgi_request_failure")
         self._cancelled = make.counter("tgi_request_cancelled")
         self._shed = make.counter("tgi_request_shed")
+        self._adapters = make.counter("tgi_request_adapter_count")
+        for name in generator.info.capabilities.adapters:
+            self._adapters.labels(name)
         self._durations(make)
         self._tokens(make, limits)
         make.gauge("tgi_queue_size", lambda: generator.snapshot().queued)
@@ -48,8 +51,10 @@ class Metrics:
         """So many generations were asked for; each must end in `succeeded` or `failed`."""
         self._count.inc(count)
 
-    def admitted(self, input_length: int, max_new_tokens: int) -> None:
-        """A request passed validation."""
+    def admitted(self, input_length: int, max_new_tokens: int, adapter: str | None = None) -> None:
+        """A request passed validation. `adapter` is the name of a loaded one."""
+        if adapter is not None:
+            self._adapters.labels(adapter).inc()
         self._input.observe(input_length)
         self._max_new.observe(max_new_tokens)
 

@@ -19,13 +19,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model that the routes speak for. `name` is the id that clients see, `adapters` are those that they may name."""
+    """The model that the routes speak for. `name` is the id that clients see."""
 
     name: str
     revision: str | None
     tokenizer: Tokenizer
     chat_templates: ChatTemplates | None
-    adapters: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, directory: Path, name: str, settings: Settings) -> ServedModel:

@@ -22,7 +22,7 @@ class SmallRoutes:
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._models = dumps(_models(inference.model.name))
+        self._models = dumps(_models(inference))
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
@@ -38,7 +38,7 @@ class SmallRoutes:
         return Response(dumps(_info(self._inference)), media_type="application/json")
 
     async def models(self, request: Request) -> Response:
-        """OpenAI's list of models: the one that is served."""
+        """OpenAI's list of models: the one that is served, and its adapters."""
         return Response(self._models, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
@@ -60,6 +60,7 @@ class SmallRoutes:
 
 def _info(inference: Inference) -> dict[str, object]:
     settings, model, limits, load = inference.settings, inference.model, inference.limits, inference.generator.snapshot()
+    adapters = list(inference.generator.info.capabilities.adapters)
     return {
         "model_id": model.name,
         "model_sha": model.revision,
@@ -80,8 +81,12 @@ def _info(inference: Inference) -> dict[str, object]:
             "query_tokens": load.query_tokens,
             "hit_tokens": load.hit_tokens,
         },
+        **({"adapters": adapters} if adapters else {}),
     }
 
 
-def _models(name: str) -> dict[str, object]:
-    return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": name}]}
+def _models(inference: Inference) -> dict[str, object]:
+    """TGI lists the model alone."""
+    name, strict = inference.model.name, inference.settings.strict_tgi
+    names = [name, *(() if strict else inference.generator.info.capabilities.adapters)]
+    return {"object": "list", "data": [{"id": each, "object": "model", "created": 0, "owned_by": name} for each in names]}

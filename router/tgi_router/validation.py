@@ -12,6 +12,7 @@ from tgi_core.client.types import Stopping
 from tgi_core.config import Settings
 from tgi_core.grammar import Grammar
 from tgi_core.scheduler.types import GenerationRequest, Limits
+from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import GrammarChecker
@@ -79,7 +80,7 @@ class Validator:
         self.grammars = GrammarChecker(settings, capabilities)
         self._settings = settings
         self._tokenizer = model.tokenizer
-        self._adapters = model.adapters
+        self._names = AdapterNames(model.name, capabilities.adapters)
         self._limits = limits
         self._capabilities = capabilities
         self._workers = workers
@@ -117,8 +118,7 @@ class Validator:
             sampling=_sampling(parameters, extras),
             stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop)),
             want=self._want(parameters, extras),
-            # a name that nobody knows means the base model, as in TGI: clients send names of their own making
-            adapter=parameters.adapter_id if parameters.adapter_id in self._adapters else None,
+            adapter=self._names.find(parameters.adapter_id),
             grammar=grammar,
         )
         return ValidRequest(request, len(ids))
@@ -143,6 +143,7 @@ class Validator:
         yield given.max_new_tokens == 0, "`max_new_tokens` must be strictly positive"
         yield len(given.stop) > stops, f"`stop` supports up to {stops} stop sequences. Given: {len(given.stop)}"
         yield several and given.seed is not None, "`seed` must not be set when `best_of` > 1"
+        yield not self._names.allows(given.adapter_id), "`adapter_id` (under /v1 `model`) cannot be the name of an adapter"
         asked = given.top_n_tokens or 0
         yield asked > top_n, f"`top_n_tokens` must be >= 0 and <= {top_n}. Given: {asked}"
 

@@ -50,7 +50,7 @@ FIELDS = {
     Want: 3,
     Grant: 3,
     RowFault: 2,
-    Capabilities: 7,
+    Capabilities: 8,
     Capacity: 11,
     WarmupPlan: 6,
     ShardHealth: 5,

@@ -122,6 +122,7 @@ capabilities = st.builds(
     determinism=st.sampled_from(Determinism),
     vocab_size=small,
     max_positions=large,
+    adapters=few(plain),
 )
 infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
 plans = st.builds(WarmupPlan, *([st.none() | large] * 5), features=st.frozensets(st.sampled_from(Feature)))

@@ -43,3 +43,40 @@ def tgi(hub_environment: dict[str, str]) -> Run:
 def demo_files() -> dict[str, bytes]:
     """The demo model as a repository's files."""
     return {path.name: path.read_bytes() for path in DEMO.iterdir() if path.is_file()}
+
+
+# Every Python process of the server imports it at start, also the children that probe backends.
+HOOK = """
+import os, sys
+
+def hook(event, arguments):
+    if event == "socket.connect":
+        target = arguments[1]
+    elif event == "socket.getaddrinfo":
+        target = arguments[0]
+        if target in ("127.0.0.1", "localhost", None):
+            return  # its own address to listen on
+    else:
+        return
+    if isinstance(target, tuple):
+        line = f"{event} {target[0]}:{target[1]}"
+    elif isinstance(target, (str, bytes)) and event == "socket.connect":
+        return  # a socket of this machine's file system
+    else:
+        line = f"{event} {target}"
+    with open(os.environ["CONNECTIONS"], "a") as stream:
+        stream.write(line + "\\n")
+
+sys.addaudithook(hook)
+with open(os.environ["CONNECTIONS"], "a") as stream:
+    stream.write("start\\n")
+"""
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process whose connections are written down."""
+    folder = tmp_path / "hook"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(HOOK)
+    return {"PYTHONPATH": str(folder), "CONNECTIONS": str(tmp_path / "connections")}

@@ -4,48 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.hub.conftest import Run
 from tests.hub.fake_hub import FakeHub
 from tests.serve.process import served
 from tgi_core.model_files import DEMO
-
-# Every Python process of the server imports it at start, also the children that probe backends.
-HOOK = """
-import os, sys
-
-def hook(event, arguments):
-    if event == "socket.connect":
-        target = arguments[1]
-    elif event == "socket.getaddrinfo":
-        target = arguments[0]
-        if target in ("127.0.0.1", "localhost", None):
-            return  # its own address to listen on
-    else:
-        return
-    if isinstance(target, tuple):
-        line = f"{event} {target[0]}:{target[1]}"
-    elif isinstance(target, (str, bytes)) and event == "socket.connect":
-        return  # a socket of this machine's file system
-    else:
-        line = f"{event} {target}"
-    with open(os.environ["CONNECTIONS"], "a") as stream:
-        stream.write(line + "\\n")
-
-sys.addaudithook(hook)
-with open(os.environ["CONNECTIONS"], "a") as stream:
-    stream.write("start\\n")
-"""
-
-
-@pytest.fixture
-def watched(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process whose connections are written down."""
-    folder = tmp_path / "hook"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(HOOK)
-    return {"PYTHONPATH": str(folder), "CONNECTIONS": str(tmp_path / "connections")}
 
 
 def connections(watched: dict[str, str]) -> set[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.router.conftest import Serve
-from tests.router.scripted import NOTHING, detailed, says
+from tests.router.scripted import EVERYTHING, NOTHING, detailed, says
 from tests.router.serving import Served
 from tgi_core.client.types import FinishReason
 from tgi_core.scheduler.types import GenerationFailed
@@ -161,7 +162,7 @@ def test_penalties_and_biases(serve: Serve) -> None:
 
 def test_model_names_an_adapter(serve: Serve) -> None:
     """A known name chooses its adapter on every route; an unknown one, and none, mean the base model."""
-    served, generator = serve(changes={"adapters": frozenset({"poet"})})
+    served, generator = serve(scripted={"capabilities": replace(EVERYTHING, adapters=("poet",))})
     for name in ("poet", "other", "tgi", None):
         assert chat(served, model=name).status_code == complete(served, model=name).status_code == 200
         body = {"inputs": "Hi", "parameters": {"adapter_id": name}}

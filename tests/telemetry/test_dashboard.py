@@ -28,7 +28,7 @@ def dashboard() -> Any:
 @pytest.fixture(scope="module")
 def series() -> Iterator[Series]:
     """What a server exports after an answer and a fault."""
-    with house(session={"faults": {1: OutOfMemory("scripted")}}) as served:
+    with house(session={"faults": {1: OutOfMemory("scripted")}, "adapters": ("poet",)}) as served:
         for path in ("/generate", "/generate_stream"):
             served.client.post(path, json={"inputs": "Hi", "parameters": {"max_new_tokens": 3}})
         yield scrape(served)

@@ -193,6 +193,8 @@ class Ledger:
     def _check_features(self, request: Request) -> None:
         for feature in sorted(_needed(request) - self._capabilities.features, key=lambda item: item.value):
             raise Unsupported(f"request {request.id} needs {feature.value}", request_ids=(request.id,))
+        if request.adapter is not None and request.adapter not in self._capabilities.adapters:
+            raise Unsupported(f"request {request.id} needs an adapter that is not loaded", request_ids=(request.id,))
         for name in sorted(_needed_fields(request) - self._capabilities.sampling, key=lambda item: item.value):
             raise Unsupported(f"request {request.id} needs sampling by {name.value}", request_ids=(request.id,))
 

@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from tgi_core.backend import sampling
 from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest
-from tgi_core.backend.ledger import Launch, Ledger, Work
+from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.backend.masking import allowed_tokens
 from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.backend.spec import hookimpl
@@ -77,7 +78,8 @@ def backend_open(options: OpenOptions) -> ReferenceSession:
     except StartupError as error:
         raise InvalidModel(str(error)) from error
     vocab_size, max_positions = int(config.get("vocab_size", 256)), int(config.get("max_position_embeddings", 2048))
-    return ReferenceSession(vocab_size, max_positions, masks=options.masks)
+    adapters = tuple(adapter.name for adapter in options.adapters)
+    return ReferenceSession(vocab_size, max_positions, masks=options.masks, adapters=adapters)
 
 
 def mix(value: int) -> int:
@@ -110,12 +112,13 @@ class ReferenceSession:
         faults: Mapping[int, BackendError] | None = None,
         on_step: Callable[[tuple[Work, ...]], None] | None = None,
         masks: MaskSource | None = None,
+        adapters: tuple[str, ...] = (),
     ) -> None:
         self._vocab_size, self._max_positions = vocab_size, max_positions
         self._asynchronous = asynchronous
         self._faults = dict(faults or {})
         self._on_step = on_step
-        self._masks = masks
+        self._masks, self._adapters = masks, adapters
         self._failed: set[int] = set()
         self._launched: deque[Launch] = deque()
         self._done: dict[int, Rows] = {}
@@ -125,15 +128,16 @@ class ReferenceSession:
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Everything that needs no adapter, image or draft; masks where there is a source of them."""
+        """Everything that needs no image or draft; masks where there is a source of them, adapters where some were named."""
         return Capabilities(
-            features=_FEATURES | ({Feature.MASKS} if self._masks else set()),
+            features=_FEATURES | ({Feature.MASKS} if self._masks else set()) | ({Feature.LORA} if self._adapters else set()),
             sampling=frozenset(SamplingField),
             block_sizes=(1, 4, 16, 64),
             mixing=Mixing.EAGER,
             determinism=Determinism.CORE,
             vocab_size=self._vocab_size,
             max_positions=self._max_positions,
+            adapters=self._adapters,
         )
 
     @hookimpl
@@ -230,18 +234,19 @@ class ReferenceSession:
             prompt_logprobs.append(None)
         state = 0
         for position in range(work.start, work.start + work.take):
-            state = self._write(row.tables[0], position, row.tokens[position])
+            state = self._write(row, position)
             if wants_prompt and position + 1 < row.request.prompt_len:
                 logprobs = sampling.log_softmax(toy_logits(state, self._vocab_size))
                 prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
         row_result: dict[str, Any] = self._sample(work, state) if work.yields else {}
         return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
 
-    def _write(self, table: list[int], position: int, token: int) -> int:
-        """The state at a position comes from the slots of the position before and of one far back."""
-        before = self._slots[self._slot(table, position - 1)] if position else 0
+    def _write(self, row: LiveRow, position: int) -> int:
+        """The state at a position comes from the slots of the position before and of one far back; the first from the adapter."""
+        table, adapter = row.tables[0], row.request.adapter
+        before = self._slots[self._slot(table, position - 1)] if position else crc32((adapter or "").encode())
         far = self._slots[self._slot(table, position // 2)] if position else 0
-        state = mix(before ^ mix(far ^ token))
+        state = mix(before ^ mix(far ^ row.tokens[position]))
         self._slots[self._slot(table, position)] = state
         return state
 

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 import pluggy
 
-from tgi_core.backend.errors import BackendBug, BackendError
+from tgi_core.backend.errors import BackendBug, BackendError, Unsupported
 from tgi_core.backend.spec import PROJECT, SessionSpec
 from tgi_core.backend.types import (
+    Adapter,
     Capabilities,
     Capacity,
     Cleared,
@@ -89,6 +90,12 @@ class Session:
     def close(self) -> Closed:
         """End the session."""
         return self._call("close", Closed)
+
+    def check_adapters(self, asked: Sequence[Adapter]) -> None:
+        """Raises Unsupported for a backend that was given adapters and does not serve them: one may know nothing of adapters."""
+        missing = {adapter.name for adapter in asked} - set(self.capabilities().adapters)
+        if missing:
+            raise Unsupported(f"--lora-adapters: does not serve adapters ({min(missing)}); leave it out, or use another backend")
 
     def _check_complete(self) -> None:
         missing = [hook for hook in HOOKS if not getattr(self._manager.hook, hook).get_hookimpls()]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-API_VERSION = (1, 0)
+API_VERSION = (1, 1)
 """(major, minor) of the contract in this package. A minor only adds."""
 
 NULL_BLOCK = 0
@@ -156,6 +156,14 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter to load: the name that requests give, and the directory of its files."""
+
+    name: str
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenOptions:
     """What a rank opens. `model` is a directory; `dtype` is a torch dtype name or "auto"; limits of None are the backend's choice."""
 
@@ -164,11 +172,12 @@ class OpenOptions:
     group: Group = Group()
     masks: MaskSource | None = None
     memory_fraction: float = 0.9
+    adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this session can do; constant for its life."""
+    """What this session can do; constant for its life. `adapters` are the names of those loaded: none without Feature.LORA."""
 
     features: frozenset[Feature]
     sampling: frozenset[SamplingField]
@@ -177,6 +186,7 @@ class Capabilities:
     determinism: Determinism
     vocab_size: int
     max_positions: int
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

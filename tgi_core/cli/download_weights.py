@@ -19,6 +19,7 @@ SETTINGS = frozenset(
         "huggingface_hub_cache",
         "weights_cache_override",
         "trust_remote_code",
+        "lora_adapters",
         "json_output",
     }
 )
@@ -29,17 +30,18 @@ SETTINGS = frozenset(
 @click.argument("model", required=False)
 @settings_options(only=SETTINGS)
 def command(model: str | None, resolved: Resolved) -> None:
-    """Fetch MODEL, an id on the Hugging Face hub, into the cache, and print its directory."""
+    """Fetch MODEL, an id on the Hugging Face hub, and its adapters into the cache, and print the model's directory."""
     download(named(model, resolved))
 
 
 def download(settings: Settings) -> None:
-    """Fetch the model, print its directory on standard output. Raises StartupError."""
-    from tgi_core.cli.weights import fetch_model
+    """Fetch model and adapters, print the model's directory on standard output. Raises StartupError."""
+    from tgi_core.cli.weights import fetch_adapters, fetch_model
 
     set_up(settings.json_output)
     if settings.model_id is None:
         raise StartupError("MODEL: missing; give the model's id on the hub")
     with progress() as show:
         directory = fetch_model(settings.model_id, settings, show)
+        fetch_adapters(settings, show)
     click.echo(str(directory))

@@ -14,6 +14,7 @@ from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics, Trace
 from tgi_core.cli.fault_injection import inject_faults
 from tgi_core.cli.shard import shard_arguments
+from tgi_core.cli.weights import fetch_adapters
 from tgi_core.client.base import Opened, Opener, Plan, ShardClient
 from tgi_core.client.local import LocalShard
 from tgi_core.client.types import ShardInfo
@@ -39,10 +40,12 @@ def open_model(directory: Path, tokenizer: Tokenizer, settings: Settings, show: 
     plugin = choose_backend(settings.backend)
     masks = GrammarMasks.for_model(directory, tokenizer.eos_ids)
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
-    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
+    adapters = fetch_adapters(settings, show)
+    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction, adapters=adapters)
     verbs = VerbLog()
     try:
         session = Session(open_backend(plugin, options, show), plugin.name, wrappers=(Trace(), Metrics(verbs)))
+        session.check_adapters(adapters)
         inject_faults(session, settings)
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
     except BackendError as error:

@@ -13,6 +13,7 @@ from tgi_core.cli.fault_injection import fault_rules
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
 from tgi_core.cli.runtime import print_runtime
 from tgi_core.cli.tunnel import check_tunnel
+from tgi_core.cli.weights import check_adapters
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
@@ -51,6 +52,7 @@ def run(settings: Settings, runtime: bool = False, address: str | None = None) -
         _log.warning("%s", line)
     check_tunnel(settings)
     fault_rules(settings)
+    check_adapters(settings)
 
     from tgi_core.cli.serving import serve
 

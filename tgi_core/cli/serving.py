@@ -18,7 +18,7 @@ from tgi_core.backend import Progress
 from tgi_core.cli.memory_plan import print_memory_plan
 from tgi_core.cli.opening import choose_opener, warmup_plan
 from tgi_core.cli.tunnel import tunnel
-from tgi_core.cli.weights import fetch_model
+from tgi_core.cli.weights import fetch_model, pin_adapters
 from tgi_core.client.base import Opened, Opener
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised
 from tgi_core.config import Settings
@@ -110,6 +110,8 @@ async def _open_house(
     with progress() as line:
         show = _both(line, lifecycle.progress)
         directory = await asyncio.to_thread(fetch_model, model, settings, show, weights=address is None)
+        if address is None:
+            settings = await asyncio.to_thread(pin_adapters, settings, show)
     read_json(directory / "config.json")
     opener = choose_opener(directory, settings, address)
     served, opened = await _opened(opener, directory, model, settings, lifecycle)

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 SETTINGS = frozenset(
     {
-        *("model_id", "revision", "dtype", "quantize", "trust_remote_code"),
+        *("model_id", "revision", "dtype", "quantize", "trust_remote_code", "lora_adapters"),
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction"),
         *("sharded", "num_shard", "master_addr", "master_port"),

@@ -6,10 +6,13 @@ import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from tgi_core.backend import Progress
+from tgi_core.adapters import parse_adapters
+from tgi_core.backend import Adapter, Progress
 from tgi_core.config import Settings
+from tgi_core.errors import StartupError
 from tgi_core.hub import Source, fetch
 
 
@@ -25,6 +28,38 @@ def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = 
     )
     with _ended_by_interrupt():
         return fetch(source, show)
+
+
+def fetch_adapters(settings: Settings, show: Progress) -> tuple[Adapter, ...]:
+    """The directories of the adapters that the settings name, in their order. Raises StartupError."""
+    sources = parse_adapters(settings.lora_adapters)
+    if not sources:
+        return ()
+    from tgi_core.hub.adapters import fetch_adapter
+
+    with _ended_by_interrupt():
+        return tuple(
+            fetch_adapter(source, _path(settings.huggingface_hub_cache), settings.auto_convert, show) for source in sources
+        )
+
+
+def pin_adapters(settings: Settings, show: Progress) -> Settings:
+    """The settings with every adapter of the hub fetched, and named by the commit that it has now: whoever opens them next, and be it
+    a shard that is started again, gets the same ones without asking the hub. Raises StartupError."""
+    sources = parse_adapters(settings.lora_adapters)
+    fetched = [Path(adapter.directory) for adapter in fetch_adapters(settings, show)]
+    pinned = [
+        source if Path(source.model).expanduser().is_dir() else replace(source, revision=directory.name)
+        for source, directory in zip(sources, fetched, strict=True)
+    ]
+    return replace(settings, lora_adapters=",".join(map(str, pinned)) or None)
+
+
+def check_adapters(settings: Settings) -> None:
+    """What can be judged by the settings alone. Raises StartupError."""
+    for source in parse_adapters(settings.lora_adapters):
+        if source.name == (settings.served_model_name or settings.model_id):
+            raise StartupError(f"--lora-adapters {source}: is the name of the model itself; give the adapter another NAME=")
 
 
 @contextmanager

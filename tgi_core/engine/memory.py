@@ -35,7 +35,7 @@ def plan_capacity(plan: WarmupPlan, shape: ModelShape, kit: DeviceKit, block_siz
         max_step_tokens=step_tokens,
         max_prefill_rows=rows,
         memory=(
-            shape.weights,
+            *shape.weights,
             Memory("kv cache", num_blocks * block_bytes),
             Memory("activations", activations),
             Memory("reserve", max(0, free - num_blocks * block_bytes)),

@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Memory, OutOfMemory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits, prompt_positions
@@ -72,8 +73,8 @@ class OwnCacheRunner:
 
     features: frozenset[Feature] = frozenset()
 
-    def __init__(self, model: PreTrainedModel, shape: ModelShape, kit: DeviceKit) -> None:
-        self._model, self.shape, self._kit = OwnCacheModel(model), shape, kit
+    def __init__(self, model: PreTrainedModel, shape: ModelShape, kit: DeviceKit, adapters: Adapters) -> None:
+        self._model, self.shape, self._kit, self._adapters = OwnCacheModel(model), shape, kit, adapters
         self._slots: dict[int, dict[str, Any]] = {}
         self.block_sizes = (shape.max_positions,)
 
@@ -93,7 +94,7 @@ class OwnCacheRunner:
         if rows < min(1, wanted):
             raise OutOfMemory(f"cache: a row of {row_tokens} tokens needs {row_bytes:,} bytes, and {max(0, free):,} are free")
         memory = (
-            self.shape.weights,
+            *self.shape.weights,
             Memory("kv cache", rows * row_bytes),
             Memory("activations", activations),
             Memory("reserve", max(0, free - rows * row_bytes)),
@@ -130,7 +131,8 @@ class OwnCacheRunner:
         slot = work.row.tables[0][0]
         if work.start == 0:
             self._slots[slot] = self._model.new_cache()
-        return self._model.run(work.row.tokens[: work.start + work.take], work.start, self._slots[slot], keep)
+        with self._adapters.whole(work.row.request.adapter):
+            return self._model.run(work.row.tokens[: work.start + work.take], work.start, self._slots[slot], keep)
 
     def release(self) -> None:
         """Give the caches back."""

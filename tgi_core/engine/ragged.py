@@ -14,6 +14,7 @@ from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.memory import plan_capacity
 from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.shape import ModelShape
@@ -48,9 +49,15 @@ class RaggedRunner:
     block_sizes = (BLOCK_SIZE, 32, 64, 128)
 
     def __init__(
-        self, call: Call, layers: tuple[LayerShape, ...], shape: ModelShape, kit: DeviceKit, provider: AttentionProvider
+        self,
+        call: Call,
+        layers: tuple[LayerShape, ...],
+        shape: ModelShape,
+        kit: DeviceKit,
+        provider: AttentionProvider,
+        adapters: Adapters,
     ) -> None:
-        self.layers, self.shape = layers, shape
+        self.layers, self.shape, self._adapters = layers, shape, adapters
         self._call, self._kit, self._provider = call, kit, provider
         self._cache: PagedCache | None = None
 
@@ -73,9 +80,10 @@ class RaggedRunner:
         """Compute one step."""
         if self._cache is None:
             raise RuntimeError("run before reserve")
-        metadata = build(works, self._cache.block_size, self._kit.device)
+        metadata = build(self._adapters.arranged(works), self._cache.block_size, self._kit.device)
         keep = wanted_positions(metadata)
-        with torch.inference_mode(), attending(RaggedStep(self._cache, metadata, self._provider)):
+        step = RaggedStep(self._cache, metadata, self._provider)
+        with torch.inference_mode(), attending(step), self._adapters.rows(metadata):
             selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
             logits = self._call(metadata.input_ids.unsqueeze(0), metadata.positions.unsqueeze(0), selected)
             return split_logits(works, metadata, keep, logits)

@@ -51,16 +51,17 @@ _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOP_N}
 class EngineSession:
     """One rank's session over one model."""
 
-    def __init__(self, runner: Runner, shape: ModelShape, masks: MaskSource | None) -> None:
+    def __init__(self, runner: Runner, shape: ModelShape, masks: MaskSource | None, adapters: tuple[str, ...] = ()) -> None:
         self._runner, self._shape, self._masks = runner, shape, masks
         self._capabilities = Capabilities(
-            features=_FEATURES | runner.features | (frozenset({Feature.MASKS}) if masks else frozenset()),
+            features=_FEATURES | runner.features | _features_of(masks, adapters),
             sampling=frozenset(SamplingField),
             block_sizes=runner.block_sizes,
             mixing=Mixing.EAGER,
             determinism=Determinism.CORE,
             vocab_size=shape.vocab_size,
             max_positions=shape.max_positions,
+            adapters=adapters,
         )
         self._capacity: Capacity | None = None
         self._ledger: Ledger | None = None
@@ -201,6 +202,11 @@ class EngineSession:
         live.tokens.extend(row.tokens)
         if row.fault is not None:
             self._failed.add(row.request_id)
+
+
+def _features_of(masks: MaskSource | None, adapters: tuple[str, ...]) -> frozenset[Feature]:
+    """Those that depend on what the session was opened with."""
+    return frozenset({Feature.MASKS} if masks else ()) | frozenset({Feature.LORA} if adapters else ())
 
 
 def _prompt_logprobs(work: Work, logits: StepLogits) -> tuple[float | None, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,9 @@ from tgi_core.backend import Progress
 from tgi_core.errors import StartupError
 from tgi_core.hub.conversion import convert
 from tgi_core.hub.links import link_together
-from tgi_core.hub.refusals import Unreachable
+from tgi_core.hub.newest import newest
 from tgi_core.hub.remote import Listing, Remote
 from tgi_core.hub.selection import ADAPTER, INDEX, SINGLE, has_safetensors, pickle_files, shards, small_files
-
-_log = logging.getLogger(__name__)
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
@@ -45,9 +42,14 @@ def fetch(source: Source, show: Progress) -> Path:
         return _local(source, path, show)
     if path.exists():
         raise StartupError(f"model {source.model}: is a file; give the directory that holds it")
-    if not _HUB_ID.fullmatch(source.model):
+    if not is_hub_id(source.model):
         raise StartupError(f"model {source.model}: no such directory, and not a hub id of the form OWNER/NAME")
     return _from_hub(source, show)
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether it has the form NAME or OWNER/NAME; nothing else becomes an address or a folder of the cache."""
+    return _HUB_ID.fullmatch(text) is not None
 
 
 def _local(source: Source, directory: Path, show: Progress) -> Path:
@@ -55,16 +57,17 @@ def _local(source: Source, directory: Path, show: Progress) -> Path:
     pickles = pickle_files([item.name for item in directory.iterdir()])
     if source.only_small or not pickles or (directory / SINGLE).exists() or (directory / INDEX).exists():
         return directory
-    return _converted(source, directory, pickles, _own_cache(source.cache) / "local" / _fingerprint(directory, pickles), show)
+    return _converted(source, directory, pickles, own_cache(source.cache) / "local" / fingerprint(directory, pickles), show)
 
 
-def _fingerprint(directory: Path, names: list[str]) -> str:
+def fingerprint(directory: Path, names: list[str]) -> str:
     """Another name for other files, so that old converted weights are not taken for new ones."""
     states = [(name, (directory / name).stat().st_size, (directory / name).stat().st_mtime_ns) for name in names]
     return hashlib.blake2b(repr((str(directory.resolve()), states)).encode(), digest_size=16).hexdigest()
 
 
-def _own_cache(cache: Path | None) -> Path:
+def own_cache(cache: Path | None) -> Path:
+    """Where what we make ourselves is kept."""
     if cache is not None:
         return cache / "tgi"
     from huggingface_hub import constants
@@ -74,29 +77,13 @@ def _own_cache(cache: Path | None) -> Path:
 
 def _from_hub(source: Source, show: Progress) -> Path:
     remote = Remote(source.model, source.revision, source.cache)
-    directory = remote.cached()
-    if remote.offline or (directory is not None and directory.name == source.revision and _complete(source, directory)):
-        return _from_cache(source, remote, directory, "HF_HUB_OFFLINE is set", show)
-    try:
-        listing = remote.listing()
+
+    def download(listing: Listing) -> Path:
         directory = remote.download(listing, small_files(listing.sizes), "config", show)
-        if not source.only_small:
-            remote.download(listing, _weights(source, listing, directory), "weights", show)
-        remote.remember(listing)
-    except Unreachable as error:
-        directory = remote.cached()  # not the one that was begun just now
-        if directory is not None and _complete(source, directory):
-            _log.warning("%s; serving commit %s of the cache", error, directory.name)
-        return _from_cache(source, remote, directory, str(error), show)
-    return _assembled(source, remote, directory, show)
+        return directory if source.only_small else remote.download(listing, _weights(source, listing, directory), "weights", show)
 
-
-def _from_cache(source: Source, remote: Remote, directory: Path | None, why: str, show: Progress) -> Path:
-    what = f"model {source.model}" + (f" at revision {source.revision}" if source.revision else "")
-    if directory is None or not _complete(source, directory):
-        state = "not in" if directory is None else "incomplete in"
-        remedy = f"run `tgi download-weights {source.model}` where the hub can be reached"
-        raise StartupError(f"{what}: {state} the cache {remote.cache}, and {why}; {remedy}")
+    remedy = f"run `tgi download-weights {source.model}` where the hub can be reached"
+    directory = newest(remote, lambda directory: _complete(source, directory), download, remedy)
     return _assembled(source, remote, directory, show)
 
 
@@ -127,7 +114,9 @@ def _weights(source: Source, listing: Listing, directory: Path) -> list[str]:
         return wanted
     pickles = pickle_files(names)
     if ADAPTER in names:
-        raise StartupError(f"model {source.model}: is an adapter, not a model; serve the model that it was made for")
+        raise StartupError(
+            f"model {source.model}: is an adapter, not a model; serve the model that it was made for with --lora-adapters {source.model}"
+        )
     if not pickles:
         raise StartupError(f"model {source.model}: has neither {SINGLE} nor {INDEX}")
     if not source.auto_convert:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tgi_core.errors import StartupError
-from tgi_core.hub.selection import INDEX, SINGLE
+from tgi_core.hub.selection import ADAPTER_PICKLE, ADAPTER_WEIGHTS, INDEX, SINGLE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def write_safetensors(files: list[Path], target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target, prefix=".converting-") as folder:
         for number, file in enumerate(files, 1):
-            name = SINGLE if len(files) == 1 else f"model-{number:05}-of-{len(files):05}.safetensors"
+            name = _single(file) if len(files) == 1 else f"model-{number:05}-of-{len(files):05}.safetensors"
             tensors = read_tensors(file)
             save_file(tensors, Path(folder) / name, metadata={"format": "pt"})
             places |= dict.fromkeys(tensors, name)
@@ -48,6 +48,11 @@ def write_safetensors(files: list[Path], target: Path) -> None:
         for path in sorted(Path(folder).iterdir(), key=lambda path: path.name == INDEX):
             path.chmod(0o644)
             os.replace(path, target / path.name)
+
+
+def _single(file: Path) -> str:
+    """What the only file becomes: a model's weights, or an adapter's."""
+    return ADAPTER_WEIGHTS if file.name == ADAPTER_PICKLE else SINGLE
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

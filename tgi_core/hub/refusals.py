@@ -22,15 +22,16 @@ def token() -> str | None:
     return next((os.environ[name] for name in TOKEN_VARIABLES if os.environ.get(name)), None)
 
 
-def refusal(error: Exception, model: str, revision: str | None) -> Exception:
+def refusal(error: Exception, model: str, revision: str | None, kind: str = "model") -> Exception:
     """What to raise for an error of the hub: StartupError, `Unreachable`, or the error itself if it is a bug."""
     from huggingface_hub import constants, errors
 
-    hub, what = constants.ENDPOINT, f"model {model}"
+    hub, what = constants.ENDPOINT, f"{kind} {model}"
     if isinstance(error, errors.GatedRepoError):
         return StartupError(f"{what}: is gated; {_access(f'accept its terms at {hub}/{model}')}")
     if isinstance(error, errors.RevisionNotFoundError):
-        return StartupError(f"--revision {revision}: {what} has no such branch, tag or commit")
+        given = f"--revision {revision}" if kind == "model" else f"--lora-adapters {model}@{revision}"
+        return StartupError(f"{given}: {what} has no such branch, tag or commit")
     if isinstance(error, errors.RepositoryNotFoundError):
         return StartupError(f"{what}: not found at {hub}; check the name, and if it is private, {_access('ask for access')}")
     if isinstance(error, errors.HFValidationError):

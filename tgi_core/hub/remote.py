@@ -35,13 +35,14 @@ class Listing:
 
 
 class Remote:
-    """A model's repository. `revision` is resolved to a commit by `listing`; every file is then asked for by that commit."""
+    """The repository of a model, or of what `kind` says. `revision` is resolved to a commit by `listing`; every file is then asked
+    for by that commit."""
 
-    def __init__(self, model: str, revision: str | None, cache: Path | None) -> None:
+    def __init__(self, model: str, revision: str | None, cache: Path | None, kind: str = "model") -> None:
         _prepare_library()
         from huggingface_hub import constants
 
-        self.model, self.revision = model, revision
+        self.model, self.revision, self.kind = model, revision, kind
         self.offline = bool(constants.HF_HUB_OFFLINE)
         self.cache = cache or Path(constants.HF_HUB_CACHE)
         self.folder = self.cache / f"models--{model.replace('/', '--')}"
@@ -65,9 +66,9 @@ class Remote:
                 self.model, revision=self.revision, files_metadata=True
             )
         except Exception as error:
-            raise refusal(error, self.model, self.revision) from error
+            raise refusal(error, self.model, self.revision, self.kind) from error
         if not _COMMIT.fullmatch(found.sha or ""):
-            raise StartupError(f"model {self.model}: the hub names no commit for revision {self.revision or 'main'}")
+            raise StartupError(f"{self.kind} {self.model}: the hub names no commit for revision {self.revision or 'main'}")
         return Listing(found.sha, {file.rfilename: file.size or 0 for file in found.siblings or ()})
 
     def download(self, listing: Listing, names: Collection[str], what: str, show: Progress) -> Path:
@@ -124,7 +125,7 @@ class Remote:
                 **bar,
             )
         except Exception as error:
-            raise refusal(error, self.model, self.revision) from error
+            raise refusal(error, self.model, self.revision, self.kind) from error
 
 
 def _prepare_library() -> None:

@@ -12,6 +12,8 @@ from tgi_core.errors import StartupError
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_PICKLE = "adapter_model.bin"
 
 _SMALL = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
 _PICKLES = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")

@@ -154,6 +154,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
         determinism=capabilities.determinism.value,
         vocab_size=capabilities.vocab_size,
         max_positions=capabilities.max_positions,
+        adapters=capabilities.adapters,
     )
 
 
@@ -167,6 +168,7 @@ def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
         determinism=next(_known(Determinism, [message.determinism]), Determinism.NONE),
         vocab_size=message.vocab_size,
         max_positions=message.max_positions,
+        adapters=tuple(message.adapters),
     )
 
 

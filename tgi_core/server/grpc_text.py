@@ -44,7 +44,8 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
         sampling=sampling(request.parameters),
         want=Want(Feature.LOGPROBS in info.capabilities.features, request.top_n_tokens, request.prefill_logprobs),
         stopping=Stopping(max_new_tokens(request), tuple(stopping.stop_sequences), stopping.ignore_eos_token),
-        adapter=request.adapter_id or None,
+        # a name that nobody knows means the model itself: TGI's routers pass on whatever their clients call it
+        adapter=request.adapter_id if request.adapter_id in info.capabilities.adapters else None,
         grammar=_grammar(request.parameters),
     )
 

@@ -46,6 +46,7 @@ METRICS = (
     Metric("tgi_request_failure", "counter", "Generations not completed, by what was wrong.", (("err", FAILURES),)),
     Metric("tgi_request_cancelled", "counter", "Generations whose client left before the end.", ours=True),
     Metric("tgi_request_shed", "counter", "Generations refused because the server was full.", ours=True),
+    Metric("tgi_request_adapter_count", "counter", "Generations admitted with an adapter.", (("adapter", ()),), ours=True),
     Metric("tgi_request_duration", "histogram", "Seconds from the call to the end of its answer."),
     Metric("tgi_request_validation_duration", "histogram", "Seconds from the call until queued."),
     Metric("tgi_request_queue_duration", "histogram", "Seconds in the queue."),

@@ -10,6 +10,7 @@ from pathlib import Path
 from tgi_backend_cpu import __version__
 from tgi_backend_cpu.limits import cpu_count, cpu_name
 from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, Progress, hookimpl
+from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.weights.checkpoint import open_checkpoint
 
 _NEEDED = ("numpy", "torch", "transformers", "safetensors")
@@ -18,7 +19,7 @@ _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 0), api_requires=(1, 0), device_kind="cpu")
+    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 1), api_requires=(1, 1), device_kind="cpu")
 
 
 @hookimpl
@@ -34,6 +35,8 @@ def backend_probe() -> Probe:
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, OutOfMemory."""
     open_checkpoint(Path(options.model))  # damaged files are found before torch is loaded, which takes seconds
+    for adapter in options.adapters:
+        open_adapter(adapter)
     set_up_openmp()
     from tgi_backend_cpu.kit import CpuKit
     from tgi_core.engine.opening import open_session

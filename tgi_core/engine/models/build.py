@@ -11,6 +11,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
+from tgi_core.engine.lora.files import AdapterFile
 from tgi_core.engine.weights.checkpoint import open_checkpoint
 from tgi_core.engine.weights.loading import CONFIG_ERRORS, load_model
 from tgi_core.errors import StartupError
@@ -40,11 +41,12 @@ def read_config(directory: Path) -> PretrainedConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A checked model directory, and the dtype to run it in."""
+    """A checked model directory, the dtype to run it in, and the adapters to run on it."""
 
     directory: Path
     config: PretrainedConfig
     dtype: torch.dtype
+    adapters: tuple[AdapterFile, ...] = ()
 
     def build(self, progress: Progress) -> PreTrainedModel:
         """The model with its weights. Raises InvalidModel."""

@@ -16,7 +16,7 @@ UNLIMITED_POSITIONS = 32768
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes in elements; `weight_bytes` counts tied weights once."""
+    """Sizes in elements; `weight_bytes` counts tied weights once, and no adapters."""
 
     dtype: torch.dtype
     vocab_size: int
@@ -24,6 +24,7 @@ class ModelShape:
     hidden_size: int
     intermediate_size: int
     weight_bytes: int
+    adapter_bytes: int = 0
 
     @classmethod
     def of(cls, model: PreTrainedModel, dtype: torch.dtype) -> ModelShape:
@@ -41,9 +42,10 @@ class ModelShape:
         )
 
     @property
-    def weights(self) -> Memory:
-        """The share of memory that the weights take, named with their dtype."""
-        return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes)
+    def weights(self) -> tuple[Memory, ...]:
+        """The shares of memory that the weights, named with their dtype, and the adapters take."""
+        adapters = (Memory("adapters", self.adapter_bytes),) if self.adapter_bytes else ()
+        return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes), *adapters
 
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
         """What one step needs beside weights and cache: hidden states, a layer's inner states, and logits in double precision."""

@@ -1,0 +1,1 @@
+"""LoRA adapters: reading their files, and adding them to single rows of a step."""
