@@ -12,7 +12,9 @@ from transformers import PreTrainedModel
 from tgi_core.backend import InvalidModel, Progress, Request, Unsupported
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.attention_layers import probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource
 from tgi_core.engine.models.merging import observed_inputs
@@ -33,17 +35,20 @@ RAGGED_CHUNKS = (3, 2, 1)
 OWN_CACHE_CHUNKS = (4, 1, 1)
 
 
-def choose_runner(source: ModelSource, kit: DeviceKit, progress: Progress) -> tuple[Runner, ModelShape]:
-    """The ragged engine where it proves right, else the model's own cache. Raises InvalidModel, Unsupported."""
+def choose_runner(
+    source: ModelSource, kit: DeviceKit, progress: Progress, collectives: Collectives | None = None
+) -> tuple[Runner, ModelShape]:
+    """The ragged engine where it proves right, else the model's own cache; alike on all ranks. Raises InvalidModel, Unsupported."""
+    agree = int if collectives is None else collectives.least
     model = source.build(progress)
     shape = ModelShape.of(model, source.dtype)
     expected = plain_logits(model, probe_ids(shape.vocab_size))
     try:
-        return _ragged(model, expected, shape, source, kit, progress), shape
+        return _ragged(model, expected, shape, source, kit, progress, agree), shape
     except _MODEL_ERRORS as reason:
         _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
     model.set_attn_implementation(source.attention(model))
-    own = OwnCacheRunner(model, shape, kit)
+    own = OwnCacheRunner(model, shape, kit, agree)
     try:
         prove(own, expected, OWN_CACHE_CHUNKS)
     except _MODEL_ERRORS as reason:
@@ -52,12 +57,18 @@ def choose_runner(source: ModelSource, kit: DeviceKit, progress: Progress) -> tu
 
 
 def _ragged(
-    model: PreTrainedModel, expected: Tensor, shape: ModelShape, source: ModelSource, kit: DeviceKit, progress: Progress
+    model: PreTrainedModel,
+    expected: Tensor,
+    shape: ModelShape,
+    source: ModelSource,
+    kit: DeviceKit,
+    progress: Progress,
+    agree: Agree,
 ) -> RaggedRunner:
     """Ragged with the model's own modules, proven; then with the device's, if that proves as well."""
     provider = choose_attention(kit)
     call, layers = use_ragged_attention(model)
-    runner = RaggedRunner(call, layers, shape, kit, provider)
+    runner = RaggedRunner(call, layers, shape, kit, provider, agree)
     prove(runner, expected, RAGGED_CHUNKS)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
@@ -67,7 +78,7 @@ def _ragged(
     except _MODEL_ERRORS as reason:
         _log.warning("%s keeps its own modules: %s", model.config.model_type, reason)
         call, layers = use_ragged_attention(source.build(progress))
-        return RaggedRunner(call, layers, shape, kit, provider)
+        return RaggedRunner(call, layers, shape, kit, provider, agree)
     return runner
 
 
@@ -113,7 +124,8 @@ def prove(runner: RaggedRunner | OwnCacheRunner, expected: Tensor, chunks: tuple
         start += take
     runner.release()
     difference = relative_difference(torch.stack(found), expected[torch.tensor(chunks).cumsum(0) - 1])
-    if not difference <= (1e-3 if runner.shape.dtype is torch.float32 else 0.1):
+    limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
+    if not runner.agree(int(difference <= limit)):
         raise NotRagged(f"logits differ from transformers' by {difference:.2g} of their size")
 
 

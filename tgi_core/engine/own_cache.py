@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Memory, OutOfMemory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits, prompt_positions
@@ -72,8 +73,8 @@ class OwnCacheRunner:
 
     features: frozenset[Feature] = frozenset()
 
-    def __init__(self, model: PreTrainedModel, shape: ModelShape, kit: DeviceKit) -> None:
-        self._model, self.shape, self._kit = OwnCacheModel(model), shape, kit
+    def __init__(self, model: PreTrainedModel, shape: ModelShape, kit: DeviceKit, agree: Agree = int) -> None:
+        self._model, self.shape, self._kit, self.agree = OwnCacheModel(model), shape, kit, agree
         self._slots: dict[int, dict[str, Any]] = {}
         self.block_sizes = (shape.max_positions,)
 
@@ -89,7 +90,7 @@ class OwnCacheRunner:
         activations = self.shape.activation_bytes(wanted, step_tokens)
         row_bytes = fixed + per_token * row_tokens
         free = self._kit.free_bytes() - activations
-        rows = min(wanted, plan.num_blocks or wanted, max(0, free) // max(1, row_bytes))
+        rows = min(wanted, plan.num_blocks or wanted, self.agree(max(0, free) // max(1, row_bytes)))
         if rows < min(1, wanted):
             raise OutOfMemory(f"cache: a row of {row_tokens} tokens needs {row_bytes:,} bytes, and {max(0, free):,} are free")
         memory = (

@@ -14,7 +14,7 @@ from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.device import AttentionProvider, DeviceKit
-from tgi_core.engine.memory import plan_capacity
+from tgi_core.engine.memory import Agree, plan_capacity
 from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits, prompt_positions
@@ -48,16 +48,22 @@ class RaggedRunner:
     block_sizes = (BLOCK_SIZE, 32, 64, 128)
 
     def __init__(
-        self, call: Call, layers: tuple[LayerShape, ...], shape: ModelShape, kit: DeviceKit, provider: AttentionProvider
+        self,
+        call: Call,
+        layers: tuple[LayerShape, ...],
+        shape: ModelShape,
+        kit: DeviceKit,
+        provider: AttentionProvider,
+        agree: Agree = int,
     ) -> None:
-        self.layers, self.shape = layers, shape
+        self.layers, self.shape, self.agree = layers, shape, agree
         self._call, self._kit, self._provider = call, kit, provider
         self._cache: PagedCache | None = None
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Allocate the cache and promise limits. Raises OutOfMemory."""
         block_size = plan.block_size or BLOCK_SIZE
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size))
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size), self.agree)
         num_blocks = capacity.groups[0].num_blocks
         self._cache = PagedCache(self.layers, num_blocks, block_size, self.shape.dtype, self._kit.device)
         return capacity
