@@ -8,7 +8,6 @@ from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemor
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
 
-
 Agree = Callable[[int], int]
 """The least of what the ranks say."""
 
