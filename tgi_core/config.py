@@ -11,7 +11,6 @@ from tgi_core.settings.spec import check_bounds, environment_variable, flag, ign
 __all__ = ["Settings", "check_bounds", "environment_variable", "flag"]
 
 _ONE_PROCESS = "the shard runs in the server's own process"
-_NOT_SHARDED = "tensor parallelism is not available yet"
 _NO_WATERMARK = "there is no watermarking; requests that ask for it are refused"
 _WITHOUT_MIXING = "only where the backend cannot mix prefill and decode, elsewhere all join at every step"
 _OWN_CHOICE = "the backend chooses its kernels at start and says which"
@@ -105,11 +104,11 @@ class Settings:
     )
     disable_custom_kernels: bool = ignored(False, "Do without TGI's kernels for BLOOM.", "Device", "there are no such kernels")
     # ranks
-    sharded: bool | None = refused(None, "Split the model over devices.", "Ranks", _NOT_SHARDED, harmless=(False,))
-    num_shard: int | None = refused(None, "Devices to split the model over.", "Ranks", _NOT_SHARDED, harmless=(1,), minimum=1)
+    sharded: bool | None = setting(None, "Split the model over all devices that the backend finds, or over --num-shard.", "Ranks")
+    num_shard: int | None = setting(None, "Ranks to split the model over; default: 1.", "Ranks", minimum=1)
     shard_uds_path: str = ignored("/tmp/text-generation-server", "Socket between router and shard.", "Ranks", _ONE_PROCESS)  # noqa: S108
-    master_addr: str = ignored("localhost", "Address where ranks meet.", "Ranks", _ONE_PROCESS)
-    master_port: int = ignored(29500, "Port where ranks meet.", "Ranks", _ONE_PROCESS, minimum=0, maximum=65535)
+    master_addr: str = setting("localhost", "Address of rank 0, where ranks of several machines meet.", "Ranks")
+    master_port: int = setting(29500, "Port where they meet; rank 0 uses the next one too.", "Ranks", minimum=1, maximum=65534)
     # HTTP
     hostname: str = setting("0.0.0.0", "Address to listen on.", "HTTP")
     port: int = setting(3000, "Port to listen on.", "HTTP", minimum=0, maximum=65535, short="-p")

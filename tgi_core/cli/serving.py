@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from tgi_core.backend import API_VERSION, BackendError, Capacity, OpenOptions, Progress, WarmupPlan
 from tgi_core.backend.probe import probe_all
-from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, open_backend, select
+from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, select
 from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics, Trace
 from tgi_core.cli.listening import bind, listen
 from tgi_core.cli.memory_plan import print_memory_plan
+from tgi_core.cli.ranks import open_ranks
 from tgi_core.cli.tunnel import tunnel
 from tgi_core.cli.weights import fetch_model
 from tgi_core.client.local import LocalShard
@@ -102,7 +103,7 @@ async def open_shard(
     masks = await asyncio.to_thread(GrammarMasks.for_model, directory, tokenizer.eos_ids)
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
     options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
-    implementation = await asyncio.to_thread(open_backend, plugin, options, show)
+    implementation = await asyncio.to_thread(open_ranks, plugin, options, settings, show)
     try:
         session = Session(implementation, plugin.name, wrappers=(Trace(), Metrics(batches.verb)))
         capabilities = session.capabilities()

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -28,6 +29,7 @@ from tgi_core.telemetry.progress import progress
 if TYPE_CHECKING:
     from tgi_core.backend import Progress
     from tgi_core.server.grpc_host import Model
+    from tgi_core.server.rank_place import Place
 
 _log = logging.getLogger(__name__)
 
@@ -36,12 +38,15 @@ SETTINGS = frozenset(
         *("model_id", "revision", "dtype", "quantize", "trust_remote_code"),
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction"),
+        *("sharded", "num_shard", "master_addr", "master_port"),
         "json_output",
     }
 )
 """What a shard is started with; limits come from its router."""
 
 _CLOSE_S = 5.0
+_LAST_WORDS_S = 0.5
+"""How long the news that a rank is lost may take to reach the router."""
 
 
 @click.command("shard", cls=SettingsCommand)
@@ -49,18 +54,49 @@ _CLOSE_S = 5.0
 @click.option("--uds-path", type=click.Path(path_type=Path), help="Socket to listen on; its folder is for this user alone.")
 @click.option("--listen", "port", metavar="HOST:PORT", help="TCP address to listen on, in place of a socket.")
 @click.option("--parent", type=int, hidden=True, help="End with this process, the one that has started the shard.")
+@click.option(
+    "--follow", type=int, hidden=True, help="Be another rank of the parent's, which holds the other end of this socket."
+)
 @settings_options(only=SETTINGS)
-def command(model: str | None, uds_path: Path | None, port: str | None, parent: int | None, resolved: Resolved) -> None:
-    """Run the shard of MODEL; it prints `listening: ADDRESS`. Without an address, on a socket in a new folder."""
+def command(
+    model: str | None, uds_path: Path | None, port: str | None, parent: int | None, follow: int | None, resolved: Resolved
+) -> None:
+    """Run the shard of MODEL; it prints `listening: ADDRESS`. Without an address, on a socket in a new folder.
+
+    With --num-shard the model is split over several processes, which this one starts. Where RANK and WORLD_SIZE are set, as torchrun
+    sets them, this process is that rank: rank 0 listens for routers, the others only for rank 0.
+    """
+    from tgi_core.server.rank_place import own_place
+
+    settings = named(model, resolved)
     if parent is not None:
         from tgi_core.server.process import die_with
 
         die_with(parent)
-    run(named(model, resolved), _address(uds_path, port), parent is not None)
+    place = own_place(os.environ, settings.num_shard) if parent is None else None
+    if follow is not None or (place is not None and place.rank):
+        run_follower(settings, follow, place)
+    else:
+        run(settings, _address(uds_path, port), parent is not None, place)
 
 
-def run(settings: Settings, address: str, has_parent: bool = False) -> None:
-    """Serve routers until told to stop: by a signal, or by the parent. Raises StartupError."""
+def run_follower(settings: Settings, inherited_socket: int | None, place: Place | None) -> None:
+    """Be a rank other than 0: of the process that holds the other end of a socket, or of a rank 0 elsewhere. Raises StartupError."""
+    from tgi_core.cli.ranks import follow_rank0, inherited, joined
+    from tgi_core.cli.serving import choose_backend
+    from tgi_core.cli.weights import fetch_model
+
+    set_up(settings.json_output)
+    plugin = choose_backend(settings.backend)
+    if inherited_socket is not None:
+        follow_rank0(inherited(inherited_socket), Path(settings.model_id or DEMO), plugin, settings)
+    elif place is not None:
+        directory = fetch_model(settings.model_id or str(DEMO), settings, lambda what, done, total, unit: None)
+        follow_rank0(joined(settings, place), directory, plugin, settings, place)
+
+
+def run(settings: Settings, address: str, has_parent: bool = False, place: Place | None = None) -> None:
+    """Serve routers until told to stop: by a signal, or by the parent. Raises StartupError, also when another rank is lost."""
     from tgi_core.cli.weights import fetch_model
     from tgi_core.server.grpc_address import TOKEN_VARIABLE
     from tgi_core.server.grpc_host import ShardHost
@@ -77,7 +113,13 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
             show = _both(host.show, line)
             directory = fetch_model(settings.model_id or str(DEMO), settings, show)
             stop = _told_to_stop(has_parent)
-            opening = host.open(lambda: open_model(directory, settings, show))
+            lost = threading.Event()
+
+            def lose() -> None:
+                lost.set()
+                threading.Timer(_LAST_WORDS_S, stop.set).start()
+
+            opening = host.open(lambda: open_model(directory, settings, show, place, lose))
             opening.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
             stop.wait()
     finally:
@@ -85,17 +127,25 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
     in_time = host.close(_CLOSE_S)
     if opening.done() and (error := opening.exception()) is not None:
         raise error
+    if lost.is_set():
+        raise StartupError("another rank is lost; start all of them again")
     if not in_time:  # a device that hangs would keep its thread, and that this process
         _log.error("the backend did not close within %.0f s", _CLOSE_S)
         os._exit(1)
 
 
-def open_model(directory: Path, settings: Settings, show: Progress) -> Model:
-    """Open the backend on a model. Raises StartupError."""
+def open_model(
+    directory: Path,
+    settings: Settings,
+    show: Progress,
+    place: Place | None = None,
+    lost: Callable[[], None] | None = None,
+) -> Model:
+    """Open the backend on a model, on all ranks. `lost` is called from a thread when one of them is gone. Raises StartupError."""
     from tgi_core.backend import API_VERSION, BackendError, OpenOptions
-    from tgi_core.backend.registry import open_backend
     from tgi_core.backend.session import Session
     from tgi_core.backend.wrappers import Trace
+    from tgi_core.cli.ranks import open_ranks
     from tgi_core.cli.serving import choose_backend
     from tgi_core.client.connecting import hash_tokenizer
     from tgi_core.client.types import ShardInfo
@@ -110,7 +160,7 @@ def open_model(directory: Path, settings: Settings, show: Progress) -> Model:
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
     options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
     try:
-        session = Session(open_backend(plugin, options, show), plugin.name, wrappers=(Trace(),))
+        session = Session(open_ranks(plugin, options, settings, show, place, lost), plugin.name, wrappers=(Trace(),))
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error
