@@ -35,9 +35,10 @@ def plain(value: Any) -> Any:
 
 def decode_arguments(verb: str, arguments: Any) -> tuple[Any, ...]:
     """The arguments of a verb. Raises BackendBug for what is not one."""
-    kinds = VERBS.get(verb, ())
+    if verb not in VERBS:
+        raise BackendBug(f"rank 0 sent {str(verb)[:20]!r}, which is no verb")
     try:
-        return tuple(_decoder(kind)(value) for kind, value in zip(kinds, arguments, strict=True))
+        return tuple(_decoder(kind)(value) for kind, value in zip(VERBS[verb], arguments, strict=True))
     except (TypeError, ValueError) as error:
         raise BackendBug(f"rank 0 sent {verb[:20]!r} with arguments that it does not take: {error}") from error
 

@@ -111,9 +111,10 @@ class Peers:
 
     def tell(self, verb: str, *arguments: Any) -> int:
         """Send a verb to all; its number. Raises PeerLost."""
-        if self.lost:
-            raise PeerLost(self.lost)
+        if wrong := self.trouble():
+            self.lose(wrong)
         self._number += 1
+        self.busy = self._number
         for peer in self._peers.values():
             self._send(peer, [self._number, verb, arguments])
         return self._number
@@ -184,6 +185,8 @@ class Peers:
                 report = peer.link.receive()
                 if report[1] == "failed":
                     peer.failure = f"rank {peer.rank} failed with {report[2]}: {report[3]}"
+                    if report[0] not in (0, self.busy):  # rank 0 has done that verb, and well
+                        self._note(peer.failure)
                 peer.reports.put(report)
         except (LinkClosed, TypeError, IndexError):
             peer.reports.put(None)
@@ -278,7 +281,6 @@ class Leader:
         return self._own.close()
 
     def _carried_out(self, number: int, verb: Callable[[], T]) -> T:
-        self._peers.busy = number
         try:
             return verb()
         except BackendError as error:
