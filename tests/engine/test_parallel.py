@@ -82,6 +82,9 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
             made = rank["tokens"][str(id)]
             assert made and made == expected[: len(made)], (name, id)
     assert ranks[0]["limits"] == ranks[1]["limits"]
+    if model_type in ("llama", "qwen3", "phi3", "olmo2"):  # of two KV heads, or of one that both copy, each rank has one
+        position = 4 * 1 * (16 + 16) * 4
+        assert all(rank["memory"]["kv cache"] == rank["limits"][0] * 16 * position for rank in ranks)
     for rank in ranks:
         most = 0.9 if model_type in ("deepseek_v3", "jamba") else 0.6  # their plans leave attention and state-space layers whole
         assert rank["memory"]["weights (float32)"] < most * whole

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from tgi_core.backend import InvalidModel, Progress, Request, Unsupported
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.attention.sharing import forget_shares
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.device import AttentionProvider, DeviceKit
 from tgi_core.engine.memory import Agree
@@ -43,10 +44,15 @@ def choose_runner(
     model = source.build(progress)
     shape = ModelShape.of(model, source.dtype)
     expected = plain_logits(model, probe_ids(shape.vocab_size))
-    try:
-        return _ragged(model, expected, shape, source, kit, progress, agree), shape
-    except _MODEL_ERRORS as reason:
-        _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
+    while True:
+        try:
+            return _ragged(model, expected, shape, source, kit, progress, agree), shape
+        except _MODEL_ERRORS as reason:
+            if forget_shares(model):
+                _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
+                continue
+            _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
+            break
     model.set_attn_implementation(source.attention(model))
     own = OwnCacheRunner(model, shape, kit, agree)
     try:

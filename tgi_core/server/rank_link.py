@@ -44,8 +44,8 @@ class Link:
 
     def receive(self, seconds: float | None = None) -> Any:
         """The next message. Raises LinkClosed, and TimeoutError where there is none in time."""
-        self._stream.settimeout(seconds)
         try:
+            self._stream.settimeout(seconds)
             length = int.from_bytes(self._read(4), "little")
             if length > _MAX_BYTES:
                 raise LinkClosed(f"a message of {length} bytes")
@@ -55,7 +55,7 @@ class Link:
         except (OSError, ValueError) as error:
             raise LinkClosed(str(error)) from error
         finally:
-            if self._stream.fileno() >= 0:
+            with suppress(OSError):
                 self._stream.settimeout(None)
 
     def _read(self, count: int) -> bytes:

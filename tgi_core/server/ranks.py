@@ -282,12 +282,15 @@ class Leader:
 
     def _carried_out(self, number: int, verb: Callable[[], T]) -> T:
         try:
-            return verb()
+            result = verb()
         except BackendError as error:
             self._peers.settle(number, error)
             raise
         finally:
             self._peers.busy = 0
+        if wrong := self._peers.trouble():
+            self._peers.lose(wrong)
+        return result
 
 
 def lead(peers: Peers, name: str, open_own: Callable[[Group], object]) -> Leader:

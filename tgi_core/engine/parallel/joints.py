@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from tgi_core.engine.attention.interface import SHARE
+from tgi_core.engine.attention.sharing import HeadShare
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.parallel.partition import Partition, share
 from tgi_core.engine.parallel.plan import Style
@@ -88,6 +90,8 @@ def join(model: PreTrainedModel, parts: Partition, collectives: Collectives, who
             model.set_submodule(name, Summed(module, collectives))
         elif style is Style.ROWS_SPLIT:
             model.set_submodule(name, SplitSummed(module, collectives, whole[f"{name}.weight"][1]))
+            # If this reads what attention makes, a rank's part of the heads will do; other modules never ask for attention.
+            setattr(model.get_submodule(name.rpartition(".")[0]), SHARE, HeadShare(collectives.rank, collectives.world))
         elif style is Style.COLUMNS_GATHERED:
             model.set_submodule(name, Gathered(module, collectives, parts.sizes[name]))
         elif style is Style.VOCABULARY:
