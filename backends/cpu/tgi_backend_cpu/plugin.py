@@ -53,7 +53,7 @@ def set_up_openmp(ranks: int = 1) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(_share(ranks)))
 
 
-def _threads(environment: Mapping[str, str], ranks: int) -> int:
+def _threads(environment: Mapping[str, str], ranks: int = 1) -> int:
     """What the operator asks of OpenMP (its first level, where it names several), else what the machine offers a rank."""
     asked = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(asked) if asked.isdigit() and int(asked) else _share(ranks)
