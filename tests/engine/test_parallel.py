@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Generator
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
         position = 4 * 1 * (16 + 16) * 4
         assert all(rank["memory"]["kv cache"] == rank["limits"][0] * 16 * position for rank in ranks)
     for rank in ranks:
-        most = 0.9 if model_type in ("deepseek_v3", "jamba") else 0.6  # their plans leave attention and state-space layers whole
+        most = 0.6 if version("transformers") >= "5" else 0.75  # the plans of 4.57 leave embeddings whole
+        if model_type in ("deepseek_v3", "jamba"):  # these leave attention and state-space layers whole
+            most = 0.9
         assert rank["memory"]["weights (float32)"] < most * whole
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-API_VERSION = (1, 0)
+API_VERSION = (1, 1)
 """(major, minor) of the contract in this package. A minor only adds."""
 
 NULL_BLOCK = 0
