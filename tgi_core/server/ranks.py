@@ -49,6 +49,9 @@ _log = logging.getLogger(__name__)
 AGREE_S = 10.0
 """How long a rank that failed waits for the others to say the same."""
 
+_GOODBYE_S = 3.0
+"""How long the others get to end by themselves; they have nothing to lose."""
+
 _STUCK_S = 30.0
 """How long rank 0 may go on with a verb after another rank is gone."""
 
@@ -206,7 +209,9 @@ class Peers:
         for other in self._peers.values():
             other.end()
         if self.busy:
-            threading.Timer(_STUCK_S, self._end_if_stuck, (self.busy,)).start()
+            stuck = threading.Timer(_STUCK_S, self._end_if_stuck, (self.busy,))
+            stuck.daemon = True
+            stuck.start()
         if self._tell_lost is not None:
             self._tell_lost()
 
@@ -277,7 +282,7 @@ class Leader:
     @hookimpl
     def close(self) -> Closed:
         """End all ranks' sessions, and the processes that rank 0 has started. Idempotent."""
-        self._peers.close(AGREE_S)
+        self._peers.close(_GOODBYE_S)
         return self._own.close()
 
     def _carried_out(self, number: int, verb: Callable[[], T]) -> T:
