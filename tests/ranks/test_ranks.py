@@ -35,8 +35,9 @@ from tgi_core.backend.session import Session
 from tgi_core.errors import StartupError
 from tgi_core.server.rank_link import Link, accept, join
 from tgi_core.server.rank_messages import decode_arguments, plain
+from tgi_core.server.rank_peers import Peers
 from tgi_core.server.rank_place import Place, own_place
-from tgi_core.server.ranks import Peers, lead
+from tgi_core.server.ranks import lead
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4)
 
@@ -128,7 +129,7 @@ def test_a_rank_that_fails_alone_ends_the_group(
     follower: dict[int, str], own: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever rank it is, rank 0 says PeerLost within a bounded time and names the error, and no process is left."""
-    monkeypatch.setattr("tgi_core.server.ranks.AGREE_S", 0.5)
+    monkeypatch.setattr("tgi_core.server.rank_peers.AGREE_S", 0.5)
     with ranks(follower, {}, own=own) as group:
         group.session.warmup(PLAN, silent)
         step = group.session.prefill((request(1),), EMPTY, ())

@@ -15,7 +15,8 @@ from tgi_core.backend.session import Session
 from tgi_core.cli.ranks import RankProcess
 from tgi_core.errors import StartupError
 from tgi_core.server.rank_link import Link, LinkClosed
-from tgi_core.server.ranks import Peer, follow
+from tgi_core.server.rank_peers import Peer
+from tgi_core.server.ranks import follow
 
 VOCABULARY = 64
 

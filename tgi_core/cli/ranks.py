@@ -23,8 +23,9 @@ from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.server.grpc_address import TOKEN_VARIABLE
 from tgi_core.server.rank_link import Link, LinkClosed, accept, join
+from tgi_core.server.rank_peers import Peer, Peers
 from tgi_core.server.rank_place import Place
-from tgi_core.server.ranks import Peer, Peers, follow, lead
+from tgi_core.server.ranks import follow, lead
 
 _OWN_VARIABLES = frozenset({"TGI_CONFIG", "NUM_SHARD", "SHARDED", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 """What a rank that was started by rank 0 is told by rank 0 alone."""
