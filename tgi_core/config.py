@@ -11,8 +11,6 @@ from tgi_core.settings.spec import check_bounds, environment_variable, flag, ign
 __all__ = ["Settings", "check_bounds", "environment_variable", "flag"]
 
 _OWN_FOLDER = "the socket is in a folder of its own, which only this user can enter"
-_ONE_RANK = "there is one rank"
-_NOT_SHARDED = "tensor parallelism is not available yet"
 _NO_WATERMARK = "there is no watermarking; requests that ask for it are refused"
 _WITHOUT_MIXING = "only where the backend cannot mix prefill and decode, elsewhere all join at every step"
 _OWN_CHOICE = "the backend chooses its kernels at start and says which"
@@ -106,11 +104,11 @@ class Settings:
         None, "Faults to inject into the backend, for tests of what comes of them: docs/faults.md.", "Device", hidden=True
     )
     # ranks
-    sharded: bool | None = refused(None, "Split the model over devices.", "Ranks", _NOT_SHARDED, harmless=(False,))
-    num_shard: int | None = refused(None, "Devices to split the model over.", "Ranks", _NOT_SHARDED, harmless=(1,), minimum=1)
+    sharded: bool | None = setting(None, "Split the model over all devices that the backend finds, or over --num-shard.", "Ranks")
+    num_shard: int | None = setting(None, "Ranks to split the model over; default: 1.", "Ranks", minimum=1)
     shard_uds_path: str = ignored("/tmp/text-generation-server", "Socket between router and shard.", "Ranks", _OWN_FOLDER)  # noqa: S108
-    master_addr: str = ignored("localhost", "Address where ranks meet.", "Ranks", _ONE_RANK)
-    master_port: int = ignored(29500, "Port where ranks meet.", "Ranks", _ONE_RANK, minimum=0, maximum=65535)
+    master_addr: str = setting("localhost", "Address of rank 0, where ranks of several machines meet.", "Ranks")
+    master_port: int = setting(29500, "Port where they meet; rank 0 uses the next one too.", "Ranks", minimum=1, maximum=65534)
     # shard
     in_process: bool = setting(False, "Run the shard in the server's own process, as in a notebook.", "Shard")
     on_shard_loss: str = setting(

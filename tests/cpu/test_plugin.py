@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from tgi_backend_cpu import linear, plugin
 from tgi_backend_cpu.kit import CpuKit
+from tgi_backend_cpu.limits import MemoryLimit
 
 from tgi_core.backend import API_VERSION, ProbeStatus, Unsupported
 
@@ -88,3 +89,14 @@ def test_absent_weight_cannot_be_computed_with() -> None:
 def test_threads(asked: str, threads: int | None) -> None:
     """The operator's OMP_NUM_THREADS wins; what is no number leaves the choice to us."""
     assert plugin._threads({"OMP_NUM_THREADS": asked}) == (threads or plugin.cpu_count())
+
+
+def test_ranks_of_one_machine_divide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two ranks has half of the cores, at least one, and may take half of the memory; a thread count that is asked for is each
+    rank's."""
+    monkeypatch.setattr(plugin, "cpu_count", lambda: 8)
+    assert plugin._threads({}, 2) == 4 and plugin._threads({}, 16) == 1
+    assert plugin._threads({"OMP_NUM_THREADS": "3"}, 2) == 3
+    monkeypatch.setattr("tgi_backend_cpu.kit.memory_limit", lambda: MemoryLimit(1000, 900))
+    whole, half = (CpuKit(torch.get_num_threads(), 0.9, ranks).free_bytes() for ranks in (1, 2))
+    assert half == whole // 2 > 0

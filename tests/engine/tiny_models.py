@@ -98,10 +98,10 @@ SMALL: dict[str, Any] = {
 """What every config is cut down to, where it has the field."""
 
 
-def tiny_config(model_type: str) -> PretrainedConfig:
+def tiny_config(model_type: str, **overrides: Any) -> PretrainedConfig:
     """A small config of a type, of the class that transformers maps it to."""
     kind = CONFIG_MAPPING[model_type]
-    config = kind(**_shrunk(kind(), SPECIAL.get(model_type, {})))
+    config = kind(**_shrunk(kind(), SPECIAL.get(model_type, {})) | overrides)
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         for holder in (config, config.get_text_config(decoder=True)):
             if hasattr(holder, name):
@@ -171,10 +171,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
 """What single types need beside, or instead of, `SMALL`."""
 
 
-def save_tiny(model_type: str, folder: Path) -> Path:
+def save_tiny(model_type: str, folder: Path, **overrides: Any) -> Path:
     """Write a random checkpoint, and return its directory."""
     torch.manual_seed(0)
-    config = tiny_config(model_type)
+    config = tiny_config(model_type, **overrides)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     _scatter(model)
     model.save_pretrained(folder)

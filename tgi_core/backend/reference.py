@@ -38,6 +38,7 @@ from tgi_core.backend.types import (
     OpenOptions,
     Probe,
     ProbeStatus,
+    Processes,
     Progress,
     Request,
     Row,
@@ -60,8 +61,8 @@ _FEATURES = frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """The reference backend follows the contract it ships with."""
-    return Manifest("reference", "tgi-core", "1.0", API_VERSION, (1, 0), device_kind="none")
+    """The reference backend follows the contract it ships with. A toy needs no second process, however many ranks are asked for."""
+    return Manifest("reference", "tgi-core", "1.0", API_VERSION, (1, 0), device_kind="none", processes=Processes.ONE)
 
 
 @hookimpl

@@ -119,11 +119,17 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ranks that share one model. `rendezvous` is `host:port`, empty for a world of one."""
+    """The ranks that share one model. `local_rank` of `local_world` are those on this machine, which share its memory and cores.
+
+    `rendezvous` is `host:port`, or `file:PATH` in a folder of one user where all ranks are on this machine; empty for a world of one,
+    and for a backend that keeps all ranks in one process.
+    """
 
     rank: int = 0
     world: int = 1
     rendezvous: str = ""
+    local_rank: int = 0
+    local_world: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tgi_core.backend import Capacity
+from tgi_core.backend import Capacity, Feature
 from tgi_core.client.types import ShardInfo
 from tgi_core.telemetry.logs import announce
 
@@ -12,7 +12,8 @@ from tgi_core.telemetry.logs import announce
 def lines(backend: str, info: ShardInfo, capacity: Capacity) -> list[tuple[str, str]]:
     """Name and value of each row."""
     rows = [("backend", f"{backend} ({info.device_kind})")]
-    rows += [(f"memory: {item.name}", f"{item.num_bytes / 2**20:,.1f} MiB") for item in capacity.memory]
+    memory = "memory of each rank" if Feature.TENSOR_PARALLEL in info.capabilities.features else "memory"
+    rows += [(f"{memory}: {item.name}", f"{item.num_bytes / 2**20:,.1f} MiB") for item in capacity.memory]
     for group in capacity.groups:
         tokens = group.num_blocks * group.block_size
         rows.append(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from tgi_core.backend import API_VERSION, BackendError, Capabilities, OpenOptions, Progress, WarmupPlan
 from tgi_core.backend.probe import probe_all
-from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, open_backend, select
+from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, select
 from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics, Trace
 from tgi_core.cli.fault_injection import inject_faults
+from tgi_core.cli.ranks import open_ranks
 from tgi_core.cli.shard import shard_arguments
 from tgi_core.cli.weights import fetch_adapters
 from tgi_core.client.base import Opened, Opener, Plan, ShardClient
@@ -22,6 +24,7 @@ from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
+from tgi_core.server.rank_place import Place
 from tgi_core.server.verb_log import VerbLog
 from tgi_core.tokenizer import Tokenizer
 
@@ -35,8 +38,16 @@ def choose_backend(name: str | None) -> Plugin:
     return select(probe_all(wanted))
 
 
-def open_model(directory: Path, tokenizer: Tokenizer, settings: Settings, show: Progress) -> ModelServer:
-    """Open the backend that the settings mean on a model. Raises StartupError."""
+def open_model(
+    directory: Path,
+    tokenizer: Tokenizer,
+    settings: Settings,
+    show: Progress,
+    place: Place | None = None,
+    lost: Callable[[], None] | None = None,
+) -> ModelServer:
+    """Open the backend that the settings mean on a model, on all ranks. `lost` is called from a thread when another rank is gone.
+    Raises StartupError."""
     plugin = choose_backend(settings.backend)
     masks = GrammarMasks.for_model(directory, tokenizer.eos_ids)
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
@@ -44,7 +55,9 @@ def open_model(directory: Path, tokenizer: Tokenizer, settings: Settings, show: 
     options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction, adapters=adapters)
     verbs = VerbLog()
     try:
-        session = Session(open_backend(plugin, options, show), plugin.name, wrappers=(Trace(), Metrics(verbs)))
+        session = Session(
+            open_ranks(plugin, options, settings, show, place, lost), plugin.name, wrappers=(Trace(), Metrics(verbs))
+        )
         session.check_adapters(adapters)
         inject_faults(session, settings)
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ from tgi_core.telemetry.progress import progress
 if TYPE_CHECKING:
     from tgi_core.backend import Progress
     from tgi_core.server.grpc_host import Model
+    from tgi_core.server.rank_place import Place
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ SETTINGS = frozenset(
 _CLOSE_S = 5.0
 _TELL_EVERY_S = 0.1
 _LAST_WORDS_S = 0.5
-"""How long the news that the device is lost may take to reach the router."""
+"""How long the news that the device or a rank is lost may take to reach the router."""
 
 
 @click.command("shard", cls=SettingsCommand)
@@ -57,19 +59,50 @@ _LAST_WORDS_S = 0.5
 @click.option("--uds-path", type=click.Path(path_type=Path), help="Socket to listen on; its folder is for this user alone.")
 @click.option("--listen", "port", metavar="HOST:PORT", help="TCP address to listen on, in place of a socket.")
 @click.option("--parent", type=int, hidden=True, help="End with this process, the one that has started the shard.")
+@click.option(
+    "--follow", type=int, hidden=True, help="Be another rank of the parent's, which holds the other end of this socket."
+)
 @settings_options(only=SETTINGS)
-def command(model: str | None, uds_path: Path | None, port: str | None, parent: int | None, resolved: Resolved) -> None:
-    """Run the shard of MODEL; it prints `listening: ADDRESS`. Without an address, on a socket in a new folder."""
+def command(
+    model: str | None, uds_path: Path | None, port: str | None, parent: int | None, follow: int | None, resolved: Resolved
+) -> None:
+    """Run the shard of MODEL; it prints `listening: ADDRESS`. Without an address, on a socket in a new folder.
+
+    With --num-shard the model is split over several processes, which this one starts. Where RANK and WORLD_SIZE are set, as torchrun
+    sets them, this process is that rank: rank 0 listens for routers, the others only for rank 0.
+    """
+    from tgi_core.server.rank_place import own_place
+
+    settings = named(model, resolved)
     if parent is not None:
         from tgi_core.server.process import die_with
 
         die_with(parent)
-    run(named(model, resolved), _address(uds_path, port), parent is not None)
+    place = own_place(os.environ, settings.num_shard) if parent is None else None
+    if follow is not None or (place is not None and place.rank):
+        run_follower(settings, follow, place)
+    else:
+        run(settings, _address(uds_path, port), parent is not None, place)
 
 
-def run(settings: Settings, address: str, has_parent: bool = False) -> None:
-    """Serve routers until told to stop: by a signal, or by the parent. Raises StartupError, also when the device is lost: whoever
-    runs the shard is to start it again."""
+def run_follower(settings: Settings, inherited_socket: int | None, place: Place | None) -> None:
+    """Be a rank other than 0: of the process that holds the other end of a socket, or of a rank 0 elsewhere. Raises StartupError."""
+    from tgi_core.cli.opening import choose_backend
+    from tgi_core.cli.ranks import follow_rank0, inherited, joined
+    from tgi_core.cli.weights import fetch_model
+
+    set_up(settings.json_output)
+    plugin = choose_backend(settings.backend)
+    if inherited_socket is not None:
+        follow_rank0(inherited(inherited_socket), Path(settings.model_id or DEMO), plugin, settings)
+    elif place is not None:
+        directory = fetch_model(settings.model_id or str(DEMO), settings, lambda what, done, total, unit: None)
+        follow_rank0(joined(settings, place), directory, plugin, settings, place)
+
+
+def run(settings: Settings, address: str, has_parent: bool = False, place: Place | None = None) -> None:
+    """Serve routers until told to stop: by a signal, or by the parent. Raises StartupError, also when the device or another rank is
+    lost: whoever runs the shard is to start it again."""
     from tgi_core.cli.weights import fetch_model
     from tgi_core.server.grpc_address import TOKEN_VARIABLE
     from tgi_core.server.grpc_host import ShardHost
@@ -96,7 +129,7 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
             host.tell(show)
             directory = fetch_model(settings.model_id or str(DEMO), settings, host.show)
             _listen_for_the_end(stop, has_parent)
-            opening = host.open(lambda: _read(directory, settings, host.show))
+            opening = host.open(lambda: _read(directory, settings, host.show, place, lose))
             opening.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
             stop.wait()
     finally:
@@ -105,22 +138,23 @@ def run(settings: Settings, address: str, has_parent: bool = False) -> None:
     if opening.done() and (error := opening.exception()) is not None:
         raise error
     if lost.is_set():
-        _log.error("the device is lost")
+        _log.error("the device, or another rank, is lost")
         os._exit(1)  # nobody knows what it does to a thread that closes it
     if not in_time:  # a device that hangs would keep its thread, and that this process
         _log.error("the backend did not close within %.0f s", _CLOSE_S)
         os._exit(1)
 
 
-def _read(directory: Path, settings: Settings, show: Progress) -> Model:
-    """The model, for routers to compare theirs with. Raises StartupError."""
+def _read(directory: Path, settings: Settings, show: Progress, place: Place | None, lost: Callable[[], None]) -> Model:
+    """The model, for routers to compare theirs with; on all ranks. Raises StartupError."""
     from tgi_core.cli.opening import open_model
     from tgi_core.client.connecting import hash_tokenizer
     from tgi_core.server.grpc_host import Model
     from tgi_core.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(directory)
-    return Model(open_model(directory, tokenizer, settings, show), tokenizer, hash_tokenizer(directory))
+    server = open_model(directory, tokenizer, settings, show, place, lost)
+    return Model(server, tokenizer, hash_tokenizer(directory))
 
 
 def shard_arguments(settings: Settings) -> list[str]:
@@ -130,7 +164,7 @@ def shard_arguments(settings: Settings) -> list[str]:
         value = getattr(settings, spec.name)
         if spec.name not in SETTINGS - {"model_id"} or value is None or value in setting_of(spec).harmless:
             continue
-        if isinstance(value, bool):
+        if isinstance(value, bool) and spec.default is not None:  # else it is no switch, but takes a value
             arguments.append(flag(spec.name) if value else f"--no-{flag(spec.name)[2:]}")
         else:
             arguments += [flag(spec.name), str(value)]

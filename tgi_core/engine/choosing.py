@@ -13,8 +13,11 @@ from transformers import PreTrainedModel
 from tgi_core.backend import InvalidModel, Progress, Request, Unsupported
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.attention.sharing import forget_shares
+from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.device import AttentionProvider, DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
+from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.attention_layers import probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource
 from tgi_core.engine.models.merging import observed_inputs
@@ -38,22 +41,30 @@ Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
 
 
-def choose_runner(source: ModelSource, kit: DeviceKit, progress: Progress) -> tuple[Runner, ModelShape]:
-    """The ragged engine where it proves right, else the model's own cache. Raises InvalidModel, Unsupported."""
+def choose_runner(
+    source: ModelSource, kit: DeviceKit, progress: Progress, collectives: Collectives | None = None
+) -> tuple[Runner, ModelShape]:
+    """The ragged engine where it proves right, else the model's own cache; alike on all ranks. Raises InvalidModel, Unsupported."""
+    agree = int if collectives is None else collectives.least
     model = source.build(progress)
     # In float32 for a model in bfloat16 too: a CPU computes products as small as these in a quarter of the time (8 instead of 30 µs
     # for one token, rank 16, 576 → 1536), and an adapter is small.
     adapters = Adapters(model, source.adapters, torch.float32, kit.device)
     shape = replace(ModelShape.of(model, source.dtype), adapter_bytes=adapters.num_bytes)
     expected = expected_logits(model, adapters, probe_ids(shape.vocab_size))
-    try:
-        return _ragged(model, expected, shape, source, kit, progress, adapters), shape
-    except _MODEL_ERRORS as reason:
-        _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
+    while True:
+        try:
+            return _ragged(model, expected, shape, source, kit, progress, adapters, agree), shape
+        except _MODEL_ERRORS as reason:
+            if forget_shares(model):
+                _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
+                continue
+            _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
+            break
     adapters.remove(model)
     model.set_attn_implementation(source.attention(model))
     adapters.install(model)
-    own = OwnCacheRunner(model, shape, kit, adapters)
+    own = OwnCacheRunner(model, shape, kit, adapters, agree)
     try:
         prove(own, expected, OWN_CACHE_CHUNKS)
     except _MODEL_ERRORS as reason:
@@ -69,13 +80,14 @@ def _ragged(
     kit: DeviceKit,
     progress: Progress,
     adapters: Adapters,
+    agree: Agree,
 ) -> RaggedRunner:
     """Ragged with the model's own modules, proven; then with the device's and the adapters, if that proves as well."""
     if adapters.partial:
         raise NotRagged(f"adapters change {min(adapters.partial)}, which gets some of a step's tokens only")
     provider = choose_attention(kit)
     call, layers = use_ragged_attention(model)
-    runner = RaggedRunner(call, layers, shape, kit, provider, adapters)
+    runner = RaggedRunner(call, layers, shape, kit, provider, adapters, agree)
     prove(runner, {None: expected[None]}, RAGGED_CHUNKS)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
@@ -88,7 +100,7 @@ def _ragged(
         model = source.build(progress)
         call, layers = use_ragged_attention(model)
         adapters.install(model)
-        runner = RaggedRunner(call, layers, shape, kit, provider, adapters)
+        runner = RaggedRunner(call, layers, shape, kit, provider, adapters, agree)
         if adapters.names:
             prove(runner, expected, RAGGED_CHUNKS)
     return runner
@@ -154,7 +166,8 @@ def _prove(runner: RaggedRunner | OwnCacheRunner, adapter: str | None, expected:
         start += take
     runner.release()
     difference = relative_difference(torch.stack(found), expected[torch.tensor(chunks).cumsum(0) - 1])
-    if not difference <= (1e-3 if runner.shape.dtype is torch.float32 else 0.1):
+    limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
+    if not runner.agree(int(difference <= limit)):
         raise NotRagged(f"logits differ from transformers' by {difference:.2g} of their size")
 
 

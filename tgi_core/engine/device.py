@@ -29,6 +29,8 @@ class DeviceKit(Protocol):
     """A device, as far as the engine must know it."""
 
     device: torch.device
+    collectives: str
+    """torch.distributed's name for what ranks on this device talk over: gloo, nccl, …"""
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """The dtype to run in, for the name asked ("auto" or a torch dtype name) and the one stored. Raises Unsupported."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemory, WarmupPlan
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
 
+Agree = Callable[[int], int]
+"""The least of what the ranks say."""
 
-def plan_capacity(plan: WarmupPlan, shape: ModelShape, kit: DeviceKit, block_size: int, block_bytes: int) -> Capacity:
-    """Limits for a paged cache; what the plan leaves open is what fits, and never more than all rows could use.
+
+def plan_capacity(
+    plan: WarmupPlan, shape: ModelShape, kit: DeviceKit, block_size: int, block_bytes: int, agree: Agree = int
+) -> Capacity:
+    """Limits for a paged cache; what the plan leaves open is what fits, on every rank, and never more than all rows could use.
 
     Raises OutOfMemory, with the numbers, when not even one row of two blocks fits or the plan asks for more than there is.
     """
@@ -18,7 +25,7 @@ def plan_capacity(plan: WarmupPlan, shape: ModelShape, kit: DeviceKit, block_siz
     free = kit.free_bytes() - activations
     row_tokens = min(plan.max_row_tokens or shape.max_positions, shape.max_positions)
     useful = rows * -(-row_tokens // block_size)
-    fitting = max(0, free) // max(1, block_bytes)
+    fitting = agree(max(0, free) // max(1, block_bytes))
     num_blocks = plan.num_blocks or min(useful, fitting)
     if num_blocks > fitting or num_blocks < min(2, useful):
         raise OutOfMemory(

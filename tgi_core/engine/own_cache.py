@@ -18,6 +18,7 @@ from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Memory, O
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
+from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits, prompt_positions
@@ -73,8 +74,8 @@ class OwnCacheRunner:
 
     features: frozenset[Feature] = frozenset()
 
-    def __init__(self, model: PreTrainedModel, shape: ModelShape, kit: DeviceKit, adapters: Adapters) -> None:
-        self._model, self.shape, self._kit, self._adapters = OwnCacheModel(model), shape, kit, adapters
+    def __init__(self, model: PreTrainedModel, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree = int) -> None:
+        self._model, self.shape, self._kit, self._adapters, self.agree = OwnCacheModel(model), shape, kit, adapters, agree
         self._slots: dict[int, dict[str, Any]] = {}
         self.block_sizes = (shape.max_positions,)
 
@@ -90,7 +91,7 @@ class OwnCacheRunner:
         activations = self.shape.activation_bytes(wanted, step_tokens)
         row_bytes = fixed + per_token * row_tokens
         free = self._kit.free_bytes() - activations
-        rows = min(wanted, plan.num_blocks or wanted, max(0, free) // max(1, row_bytes))
+        rows = min(wanted, plan.num_blocks or wanted, self.agree(max(0, free) // max(1, row_bytes)))
         if rows < min(1, wanted):
             raise OutOfMemory(f"cache: a row of {row_tokens} tokens needs {row_bytes:,} bytes, and {max(0, free):,} are free")
         memory = (

@@ -15,7 +15,7 @@ from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.device import AttentionProvider, DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
-from tgi_core.engine.memory import plan_capacity
+from tgi_core.engine.memory import Agree, plan_capacity
 from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits, prompt_positions
@@ -56,15 +56,16 @@ class RaggedRunner:
         kit: DeviceKit,
         provider: AttentionProvider,
         adapters: Adapters,
+        agree: Agree = int,
     ) -> None:
-        self.layers, self.shape, self._adapters = layers, shape, adapters
+        self.layers, self.shape, self._adapters, self.agree = layers, shape, adapters, agree
         self._call, self._kit, self._provider = call, kit, provider
         self._cache: PagedCache | None = None
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Allocate the cache and promise limits. Raises OutOfMemory."""
         block_size = plan.block_size or BLOCK_SIZE
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size))
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size), self.agree)
         num_blocks = capacity.groups[0].num_blocks
         self._cache = PagedCache(self.layers, num_blocks, block_size, self.shape.dtype, self._kit.device)
         return capacity

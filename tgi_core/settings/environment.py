@@ -24,6 +24,12 @@ VARIABLES = (
     Variable("HF_HUB_OFFLINE", "1: nothing is fetched, models come from the cache."),
     Variable("HF_ENDPOINT", "Address of the hub."),
     Variable("HF_HOME", "Folder of the hub's cache and login; --huggingface-hub-cache sets the cache alone."),
+    Variable(
+        "RANK", "Number of this `tgi shard` among WORLD_SIZE ranks, as torchrun sets it; rank 0 listens, the others follow it."
+    ),
+    Variable("WORLD_SIZE", "Ranks in all, where each is started by itself."),
+    Variable("LOCAL_RANK", "Number of this rank among LOCAL_WORLD_SIZE on its machine; default: RANK."),
+    Variable("LOCAL_WORLD_SIZE", "Ranks on this machine; default: WORLD_SIZE."),
     Variable("REQUEST_LOGPROBS", "--enable-prefill-logprobs decides", ignored=True),
     Variable("TGI_WIGGLE_ROOM", "--memory-fraction says how much memory may be used", ignored=True),
     Variable("USE_FLASH_ATTENTION", _OWN_KERNELS, ignored=True),

@@ -17,11 +17,13 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class CpuKit:
-    """Memory, threads and kernels of this machine."""
+    """Memory, threads and kernels of this machine, of which `ranks` have equal shares."""
 
-    def __init__(self, threads: int, memory_fraction: float) -> None:
+    collectives = "gloo"
+
+    def __init__(self, threads: int, memory_fraction: float, ranks: int = 1) -> None:
         self.device = torch.device("cpu")
-        self._memory_fraction = memory_fraction
+        self._memory_fraction, self._ranks = memory_fraction, ranks
         torch.set_num_threads(threads)
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
@@ -43,9 +45,9 @@ class CpuKit:
         return (TorchAttention(),)
 
     def free_bytes(self) -> int:
-        """What is available now, less the share that the operator keeps back."""
+        """What is available now, less the share that the operator keeps back; a rank's part of it."""
         limit = memory_limit()
-        return max(0, limit.available - int((1 - self._memory_fraction) * limit.total))
+        return max(0, limit.available - int((1 - self._memory_fraction) * limit.total)) // self._ranks
 
     def default_rows(self) -> int:
         """Few cores: more rows than this only wait for each other."""

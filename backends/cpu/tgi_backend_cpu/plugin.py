@@ -37,25 +37,31 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     open_checkpoint(Path(options.model))  # damaged files are found before torch is loaded, which takes seconds
     for adapter in options.adapters:
         open_adapter(adapter)
-    set_up_openmp()
+    ranks = options.group.local_world
+    set_up_openmp(ranks)
     from tgi_backend_cpu.kit import CpuKit
     from tgi_core.engine.opening import open_session
 
-    return open_session(options, CpuKit(_threads(os.environ), options.memory_fraction), progress)
+    return open_session(options, CpuKit(_threads(os.environ, ranks), options.memory_fraction, ranks), progress)
 
 
-def set_up_openmp() -> None:
-    """What OpenMP reads when torch loads it; what the operator has set wins.
+def set_up_openmp(ranks: int = 1) -> None:
+    """What OpenMP reads when torch loads it, in one of so many ranks on this machine; what the operator has set wins.
 
     A thread that waits spins for some ten microseconds, then sleeps. Measured on 2 cores at batch 1: sleeping at once costs 20 % on a
     quiet machine, since a step has hundreds of short waits; spinning ten times as long costs half when a neighbour wants a core.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
-    os.environ.setdefault("OMP_NUM_THREADS", str(cpu_count()))
+    os.environ.setdefault("OMP_NUM_THREADS", str(_share(ranks)))
 
 
-def _threads(environment: Mapping[str, str]) -> int:
-    """What the operator asks of OpenMP (its first level, where it names several), else what the machine offers."""
+def _threads(environment: Mapping[str, str], ranks: int = 1) -> int:
+    """What the operator asks of OpenMP (its first level, where it names several), else what the machine offers a rank."""
     asked = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(asked) if asked.isdigit() and int(asked) else cpu_count()
+    return int(asked) if asked.isdigit() and int(asked) else _share(ranks)
+
+
+def _share(ranks: int) -> int:
+    """Ranks wait for each other at every layer: more threads than cores would cost more than they bring."""
+    return max(1, cpu_count() // ranks)

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 NAME = "tgi_ragged"
 """The name of the attention function in transformers' table."""
 
+SHARE = "tgi_head_share"
+"""The attribute of an attention module that computes some of its heads: a `sharing.HeadShare`."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionParameters:
@@ -88,7 +91,11 @@ def attention_forward(
     # GPT-2 calls one query "not causal", which it may be called.
     if query.shape[2] > 1 and kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         raise NotRagged("attention that is not causal")
-    out = _active.get().attend(module, query[0], key[0], value[0], parameters)
+    who, share = _active.get(), getattr(module, SHARE, None)
+    if share is None:
+        out = who.attend(module, query[0], key[0], value[0], parameters)
+    else:
+        out = share.attend(who, module, query[0], key[0], value[0], parameters)
     return out.unsqueeze(0).contiguous(), None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.lora.files import AdapterFile
-from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from tgi_core.engine.weights.loading import CONFIG_ERRORS, load_model
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
@@ -47,10 +48,12 @@ class ModelSource:
     config: PretrainedConfig
     dtype: torch.dtype
     adapters: tuple[AdapterFile, ...] = ()
+    load: Callable[[PretrainedConfig, Checkpoint, torch.dtype, Progress], PreTrainedModel] = load_model
+    """Makes the model of a config and fills it from a checkpoint: all of it, or one rank's part."""
 
     def build(self, progress: Progress) -> PreTrainedModel:
         """The model with its weights. Raises InvalidModel."""
-        return load_model(deepcopy(self.config), open_checkpoint(self.directory), self.dtype, progress)
+        return self.load(deepcopy(self.config), open_checkpoint(self.directory), self.dtype, progress)
 
     def attention(self, model: PreTrainedModel) -> str:
         """The attention implementation that transformers chooses for this model by itself."""

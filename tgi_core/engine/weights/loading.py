@@ -32,18 +32,18 @@ STEP_NAME = "loading weights"
 def load_model(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype, progress: Progress) -> PreTrainedModel:
     """The model in `dtype` in host memory, in evaluation mode. Raises InvalidModel naming file and tensor."""
     progress(STEP_NAME, 0, checkpoint.num_bytes, "B")
-    model = _build_empty(config, dtype)
+    model = build_empty(config, dtype)
     places = None if model is None or _is_converted(model) else _match_names(model, checkpoint)
     if model is None or places is None:
         del model
-        model = _load_through_transformers(config, checkpoint, dtype)
+        model = load_through_transformers(config, checkpoint, dtype)
     else:
         _fill(model, places, checkpoint, progress)
     progress(STEP_NAME, checkpoint.num_bytes, checkpoint.num_bytes, "B")
     return model.eval().requires_grad_(False)
 
 
-def _build_empty(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel | None:
+def build_empty(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel | None:
     """The model without weights; None if its constructor computes with them. Raises InvalidModel for an impossible config."""
     try:
         with parameters_on_meta():
@@ -100,12 +100,12 @@ def _match_names(model: PreTrainedModel, checkpoint: Checkpoint) -> dict[str, Te
         if entry.shape != tuple(value.shape):
             raise InvalidModel(f"{entry.file}: tensor {name!r} has shape {list(entry.shape)}, the model's is {list(value.shape)}")
         places[name] = entry
-    tied = _tied_groups(model)
+    tied = tied_groups(model)
     covered = set(places) | {name for group in tied if group & places.keys() for name in group}
     return places if wanted.keys() <= covered else None
 
 
-def _tied_groups(model: PreTrainedModel) -> list[set[str]]:
+def tied_groups(model: PreTrainedModel) -> list[set[str]]:
     """Names of one parameter. transformers 5 keeps a table; 4 ties by replacing the module's parameter."""
     table = getattr(model, "all_tied_weights_keys", None)
     if isinstance(table, dict):
@@ -125,7 +125,7 @@ def _fill(model: PreTrainedModel, places: dict[str, TensorEntry], checkpoint: Ch
         if entry is None:
             continue
         loaded = torch.empty(entry.shape, dtype=current.dtype).copy_(maps[entry.file].view(entry))
-        _put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
+        put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
         done += entry.num_bytes
         progress(STEP_NAME, done, checkpoint.num_bytes, "B")
     _tie(model)
@@ -134,7 +134,7 @@ def _fill(model: PreTrainedModel, places: dict[str, TensorEntry], checkpoint: Ch
         raise InvalidModel(f"{checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
 
 
-def _put(model: nn.Module, name: str, value: Tensor, *, is_parameter: bool) -> None:
+def put(model: nn.Module, name: str, value: Tensor, *, is_parameter: bool) -> None:
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)
     if is_parameter:
@@ -145,16 +145,16 @@ def _put(model: nn.Module, name: str, value: Tensor, *, is_parameter: bool) -> N
 
 def _tie(model: PreTrainedModel) -> None:
     """Let tied names share one tensor: the one that the checkpoint holds."""
-    for group in _tied_groups(model):
+    for group in tied_groups(model):
         present = [name for name in sorted(group) if not model.get_parameter(name).is_meta]
         for name in group:
             if present and model.get_parameter(name).is_meta:
-                _put(model, name, model.get_parameter(present[0]), is_parameter=True)
+                put(model, name, model.get_parameter(present[0]), is_parameter=True)
     if not isinstance(getattr(model, "all_tied_weights_keys", None), dict):
         model.tie_weights()
 
 
-def _load_through_transformers(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+def load_through_transformers(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             checkpoint.directory,

@@ -1,0 +1,49 @@
+"""Rank 1 of a pair: runs the same schedule as the test that started it, on one checkpoint after the other.
+
+python -m tests.engine.rank_worker FD
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from tgi_core.backend import BackendError, Group
+from tgi_core.server.rank_link import Link, LinkClosed
+
+
+def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
+    """What one of two ranks makes of a checkpoint."""
+    from tests.engine.tiny_models import open_cpu, ragged_schedule
+
+    group = Group(rank, 2, f"file:{store}", rank, 2)
+    session, capacity = open_cpu(folder, dtype="float32", group=group)
+    try:
+        tokens = {str(id): made for id, made in ragged_schedule(session, capacity).items()}
+        memory = {item.name: item.num_bytes for item in capacity.memory}
+        limits = [capacity.groups[0].num_blocks, capacity.max_rows, capacity.max_row_tokens, capacity.max_step_tokens]
+        return {"tokens": tokens, "memory": memory, "limits": limits}
+    finally:
+        session.close()
+
+
+def main() -> None:
+    """Answer until the test is gone."""
+    link = Link(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        while True:
+            folder, store = link.receive()
+            try:
+                link.send(run_rank(Path(folder), Path(store), 1))
+            except BackendError as error:
+                link.send({"error": f"{type(error).__name__}: {error}"})
+    except LinkClosed:
+        return
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    main()

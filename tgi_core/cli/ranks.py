@@ -1,0 +1,166 @@
+"""How a model that is split over ranks is opened: rank 0 starts the others, or waits for those that were started elsewhere."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tgi_core.backend import BackendError, Group, OpenOptions, Processes, Progress
+from tgi_core.backend.probe import probe
+from tgi_core.backend.registry import Plugin, open_backend
+from tgi_core.backend.session import Session
+from tgi_core.config import Settings
+from tgi_core.errors import StartupError
+from tgi_core.server.grpc_address import TOKEN_VARIABLE
+from tgi_core.server.rank_link import Link, LinkClosed, accept, join
+from tgi_core.server.rank_peers import Peer, Peers
+from tgi_core.server.rank_place import Place
+from tgi_core.server.ranks import follow, lead
+
+_OWN_VARIABLES = frozenset({"TGI_CONFIG", "NUM_SHARD", "SHARDED", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
+"""What a rank that was started by rank 0 is told by rank 0 alone."""
+
+
+class RankProcess:
+    """A rank that this process has started."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._child.kill()
+        self._child.wait()
+
+    def outcome(self, seconds: float) -> str | None:
+        """How it has ended; None if it lives on."""
+        try:
+            status = self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def open_ranks(
+    plugin: Plugin,
+    options: OpenOptions,
+    settings: Settings,
+    show: Progress,
+    place: Place | None = None,
+    lost: Callable[[], None] | None = None,
+) -> object:
+    """The session of a backend over as many ranks as the settings, or the place of this process, say. `lost` is called from a thread
+    when another rank is gone. Raises StartupError, BackendError."""
+    count = place.world if place is not None else num_ranks(settings, plugin)
+    if count == 1:
+        return open_backend(plugin, options, show)
+    if plugin.manifest is not None and plugin.manifest.processes is Processes.ONE:
+        return open_backend(plugin, replace(options, group=Group(world=count, local_world=count)), show)
+
+    def open_own(group: Group) -> object:
+        return open_backend(plugin, replace(options, group=group), show)
+
+    if place is not None:
+        return lead(_awaited(settings, place, lost), plugin.name, open_own)
+    folder = Path(tempfile.mkdtemp(prefix="tgi-ranks-"))
+    try:
+        return lead(_started(plugin, Path(options.model), settings, count, folder, lost), plugin.name, open_own)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # the ranks have met
+
+
+def num_ranks(settings: Settings, plugin: Plugin) -> int:
+    """How many ranks are asked for. Raises StartupError."""
+    if not settings.sharded or (settings.num_shard or 0) > 1:
+        return settings.num_shard or 1
+    if settings.num_shard == 1:
+        raise StartupError("--sharded and --num-shard 1: one rank is not sharded; leave one of the two out")
+    devices = len(probe(plugin).devices)
+    if devices < 2:
+        raise StartupError(f"--sharded: backend {plugin.name} finds {devices} device; say with --num-shard how many ranks to use")
+    return devices
+
+
+def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings, place: Place | None = None) -> None:
+    """Be a rank other than 0 until rank 0 says goodbye. Exits with status 1 when rank 0 is gone, or this rank fails."""
+
+    def open_session(group: Group) -> Session:
+        if place is not None:
+            group = replace(group, local_rank=place.local_rank, local_world=place.local_world)
+        memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
+        options = OpenOptions(str(directory), settings.dtype, group=group, memory_fraction=memory_fraction)
+        return Session(open_backend(plugin, options, lambda what, done, total, unit: None), plugin.name)
+
+    logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger().level))  # rank 0 says what all would say
+    try:
+        follow(link, open_session)
+    except (LinkClosed, BackendError, StartupError):
+        sys.exit(1)  # rank 0 knows and tells it
+
+
+def inherited(number: int) -> Link:
+    """The connection to the rank 0 that has started this process. A Ctrl-C reaches both; rank 0 has requests to finish."""
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, signal.SIG_IGN)
+    return Link(socket.socket(fileno=number))
+
+
+def joined(settings: Settings, place: Place) -> Link:
+    """The connection to a rank 0 elsewhere. Raises StartupError."""
+    return join(settings.master_addr, settings.master_port + 1, place.rank, _token(settings))
+
+
+def _awaited(settings: Settings, place: Place, lost: Callable[[], None] | None) -> Peers:
+    links = accept(settings.master_addr, settings.master_port + 1, place.world, _token(settings))
+    rendezvous = f"{settings.master_addr}:{settings.master_port}"
+    group = Group(0, place.world, rendezvous, place.local_rank, place.local_world)
+    return Peers({rank: Peer(rank, link) for rank, link in links.items()}, group, lost)
+
+
+def _token(settings: Settings) -> str:
+    """What ranks of several machines prove that they know. Raises StartupError where there is none and others can reach rank 0."""
+    token = os.environ.get(TOKEN_VARIABLE) or ""
+    try:
+        found = {item[4][0] for item in socket.getaddrinfo(settings.master_addr, settings.master_port, type=socket.SOCK_STREAM)}
+    except OSError as error:
+        raise StartupError(f"--master-addr {settings.master_addr}: {error.strerror}") from error
+    if not token and not all(ipaddress.ip_address(address).is_loopback for address in found):
+        raise StartupError(
+            f"--master-addr {settings.master_addr}: other machines reach it; set {TOKEN_VARIABLE} alike on all ranks"
+        )
+    return token
+
+
+def _started(
+    plugin: Plugin, directory: Path, settings: Settings, count: int, folder: Path, lost: Callable[[], None] | None
+) -> Peers:
+    """Start the other ranks of this machine. They die with the thread that calls this."""
+    peers = {rank: _start(plugin, directory, settings, rank) for rank in range(1, count)}
+    return Peers(peers, Group(0, count, f"file:{folder / 'store'}", 0, count), lost)
+
+
+def _start(plugin: Plugin, directory: Path, settings: Settings, rank: int) -> Peer:
+    from tgi_core.cli.shard import shard_arguments
+
+    ours, theirs = socket.socketpair()
+    arguments = shard_arguments(replace(settings, num_shard=None, sharded=None, backend=plugin.name))
+    command = [sys.executable, "-P", "-m", "tgi_core", "shard", str(directory), *arguments]
+    with theirs:
+        child = subprocess.Popen(
+            [*command, "--backend", plugin.name, "--follow", str(theirs.fileno()), "--parent", str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES},
+            pass_fds=(theirs.fileno(),),
+        )
+    return Peer(rank, Link(ours), RankProcess(child))

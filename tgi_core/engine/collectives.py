@@ -1,0 +1,131 @@
+"""What ranks do together while a model runs: sum, gather, agree, tell.
+
+Everything is asked of torch.distributed's public interface, so a device package only names another backend ("nccl"). A collective
+that fails or takes too long means that another rank is gone: it raises PeerLost, and this rank's session is over.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from tgi_core.backend import BackendError, Group, PeerLost
+
+STEP_S = 60
+"""How long a rank waits for the others in the middle of a step."""
+
+LOADING_S = 3600
+"""How long for one that still reads its weights; a rank that ends meanwhile is noticed by the server."""
+
+FILE = "file:"
+"""Begins a rendezvous that is a file in a folder of one user, for ranks of one machine."""
+
+
+class Collectives:
+    """A group of ranks, as one of them sees it. Every rank makes the same calls in the same order."""
+
+    def __init__(self, rank: int, world: int, store: Store, device: torch.device) -> None:
+        self.rank, self.world = rank, world
+        self._store, self._device = store, device
+        self._meetings = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which alone samples."""
+        return self.rank == 0
+
+    def reduce(self, tensor: Tensor) -> Tensor:
+        """The sum over the ranks, alike on all of them to the last bit; `tensor` itself is changed where it can be."""
+        tensor = tensor.contiguous()
+        with _peers():
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, tensor: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The ranks' tensors behind each other in the last dimension, in which rank r has `sizes[r]`."""
+        widest = max(sizes)
+        padded = F.pad(tensor, (0, widest - tensor.shape[-1])).contiguous()
+        parts = [torch.empty_like(padded) for _ in sizes]
+        with _peers():
+            dist.all_gather(parts, padded)
+        return torch.cat([part[..., :size] for part, size in zip(parts, sizes, strict=True)], dim=-1)
+
+    def least(self, value: int) -> int:
+        """The smallest of the ranks' values."""
+        found = torch.tensor([value], dtype=torch.int64, device=self._device)
+        with _peers():
+            dist.all_reduce(found, op=dist.ReduceOp.MIN)
+        return int(found.item())
+
+    def tell(self, values: Sequence[int]) -> list[int]:
+        """Rank 0's values, on every rank; the others give as many of their own."""
+        told = torch.tensor(values, dtype=torch.int64, device=self._device)
+        with _peers():
+            dist.broadcast(told, src=0)
+        return told.tolist()
+
+    def meet(self) -> None:
+        """Wait until all ranks are here, however long they load."""
+        self._meetings += 1
+        with _peers():
+            self._store.set(f"meeting-{self._meetings}-{self.rank}", "here")
+            names = [f"meeting-{self._meetings}-{rank}" for rank in range(self.world)]
+            self._store.wait(names, timedelta(seconds=LOADING_S))
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # torch's DistError is one
+        reason = " ".join(str(error).split())[:200]
+        raise PeerLost(f"another rank is gone, or takes more than {STEP_S} s for its part of a step: {reason}") from error
+
+
+def open_collectives(group: Group, backend: str, device: torch.device) -> Collectives:
+    """Meet the other ranks at the group's rendezvous. `backend` is torch.distributed's name for one. Raises PeerLost."""
+    with _peers():
+        store = _store(group)
+        if backend == "gloo" and group.local_world == group.world:
+            _stay_on_this_machine()
+        dist.init_process_group(backend, store=store, rank=group.rank, world_size=group.world, timeout=timedelta(seconds=STEP_S))
+    found = Collectives(group.rank, group.world, store, device)
+    try:
+        found.meet()
+    except BackendError:
+        found.close()
+        raise
+    return found
+
+
+def _store(group: Group) -> Store:
+    if group.rendezvous.startswith(FILE):
+        return FileStore(group.rendezvous.removeprefix(FILE), group.world)
+    host, _, port = group.rendezvous.rpartition(":")
+    # torchrun keeps a store of its own at the very place.
+    hosting = group.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    waiting = timedelta(seconds=LOADING_S)
+    store = TCPStore(host.strip("[]"), int(port), group.world, hosting, waiting, wait_for_workers=False)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"tgi-{attempt}", store)
+
+
+def _stay_on_this_machine() -> None:
+    """Have gloo connect over the loopback interface, unless the operator names one."""
+    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if names:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])

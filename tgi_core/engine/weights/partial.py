@@ -1,0 +1,148 @@
+"""Filling one rank's part of a model: from the files just the ranges that the rank holds."""
+
+from __future__ import annotations
+
+import logging
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from tgi_core.backend import InvalidModel, Progress, Unsupported
+from tgi_core.engine.collectives import Collectives
+from tgi_core.engine.parallel.joints import join
+from tgi_core.engine.parallel.partition import Cut, Partition, partition
+from tgi_core.engine.weights.checkpoint import Checkpoint
+from tgi_core.engine.weights.loading import STEP_NAME, build_empty, load_through_transformers, put, tied_groups
+from tgi_core.engine.weights.mapped import MappedFile
+from tgi_core.engine.weights.sources import Maps, Source, find_sources
+
+_log = logging.getLogger("tgi_core.engine")
+
+
+def check_partition(config: PretrainedConfig, dtype: torch.dtype, rank: int, world: int) -> None:
+    """Refuse at once what cannot be divided, before ranks meet and weights are read. Raises Unsupported, InvalidModel."""
+    partition(_empty(config, dtype, world), rank, world)
+
+
+def load_partition(
+    config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype, progress: Progress, collectives: Collectives
+) -> PreTrainedModel:
+    """This rank's part of the model, joined to the others'. Raises InvalidModel naming file and tensor, Unsupported."""
+    progress(STEP_NAME, 0, checkpoint.num_bytes, "B")
+    model = _empty(config, dtype, collectives.world)
+    whole = {name: value.shape for name, value in chain(*_named(model))}
+    sources = None if _keeps_float32(model) and dtype is not torch.float32 else find_sources(model, checkpoint)
+    tied = tied_groups(model)
+    parts = partition(model, collectives.rank, collectives.world)
+    if sources is None:
+        _log.warning("%s: each rank reads all weights before it keeps its part", config.model_type)
+        _fill_from_model(model, parts, load_through_transformers(config, checkpoint, dtype))
+    else:
+        _fill(model, parts, _with_twins(sources, tied, parts), whole, checkpoint, progress)
+    _share(model, parts, tied)
+    left = [name for name, value in chain(*_named(model)) if value.is_meta]
+    if left:
+        raise InvalidModel(f"{checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
+    join(model, parts, collectives, whole)
+    progress(STEP_NAME, checkpoint.num_bytes, checkpoint.num_bytes, "B")
+    return model.eval().requires_grad_(False)
+
+
+def _empty(config: PretrainedConfig, dtype: torch.dtype, world: int) -> PreTrainedModel:
+    model = build_empty(config, dtype)
+    if model is None:
+        raise Unsupported(
+            f"--num-shard {world}: model type {config.model_type!r} cannot be divided while it is built; leave it out"
+        )
+    return model
+
+
+def _named(model: PreTrainedModel) -> tuple[list[tuple[str, Tensor]], list[tuple[str, Tensor]]]:
+    """Parameters, a shared one under each of its names, and buffers."""
+    return list(model.named_parameters(remove_duplicate=False)), list(model.named_buffers(remove_duplicate=False))
+
+
+def _keeps_float32(model: PreTrainedModel) -> bool:
+    return bool(getattr(model, "_keep_in_fp32_modules", None) or getattr(model, "_keep_in_fp32_modules_strict", None))
+
+
+def _with_twins(sources: dict[str, Source], tied: list[set[str]], parts: Partition) -> dict[str, Source]:
+    """Tied weights lie in the files once, and are read once where a rank holds the same part of them."""
+    for group in tied:
+        first, *others = _by_size(group, parts)
+        source = next((sources[name] for name in sorted(group) if name in sources), None)
+        if source is None:
+            continue
+        sources[first] = source
+        for name in others:
+            if _shares(parts, first, name):
+                sources.pop(name, None)
+            else:
+                sources[name] = source
+    return sources
+
+
+def _by_size(group: set[str], parts: Partition) -> list[str]:
+    """Whole weights first."""
+    return sorted(group, key=lambda name: (name in parts.cuts, name))
+
+
+def _shares(parts: Partition, first: str, name: str) -> bool:
+    """Whether a tied weight can be the first one, or a view of it."""
+    return first not in parts.cuts or parts.cuts.get(name) == parts.cuts[first]
+
+
+def _fill(
+    model: PreTrainedModel,
+    parts: Partition,
+    sources: dict[str, Source],
+    whole: dict[str, torch.Size],
+    checkpoint: Checkpoint,
+    progress: Progress,
+) -> None:
+    done, maps = 0, {file: MappedFile(file) for file in checkpoint.files}
+    for name, current in chain(*_named(model)):
+        source = sources.get(name)
+        if source is None:
+            continue
+        if source.shape() != tuple(whole[name]):
+            text = f"tensor {source.first.name!r} has shape {list(source.shape())}, the model's is {list(whole[name])}"
+            raise InvalidModel(f"{source.first.file}: {text}")
+        loaded = _read(source, parts.cuts.get(name), current, maps)
+        put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
+        done += loaded.numel() * loaded.itemsize
+        progress(STEP_NAME, min(done, checkpoint.num_bytes), checkpoint.num_bytes, "B")
+
+
+def _read(source: Source, cut: Cut | None, current: Tensor, maps: Maps) -> Tensor:
+    """One weight's part in memory of its own."""
+    loaded = torch.empty(current.shape, dtype=current.dtype)
+    if not source.stacked:
+        value = next(source.read(maps))
+        return loaded.copy_(value if cut is None else cut.of(value))
+    within = None if cut is None else Cut(cut.dim - 1, cut.ranges)
+    for expert, value in enumerate(source.read(maps)):
+        loaded[expert].copy_(value if within is None else within.of(value))
+    return loaded
+
+
+def _fill_from_model(model: PreTrainedModel, parts: Partition, full: PreTrainedModel) -> None:
+    values = dict(chain(*_named(full)))
+    for name, current in chain(*_named(model)):
+        if name in values:
+            cut = parts.cuts.get(name)
+            value = values[name] if cut is None else cut.of(values[name])
+            put(model, name, value.detach().clone(), is_parameter=isinstance(current, nn.Parameter))
+
+
+def _share(model: PreTrainedModel, parts: Partition, tied: list[set[str]]) -> None:
+    """Let tied weights that a rank holds in the same part be one; a part of a weight that it holds whole is a view of it."""
+    for group in tied:
+        first, *others = _by_size(group, parts)
+        held = model.get_parameter(first)
+        for name in others:
+            if _shares(parts, first, name):
+                cut = None if parts.cuts.get(name) == parts.cuts.get(first) else parts.cuts[name]
+                put(model, name, held if cut is None else cut.of(held), is_parameter=True)

@@ -1,0 +1,122 @@
+"""Where in a checkpoint each weight of a model lies, without reading it.
+
+Most names fit. What transformers 5 keeps in one tensor for all experts lies in the files expert by expert; its own table of
+conversions says which. A conversion of another kind has no sources here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tgi_core.engine.weights.checkpoint import Checkpoint
+from tgi_core.engine.weights.headers import TensorEntry
+from tgi_core.engine.weights.mapped import MappedFile
+
+Maps = dict[Any, MappedFile]
+"""The files of a checkpoint, by path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A weight in the files: one tensor, or for each expert one or more that are put behind each other in their first dimension."""
+
+    pieces: tuple[tuple[TensorEntry, ...], ...]
+    stacked: bool = False
+
+    @property
+    def first(self) -> TensorEntry:
+        """Stands for the weight in messages."""
+        return self.pieces[0][0]
+
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole weight."""
+        entries = self.pieces[0]
+        one = (sum(entry.shape[0] for entry in entries), *entries[0].shape[1:])
+        return (len(self.pieces), *one) if self.stacked else one
+
+    def read(self, maps: Maps) -> Iterator[Tensor]:
+        """The weight, whole, or one tensor per expert: views of the files where that is possible."""
+        for entries in self.pieces:
+            yield _behind_each_other([maps[entry.file].view(entry) for entry in entries])
+
+
+def _behind_each_other(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def find_sources(model: PreTrainedModel, checkpoint: Checkpoint) -> dict[str, Source] | None:
+    """Sources by the model's names, for those that the checkpoint has; None if it must be converted in a way not known here."""
+    wanted = set(model.state_dict())
+    names = {name: name for name in checkpoint.tensors}
+    patterns: dict[str, str | None] = dict.fromkeys(checkpoint.tensors)
+    conversions = _conversions(model)
+    if getattr(model, "_checkpoint_conversion_mapping", None):
+        return None
+    if conversions:
+        renamed = _renamed(model, wanted, conversions, list(checkpoint.tensors))
+        if renamed is None:
+            return None
+        names, patterns = renamed
+    prefix = model.base_model_prefix + "."
+    found: dict[str, Source] = {}
+    grouped: dict[str, dict[str, list[str]]] = {}
+    for stored, given in names.items():
+        name = given if given in wanted else prefix + given
+        if patterns[stored] is not None:
+            grouped.setdefault(name, {}).setdefault(str(patterns[stored]), []).append(stored)
+        elif name in wanted:
+            found[name] = Source(((checkpoint.tensors[stored],),))
+    for name, by_pattern in grouped.items():
+        order = [pattern for conversion in conversions for pattern in conversion.source_patterns if pattern in by_pattern]
+        columns = [sorted(by_pattern[pattern], key=_numbers) for pattern in order]
+        if len({len(column) for column in columns}) != 1:
+            return None
+        found[name] = Source(tuple(tuple(checkpoint.tensors[item] for item in row) for row in zip(*columns, strict=True)), True)
+    return found
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", name)]
+
+
+def _conversions(model: PreTrainedModel) -> list[Any]:
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+    except ImportError:  # transformers 4 knows none of this kind
+        return []
+    return list(get_model_conversion_mapping(model) or ())
+
+
+def _renamed(
+    model: PreTrainedModel, wanted: set[str], conversions: list[Any], stored: list[str]
+) -> tuple[dict[str, str], dict[str, str | None]] | None:
+    """The model's name for each stored one, and the pattern of the conversion that it takes part in."""
+    from transformers.core_model_loading import WeightConverter, rename_source_key
+
+    renamings = [item for item in conversions if not isinstance(item, WeightConverter)]
+    converters = [item for item in conversions if isinstance(item, WeightConverter)]
+    understood = {pattern for item in converters if _stacks(item) for pattern in item.source_patterns}
+    names: dict[str, str] = {}
+    patterns: dict[str, str | None] = {}
+    meta = dict.fromkeys(wanted, True)
+    for name in stored:
+        try:
+            names[name], patterns[name] = rename_source_key(name, renamings, converters, model.base_model_prefix, meta)
+        except (AttributeError, TypeError, ValueError):  # another version of transformers' own loader
+            return None
+        if patterns[name] is not None and patterns[name] not in understood:
+            return None
+    return names, patterns
+
+
+def _stacks(converter: Any) -> bool:
+    """Whether a conversion stacks experts, and before that puts several tensors of each behind each other, no more."""
+    steps = [(type(item).__name__, getattr(item, "dim", None)) for item in converter.operations]
+    return steps in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
