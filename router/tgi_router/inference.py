@@ -254,6 +254,11 @@ def in_order(results: list[Result]) -> list[Result]:
     return sorted(results, key=lambda result: result.choice.index)
 
 
+def mean_logprob(result: Result) -> float:
+    """How likely a text was; more is likelier."""
+    return sum(token.logprob for token in result.tokens) / max(len(result.tokens), 1)
+
+
 def _sample_of(valid: ValidRequest, sample: int, seed: int | None) -> ValidRequest:
     """The same request with another seed; of several choices from one seed each has its own, which repeats."""
     if sample == 0:

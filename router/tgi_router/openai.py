@@ -33,7 +33,6 @@ from tgi_router.errors import (
 )
 from tgi_router.inference import Choice, Result, in_order
 from tgi_router.json_text import dumps, shortest
-from tgi_router.stop_strings import cut
 from tgi_router.tool_calls import Piece
 from tgi_router.validation import Extras, check_choices
 
@@ -95,8 +94,8 @@ class Dialect:
             logprobs,
             call_schema,
             check_choices(1 if body.n is None else body.n),
-            body.presence_penalty or 0.0,
-            tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
+            presence_penalty=body.presence_penalty or 0.0,
+            logit_bias=tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
         )
 
     # what is answered
@@ -122,10 +121,6 @@ class Dialect:
     def stops(self, parameters: Parameters) -> Sequence[str]:
         """The stop strings to leave out of the answer; TGI leaves them in."""
         return () if self.strict else parameters.stop
-
-    def text(self, result: Result, parameters: Parameters) -> str:
-        """A whole answer as it is shown."""
-        return cut(result.text.text, self.stops(parameters))
 
     def ordered(self, results: list[Result]) -> list[Result]:
         """Results as they are listed: by their prompts, in TGI by their ends."""

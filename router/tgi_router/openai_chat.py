@@ -13,7 +13,7 @@ from tgi_router.bodies import ChatBody, GrammarShape, Parameters
 from tgi_router.chat_answer import Chunks, Names, answer_json
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
-from tgi_router.errors import RouterError, TemplateFailed, ToolFailed
+from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, ValidationFailed
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Inference, tokens_of
@@ -96,6 +96,8 @@ class ChatRoutes:
     async def prepare(self, body: ChatBody) -> Chat:
         """What precedes the generation. Raises RouterError."""
         try:
+            if any(message.has_image for message in body.messages):
+                raise ValidationFailed("image modality is not supported")
             tools = plan_tools(body)
             shape = _grammar(body)
             if shape is not None and (tools is not None or (self._dialect.strict and body.tools is not None)):

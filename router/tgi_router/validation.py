@@ -50,6 +50,8 @@ class Extras:
     call_schema: dict[str, Any] | None = None
     """What an answer that must be a tool call must look like."""
     choices: int = 1
+    ranked: bool = False
+    """Of the choices the likeliest are wanted."""
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -174,7 +176,7 @@ class Validator:
         )
         unranked = Feature.LOGPROBS not in features
         yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"
-        yield (given.best_of or 1) > 1 and unranked, "`best_of` > 1 is not supported by this backend"
+        yield ((given.best_of or 1) > 1 or extras.ranked) and unranked, "`best_of` > 1 is not supported by this backend"
         yield given.watermark, "`watermark` is not supported"
 
     def _input_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
@@ -199,7 +201,7 @@ class Validator:
 
     def _want(self, given: Parameters, extras: Extras) -> Want:
         return Want(
-            logprobs=extras.logprobs is not False and Feature.LOGPROBS in self._capabilities.features,
+            logprobs=(extras.logprobs is not False or extras.ranked) and Feature.LOGPROBS in self._capabilities.features,
             top_n=given.top_n_tokens or 0,
             prompt_logprobs=self._prompt_logprobs(given),
         )
