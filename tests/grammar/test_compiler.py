@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.grammar.schemas import json_grammar, regex_grammar
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
 from tgi_core.grammar import matching as engine
+from tgi_core.grammar.checking import GrammarTrials
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.grammar.trial import Trial
 from tgi_core.model_files import DEMO
@@ -32,14 +34,31 @@ def test_the_most_recent_are_kept(compiler: GrammarCompiler) -> None:
 
 def test_errors_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bad grammar is tried once; after that its error is at hand."""
-    one = GrammarCompiler.for_checking()
-    with pytest.raises(InvalidGrammar, match="unclosed group") as raised:
-        one.compile(regex_grammar("(a"))
+    small, trials = GrammarCompiler(engine.bytes_vocabulary()), GrammarTrials()
+    judges: list[Callable[[Grammar], object]] = [small.compile, trials.check]
+    texts = []
+    for judge in judges:
+        with pytest.raises(InvalidGrammar, match="unclosed group") as raised:
+            judge(regex_grammar("(a"))
+        texts.append(str(raised.value))
     monkeypatch.setattr(Trial, "run", lambda *_: pytest.fail("tried again"))
-    with pytest.raises(InvalidGrammar) as again:
-        one.compile(regex_grammar("(a"))
-    assert str(again.value) == str(raised.value)
-    one.close()
+    for judge in judges:
+        with pytest.raises(InvalidGrammar) as again:
+            judge(regex_grammar("(a"))
+        texts.append(str(again.value))
+    assert len(set(texts)) == 1
+    small.close()
+    trials.close()
+
+
+def test_who_only_wants_to_know_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router's judgement is the child's alone: no matcher is made in its own process."""
+    monkeypatch.setattr(engine, "start", lambda *_: pytest.fail("compiled in this process"))
+    trials = GrammarTrials()
+    trials.check(json_grammar({"type": "object", "properties": {"a": {"type": "integer"}}}))
+    with pytest.raises(InvalidGrammar, match="look-around"):
+        trials.check(regex_grammar("(?=a)b"))
+    trials.close()
 
 
 @pytest.mark.parametrize(

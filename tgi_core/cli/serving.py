@@ -99,7 +99,7 @@ async def open_shard(
     plugin: Plugin, directory: Path, tokenizer: Tokenizer, settings: Settings, show: Progress, batches: BatchMetrics
 ) -> Opened:
     """Open the backend in a thread of its own and warm it up. Raises StartupError."""
-    masks = await asyncio.to_thread(GrammarMasks.for_model, directory, tokenizer.eos_ids)
+    masks = await asyncio.to_thread(open_masks, directory, tokenizer, settings)
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
     options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
     implementation = await asyncio.to_thread(open_backend, plugin, options, show)
@@ -125,6 +125,11 @@ def scheduler_options(settings: Settings) -> SchedulerOptions:
         waiting_served_ratio=settings.waiting_served_ratio,
         max_waiting_tokens=settings.max_waiting_tokens,
     )
+
+
+def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> GrammarMasks | None:
+    """Masks for a model's grammars; None where they are switched off, or its tokenizer cannot have them."""
+    return None if settings.disable_grammar_support else GrammarMasks.for_model(directory, tokenizer.eos_ids)
 
 
 def warmup_plan(settings: Settings, block_size: int) -> WarmupPlan:

@@ -36,7 +36,7 @@ SETTINGS = frozenset(
         *("model_id", "revision", "dtype", "quantize", "trust_remote_code"),
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction"),
-        "json_output",
+        *("disable_grammar_support", "json_output"),
     }
 )
 """What a shard is started with; limits come from its router."""
@@ -96,17 +96,16 @@ def open_model(directory: Path, settings: Settings, show: Progress) -> Model:
     from tgi_core.backend.registry import open_backend
     from tgi_core.backend.session import Session
     from tgi_core.backend.wrappers import Trace
-    from tgi_core.cli.serving import choose_backend
+    from tgi_core.cli.serving import choose_backend, open_masks
     from tgi_core.client.connecting import hash_tokenizer
     from tgi_core.client.types import ShardInfo
     from tgi_core.server.grpc_host import Model
-    from tgi_core.server.masks import GrammarMasks
     from tgi_core.server.model_server import ModelServer
     from tgi_core.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(directory)
     plugin = choose_backend(settings.backend)
-    masks = GrammarMasks.for_model(directory, tokenizer.eos_ids)
+    masks = open_masks(directory, tokenizer, settings)
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
     options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction)
     try:
