@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from random import getrandbits
 from typing import Any
 
@@ -81,6 +82,7 @@ class Validator:
         self.grammars = GrammarChecker(settings, capabilities)
         self._settings = settings
         self._tokenizer = model.tokenizer
+        self._token_span = model.token_span
         self._adapters = model.adapters
         self._limits = limits
         self._capabilities = capabilities
@@ -106,6 +108,7 @@ class Validator:
         _check(self._extra_rules(extras))
         _check(self._declared_rules(parameters, extras))
         _check(self._input_rules(prompt, parameters))
+        _check(self._size_rules(prompt, parameters), PromptTooLong)
         encoded = await self._workers.run(
             len(prompt.text), self._tokenizer.encode, prompt.text, add_special_tokens=prompt.add_special_tokens
         )
@@ -187,12 +190,21 @@ class Validator:
             f"`truncate` must be strictly positive and less than {largest}. Given: {given.truncate}",
         )
 
-    def _length_rules(self, length: int, given: Parameters) -> Iterator[Rule]:
-        total, largest = self._limits.max_total_tokens, self._limits.max_input_tokens
+    def _size_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
+        """What is too long however few tokens it makes is refused before the work: a megabyte takes seconds to tokenize."""
+        if self._token_span is not None and given.truncate is None and len(prompt.text) > self._limits.max_total_tokens:
+            least = ceil(len(prompt.text.encode()) / self._token_span)
+            yield from self._total_rules(least, given, f"at least {least}")
+
+    def _total_rules(self, length: int, given: Parameters, told: str) -> Iterator[Rule]:
+        total = self._limits.max_total_tokens
         new = max(total - length, 0) if given.max_new_tokens is None else min(given.max_new_tokens, RUN)
-        sums = f"Given: {length} `inputs` tokens and {new} `max_new_tokens`"
-        checked = min(new, RUN)
-        yield length + checked > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
+        sums = f"Given: {told} `inputs` tokens and {new} `max_new_tokens`"
+        yield length + min(new, RUN) > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
+
+    def _length_rules(self, length: int, given: Parameters) -> Iterator[Rule]:
+        largest = self._limits.max_input_tokens
+        yield from self._total_rules(length, given, str(length))
         yield length > largest, f"`inputs` must have less than {largest} tokens. Given: {length}"
 
     def _prompt_logprobs(self, given: Parameters) -> bool:
