@@ -13,7 +13,7 @@ from typing import Self
 from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import DeadlineExceeded, Overloaded, SchedulerError
+from tgi_core.scheduler.types import DeadlineExceeded, Overloaded, RequestFailed, SchedulerError
 from tgi_core.telemetry.exchange import Course, Timings, current
 from tgi_router import wishes
 from tgi_router.bodies import Parameters
@@ -69,9 +69,17 @@ class Inference:
         self.permits = Permits(settings.max_concurrent_requests)
         self.validator = Validator(settings, model, self.limits, generator.info.capabilities, workers)
 
-    def call(self, prompts: tuple[Prompt, ...], parameters: Parameters, *, streaming: bool, extras: Extras = NO_EXTRAS) -> Call:
-        """Generations from prompts, to be entered with `async with`."""
-        return Call(self, prompts, parameters, streaming, extras)
+    def call(
+        self,
+        prompts: tuple[Prompt, ...],
+        parameters: Parameters,
+        *,
+        streaming: bool,
+        extras: Extras = NO_EXTRAS,
+        gate: asyncio.Barrier | None = None,
+    ) -> Call:
+        """Generations from prompts, to be entered with `async with`. Calls with one `gate` are submitted once all of them are valid."""
+        return Call(self, prompts, parameters, streaming, extras, gate)
 
 
 class Call:
@@ -82,9 +90,16 @@ class Call:
     """
 
     def __init__(
-        self, inference: Inference, prompts: tuple[Prompt, ...], parameters: Parameters, streaming: bool, extras: Extras
+        self,
+        inference: Inference,
+        prompts: tuple[Prompt, ...],
+        parameters: Parameters,
+        streaming: bool,
+        extras: Extras,
+        gate: asyncio.Barrier | None,
     ) -> None:
         self._inference = inference
+        self._gate = gate
         self._metrics = inference.metrics
         self._prompts = prompts
         self._parameters = parameters
@@ -119,6 +134,8 @@ class Call:
         valid = [await inference.validator.validate(prompt, parameters, self._extras) for prompt in self._prompts]
         asked, longest_s = wishes.current(), inference.settings.request_timeout
         valid = [replace(item, request=asked.apply(item.request, longest_s)) for item in valid]
+        if self._gate is not None:
+            await self._gate.wait()
         self._queued = monotonic()
         for prompt, request in zip(self._prompts, valid, strict=True):
             self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens)
@@ -275,4 +292,6 @@ def _waited(stream: GenerationStream) -> float | None:
 def _told(error: SchedulerError) -> RouterError:
     if isinstance(error, Overloaded):
         return ModelOverloaded()
-    return TimedOut() if isinstance(error, DeadlineExceeded) else ShardLost(str(error))
+    if isinstance(error, DeadlineExceeded):
+        return TimedOut()
+    return ShardFailed(str(error)) if isinstance(error, RequestFailed) else ShardLost(str(error))

@@ -16,6 +16,7 @@ from tgi_core.scheduler.types import GenerationRequest, Limits
 from tgi_router.bodies import Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import GrammarChecker
+from tgi_router.literals import Span
 from tgi_router.served_model import ServedModel
 from tgi_router.workers import Workers
 
@@ -38,6 +39,8 @@ class Prompt:
 
     text: str
     add_special_tokens: bool = True
+    literals: tuple[Span, ...] = ()
+    """Where special tokens are only text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Validator:
     def __init__(
         self, settings: Settings, model: ServedModel, limits: Limits, capabilities: Capabilities, workers: Workers
     ) -> None:
-        self.grammars = GrammarChecker(settings, capabilities)
+        self.grammars = GrammarChecker(settings, model, capabilities)
         self._settings = settings
         self._tokenizer = model.tokenizer
         self._token_span = model.token_span
@@ -110,7 +113,7 @@ class Validator:
         _check(self._input_rules(prompt, parameters))
         _check(self._size_rules(prompt, parameters), PromptTooLong)
         encoded = await self._workers.run(
-            len(prompt.text), self._tokenizer.encode, prompt.text, add_special_tokens=prompt.add_special_tokens
+            len(prompt.text), self._tokenizer.encode, prompt.text, prompt.add_special_tokens, prompt.literals
         )
         ids = encoded.ids if parameters.truncate is None else encoded.ids[-parameters.truncate :]
         _check(self._length_rules(len(ids), parameters), PromptTooLong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tgi_router import ServedModel
+from tgi_router.literals import Span
 
 from tests.router.conftest import Serve
 from tests.router.serving import Served
@@ -112,10 +114,10 @@ class Counting(Tokenizer):
 
     calls = 0
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
+    def encode(self, text: str, add_special_tokens: bool = True, literals: Sequence[Span] = ()) -> Encoded:
         """Count it."""
         self.calls += 1
-        return super().encode(text, add_special_tokens)
+        return super().encode(text, add_special_tokens, literals)
 
 
 @pytest.mark.parametrize("repeated", ["no end ", "a", "\n.", "é", "\U0001f600"])

@@ -36,6 +36,7 @@ from tgi_core.scheduler.types import (
     GenerationRequest,
     Limits,
     Overloaded,
+    RequestFailed,
     SchedulerError,
     SchedulerOptions,
 )
@@ -262,7 +263,7 @@ class Scheduler:
             if sequence is None:  # the late row of one that has left
                 continue
             if made.fault is not None:
-                events += self._fail([sequence], GenerationFailed(made.fault.message))
+                events += self._fail([sequence], RequestFailed(made.fault.message))
                 continue
             self._note(sequence, made)
             events.append(Event(sequence.key, made))
@@ -295,7 +296,7 @@ class Scheduler:
             self._policy.give_back(item)
         self._send_back(admitted)
         if fault.scope is Scope.REQUEST or hopeless:
-            return self._fail(named, GenerationFailed(fault.message))
+            return self._fail(named, RequestFailed(fault.message))
         self._policy.max_step_tokens = max(1, plan.tokens // 2)
         return self._retry(admitted or [max(suspects, key=lambda item: item.rank)], fault.message)
 
@@ -312,7 +313,7 @@ class Scheduler:
             return self._session_died(fault)
         rows = list(self._running.values())
         named = [item for item in rows if item.wire_id in fault.request_ids]
-        events = self._fail(named, GenerationFailed(fault.message))
+        events = self._fail(named, RequestFailed(fault.message))
         self._policy.max_step_tokens = max(1, self._policy.max_step_tokens // 2)
         events += self._retry([item for item in rows if item not in named], fault.message)
         self._flight.forget()

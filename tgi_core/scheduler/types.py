@@ -70,3 +70,7 @@ class DeadlineExceeded(SchedulerError):
 
 class GenerationFailed(SchedulerError):
     """The device or the shard failed this request."""
+
+
+class RequestFailed(GenerationFailed):
+    """The fault is this request's own: another try would most likely end the same way."""
