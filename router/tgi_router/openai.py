@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
@@ -140,7 +141,11 @@ class Dialect:
         """The message of a whole answer. Raises ToolFailed where TGI does: for a call that is not complete."""
         text = "".join(piece.text for piece in pieces if piece.call is None)
         names = [piece.name for piece in pieces if piece.name is not None]
-        arguments = ["".join(piece.text for piece in pieces if piece.call == call) for call in range(len(names))]
+        parts: dict[int, list[str]] = defaultdict(list)
+        for piece in pieces:
+            if piece.call is not None:
+                parts[piece.call].append(piece.text)
+        arguments = ["".join(parts[call]) for call in range(len(names))]
         if not names:
             return {"role": "assistant", "content": text}
         if self.strict:

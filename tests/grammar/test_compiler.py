@@ -129,3 +129,10 @@ def test_digits_are_ascii(compiler: GrammarCompiler) -> None:
         vocabulary = engine.vocabulary_of((DEMO / "tokenizer.json").read_text(), frozenset({0}))
         texts = [vocabulary.decode_bytes([id]) for id in range(2048) if mask >> id & 1]
         assert len(texts) >= 10 and all(text.isascii() for text in texts)
+
+
+def test_what_begins_well_and_cannot_go_on(compiler: GrammarCompiler) -> None:
+    """A grammar that outgrows its limits with the first token is refused when it is tried: it would hold up a shard for as long."""
+    for regex in ("a{1000000}", "(a?){3000}a{3000}", "x?a{100000000}"):
+        with pytest.raises(InvalidGrammar, match=r"too many (expressions|states)|too complex"):
+            compiler.compile(regex_grammar(regex))

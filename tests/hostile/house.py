@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -44,6 +45,7 @@ class Shard:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.steps: list[int] = []
         self.loop: SchedulerLoop | None = None
+        self.closed = threading.Event()
         self._tokenizer = tokenizer
 
     @asynccontextmanager
@@ -66,6 +68,7 @@ class Shard:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await shard.close()
+            self.closed.set()
 
 
 class House:
@@ -146,3 +149,4 @@ def opened(model: ServedModel, watch: Watch, settings: Mapping[str, Any]) -> Ite
         house = House(served, shard, watch)
         with house.client:
             yield house
+    assert shard.closed.wait(_SECONDS)
