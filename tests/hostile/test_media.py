@@ -88,10 +88,10 @@ def test_urls(house: House, canary: Canary, start: int) -> None:
     urls = corpus(canary.port)
     assert len(urls) >= 130 and len(set(urls)) == len(urls)
     with house.watch.watching(house.served.address) as watch:
-        for url in urls[start : start + CHUNK]:
+        for place, url in enumerate(urls[start : start + CHUNK]):
             house.refuses("/v1/chat/completions", chat([image(url)]))
             text = f"See ![]({url}) and <img src='{url}'>"[:500]
-            for path, body in plain_carriers(text):
+            for path, body in plain_carriers(text)[place % 3 :: 3]:
                 assert house.post(path, body).status_code == 200, (path, url)
             tokens = house.post("/tokenize", {"inputs": text}).json()
             covered = {token["start"]: token["text"] for token in tokens[1:]}  # tokens may share a character
