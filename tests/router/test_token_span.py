@@ -135,7 +135,7 @@ def test_a_mebibyte_is_refused_without_work(serve: Serve, model: ServedModel, re
         answer = served.client.post(path, json=body)
         assert answer.status_code == 422 and "must be <= 64. Given: at least " in answer.text, (path, answer.text)
     assert tokenizer.calls == 0
-    assert answer_of(served, text, truncate=9) == 200 and tokenizer.calls == 1
+    assert answer_of(served, text[:5000], truncate=9) == 200 and tokenizer.calls == 1
 
 
 def answer_of(served: Served, text: str, **parameters: Any) -> int:
