@@ -12,7 +12,6 @@ from tgi_core.config import Settings
 from tgi_core.grammar import Grammar, GrammarError, UnsupportedGrammar, parse_grammar
 from tgi_core.grammar.checking import GrammarTrials
 from tgi_router.errors import ModelOverloaded, ValidationFailed
-from tgi_router.served_model import ServedModel
 
 WAIT_SECONDS = 10.0
 """How long a grammar may wait for those before it and compile; each takes milliseconds, a hostile one a second or two."""
@@ -21,10 +20,10 @@ WAIT_SECONDS = 10.0
 class GrammarChecker:
     """Parses and tries in a thread of its own: hostile grammars hold up other grammars, but no tokenizing."""
 
-    def __init__(self, settings: Settings, model: ServedModel, capabilities: Capabilities) -> None:
+    def __init__(self, settings: Settings, capabilities: Capabilities) -> None:
         self._possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
-        self._trials = GrammarTrials(model.tokenizer_file, model.tokenizer.eos_ids)
+        self._trials = GrammarTrials()
 
     async def check(self, shape: Mapping[str, Any], strict: bool) -> Grammar | None:
         """What a client asks for, as a grammar that compiles; None for plain text. `strict` takes TGI's shapes only.

@@ -29,8 +29,6 @@ class ServedModel:
     adapters: frozenset[str] = frozenset()
     token_span: int | None = None
     """The most bytes that one token can stand for; None if not known."""
-    tokenizer_file: Path | None = None
-    """Its tokenizer.json; None where only the bytes of text are known."""
 
     @classmethod
     def load(cls, directory: Path, name: str, settings: Settings) -> ServedModel:
@@ -41,7 +39,6 @@ class ServedModel:
             tokenizer=Tokenizer.load(directory),
             chat_templates=_chat_templates(directory, settings),
             token_span=longest_span(directory / "tokenizer.json"),
-            tokenizer_file=directory / "tokenizer.json",
         )
 
 

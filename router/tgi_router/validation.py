@@ -82,7 +82,7 @@ class Validator:
     def __init__(
         self, settings: Settings, model: ServedModel, limits: Limits, capabilities: Capabilities, workers: Workers
     ) -> None:
-        self.grammars = GrammarChecker(settings, model, capabilities)
+        self.grammars = GrammarChecker(settings, capabilities)
         self._settings = settings
         self._tokenizer = model.tokenizer
         self._token_span = model.token_span

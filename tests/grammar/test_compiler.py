@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.grammar.schemas import json_grammar, regex_grammar
+from tgi_core.cli.serving import open_masks
+from tgi_core.cli.shard import shard_arguments
+from tgi_core.config import Settings
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
 from tgi_core.grammar import matching as engine
 from tgi_core.grammar.checking import GrammarTrials
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.grammar.trial import Trial
 from tgi_core.model_files import DEMO
+from tgi_core.tokenizer import Tokenizer
 
 
 def test_the_most_recent_are_kept(compiler: GrammarCompiler) -> None:
@@ -136,3 +140,13 @@ def test_what_begins_well_and_cannot_go_on(compiler: GrammarCompiler) -> None:
     for regex in ("a{1000000}", "(a?){3000}a{3000}", "x?a{100000000}"):
         with pytest.raises(InvalidGrammar, match=r"too many (expressions|states)|too complex"):
             compiler.compile(regex_grammar(regex))
+
+
+def test_where_grammars_are_switched_off_there_are_no_masks(demo_tokenizer: Tokenizer) -> None:
+    """A shard that is told so makes none, and is told so by the flags of its parent."""
+    off = Settings(disable_grammar_support=True, model_id=str(DEMO))
+    assert open_masks(DEMO, demo_tokenizer, off) is None
+    assert "--disable-grammar-support" in shard_arguments(off)
+    masks = open_masks(DEMO, demo_tokenizer, Settings())
+    assert masks is not None
+    masks.close()

@@ -80,7 +80,7 @@ class SlowTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.entered, self.gate = threading.Event(), threading.Event()
         self._tokenizer = tokenizer
-        self.special_texts, self.eos_ids = tokenizer.special_texts, tokenizer.eos_ids
+        self.special_texts = tokenizer.special_texts
 
     def encode(self, text: str, add_special_tokens: bool, literals: Sequence[Span]) -> Encoded:
         """The real thing, late."""

@@ -14,8 +14,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
 SECONDS = 1.0
 """Processor time that compiling one grammar may take."""
@@ -25,13 +24,9 @@ _READY = b"ready\n"
 
 
 class Trial:
-    """The child process; started on first use and again after its end. Thread-safe: one grammar at a time.
+    """The child process; started on first use and again after its end. Thread-safe: one grammar at a time."""
 
-    It tries grammars with single bytes for a vocabulary, or with that of a tokenizer.json and the tokens that end an answer.
-    """
-
-    def __init__(self, tokenizer: Path | None = None, eos_ids: Iterable[int] = ()) -> None:
-        self._arguments = [] if tokenizer is None else [str(tokenizer), *map(str, sorted(eos_ids))]
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._close_child: Callable[[], object] = lambda: None
@@ -60,7 +55,7 @@ class Trial:
     def _start(self) -> subprocess.Popen[bytes]:
         self._close_child()
         # -P: the current directory is not where its modules come from
-        command = [sys.executable, "-P", "-m", "tgi_core.grammar.trial", *self._arguments]
+        command = [sys.executable, "-P", "-m", "tgi_core.grammar.trial"]
         pipe = subprocess.PIPE
         child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
         self._child = child
@@ -78,13 +73,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def _serve() -> None:
     """The child: a line in, a line out, until its input ends. It has no handler for the timer's signal, which therefore ends it."""
-    from tgi_core.grammar.matching import bytes_vocabulary, fault, vocabulary_of
+    from tgi_core.grammar.matching import bytes_vocabulary, fault
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    tokenizer, *eos_ids = sys.argv[1:] or [""]
-    text = Path(tokenizer).read_text(encoding="utf-8") if tokenizer else ""
-    vocabulary = vocabulary_of(text, frozenset(map(int, eos_ids))) if text else bytes_vocabulary()
+    vocabulary = bytes_vocabulary()
     sys.stdout.buffer.write(_READY)
     sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
