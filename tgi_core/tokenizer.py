@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,37 @@ class Tokenizer:
         """Number of ids, added tokens included."""
         return int(self._fast.get_vocab_size(with_added_tokens=True))
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
-        """Token ids of a text."""
+    @property
+    def special_texts(self) -> frozenset[str]:
+        """Special tokens as they are written."""
+        return frozenset(token.content for token in self._fast.get_added_tokens_decoder().values() if token.special)
+
+    def encode(self, text: str, add_special_tokens: bool = True, literals: Sequence[tuple[int, int]] = ()) -> Encoded:
+        """Token ids of a text. `literals` are spans of characters, in order, in which special tokens are text; where there are any none
+        are added."""
+        if literals:
+            return self._encode_around(text, literals)
         encoding = self._fast.encode(text, add_special_tokens=add_special_tokens)
         return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
+
+    def _encode_around(self, text: str, literals: Sequence[tuple[int, int]]) -> Encoded:
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        start = 0
+        for literal, end in [*literals, (len(text), len(text))]:
+            for fast, first, last in ((self._fast, start, literal), (self._literal, literal, end)):
+                encoding = fast.encode(text[first:last], add_special_tokens=False)
+                ids += encoding.ids
+                offsets += [(first + begin, first + after) for begin, after in encoding.offsets]
+            start = end
+        return Encoded(tuple(ids), tuple(offsets))
+
+    @cached_property
+    def _literal(self) -> Any:
+        """The same tokenizer, to which special tokens are text; made when first needed."""
+        fast = Fast.from_str(self._fast.to_str())
+        fast.encode_special_tokens = True
+        return fast
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Text of token ids; an incomplete character shows as U+FFFD."""

@@ -250,12 +250,21 @@ class ChatCompletionChunk(Answer):
     usage: Usage | None
 
 
+class CompletionLogprobs(Answer):
+    """Logprobs of a text's tokens, and where in it they begin."""
+
+    tokens: list[str]
+    token_logprobs: list[Logprob]
+    top_logprobs: list[dict[str, Logprob]] | None
+    text_offset: list[int]
+
+
 class CompletionComplete(Answer):
     """One text."""
 
     index: int
     text: str
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: str | None
 
 

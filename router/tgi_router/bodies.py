@@ -147,6 +147,9 @@ class CompletionBody(OpenAIBody):
     prompt: Annotated[ListOf[str], BeforeValidator(_as_prompts, str | list[str])]
     repetition_penalty: F32 | None = None
     suffix: str | None = None
+    echo: bool | None = None
+    logprobs: U32 | None = None
+    best_of: U32 | None = None
 
 
 class ImageUrl(Body):
@@ -167,10 +170,6 @@ class MessageChunk(Body):
         if (self.text if self.type == "text" else self.image_url) is None:
             raise ValueError(f"missing field `{self.type}`")
         return self
-
-    def __str__(self) -> str:
-        """An image stays in the text as the Markdown by which TGI finds it."""
-        return self.text or "" if self.type == "text" or self.image_url is None else f"![]({self.image_url.url})"
 
 
 def _as_chunks(value: Any) -> Any:
@@ -197,7 +196,12 @@ class Message(Body):
         """The content as one string, which is all that a template sees."""
         if self.content is None:
             return dumps(self.tool_calls)
-        return "".join(str(chunk) for chunk in self.content)
+        return "".join(chunk.text or "" for chunk in self.content if chunk.type == "text")
+
+    @property
+    def has_image(self) -> bool:
+        """Whether a part of it is no text."""
+        return any(chunk.type == "image_url" for chunk in self.content or ())
 
 
 class FunctionDefinition(Body):

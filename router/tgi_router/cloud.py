@@ -94,22 +94,23 @@ class CloudRoutes:
         return validate({"parameters": defaults, **value} if defaults is not None else value, GenerateBody)
 
     async def _predict(self, instances: list[GenerateBody | ChatBody]) -> Response:
-        """All at once; the first failure ends the others."""
+        """All at once, if all are valid; the first failure ends the others."""
+        gate = asyncio.Barrier(len(instances))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._text(instance)) for instance in instances]
+                tasks = [group.create_task(self._text(instance, gate)) for instance in instances]
         except* RouterError as errors:
             raise _first(errors) from None
         return Response(dumps({"predictions": [task.result() for task in tasks]}), media_type="application/json")
 
-    async def _text(self, instance: GenerateBody | ChatBody) -> str:
+    async def _text(self, instance: GenerateBody | ChatBody, gate: asyncio.Barrier) -> str:
         if isinstance(instance, GenerateBody):
-            return await self._generate(Prompt(instance.inputs), instance.parameters, NO_EXTRAS)
+            return await self._generate(Prompt(instance.inputs), instance.parameters, NO_EXTRAS, gate)
         chat = await self._chat.prepare(instance)
-        return await self._generate(chat.prompt, chat.parameters, chat.extras)
+        return await self._generate(chat.prompt, chat.parameters, chat.extras, gate)
 
-    async def _generate(self, prompt: Prompt, parameters: Parameters, extras: Extras) -> str:
-        async with self._inference.call((prompt,), parameters, streaming=False, extras=extras) as call:
+    async def _generate(self, prompt: Prompt, parameters: Parameters, extras: Extras, gate: asyncio.Barrier) -> str:
+        async with self._inference.call((prompt,), parameters, streaming=False, extras=extras, gate=gate) as call:
             return (await call.results())[0].text.text
 
 

@@ -5,13 +5,14 @@
     │   ├── StreamRuleBroken    validation                        422     validation
     │   └── PromptTooLong       validation                        422     validation
     ├── ModelOverloaded         overloaded                        429     overloaded
-    ├── ShardFailed             generation                        424     generation
-    │   ├── NotFinite           generation                        424     nan
-    │   └── ShardLost           generation                        424     generation
+    ├── ForeignTextError        (those of which a backend or a template has written a part)
+    │   ├── ShardFailed         generation                        424     generation
+    │   │   ├── NotFinite       generation                        424     nan
+    │   │   └── ShardLost       generation                        424     generation
+    │   └── TemplateFailed      template_error                    422     template
     ├── TimedOut                timeout                           504     timeout
     ├── Incomplete              incomplete_generation             500     incomplete
     │   └── IncompleteStream    incomplete_generation_stream      500     incomplete
-    ├── TemplateFailed          template_error                    422     template
     ├── ToolFailed              tool_error                        422     validation
     ├── SuffixNotSupported      suffix not supported              422     validation
     ├── BatchSizeExceeded       batch size exceeded               422     validation
@@ -30,6 +31,7 @@ What is rendered here is TGI's form. `tgi_router.openai` has the form for the ro
 
 from __future__ import annotations
 
+import re
 from math import ceil
 from typing import ClassVar
 
@@ -81,7 +83,18 @@ class ModelOverloaded(RouterError):
         self.retry_after_s = retry_after_s
 
 
-class ShardFailed(RouterError):
+_INNER = re.compile(r"0x[0-9a-fA-F]{6,}|(?:\w:)?(?:/[\w.@+~-]+){2,}")
+"""Addresses and paths, which are the operator's business; logs have them."""
+
+
+class ForeignTextError(RouterError):
+    """Part of its text was written by a backend, or by a template from the model's files."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(_INNER.sub("…", detail))
+
+
+class ShardFailed(ForeignTextError):
     """The device failed this request; another try would most likely fail the same way."""
 
     status = 424
@@ -127,7 +140,7 @@ class IncompleteStream(Incomplete):
     prefix = "Incomplete generation stream"
 
 
-class TemplateFailed(RouterError):
+class TemplateFailed(ForeignTextError):
     """The messages cannot be rendered into a prompt."""
 
     error_type = "template_error"

@@ -10,7 +10,7 @@ from typing import Any
 from tgi_core.backend import Capabilities, Feature
 from tgi_core.config import Settings
 from tgi_core.grammar import Grammar, GrammarError, UnsupportedGrammar, parse_grammar
-from tgi_core.grammar.compiler import GrammarCompiler
+from tgi_core.grammar.checking import GrammarTrials
 from tgi_router.errors import ModelOverloaded, ValidationFailed
 
 WAIT_SECONDS = 10.0
@@ -18,12 +18,12 @@ WAIT_SECONDS = 10.0
 
 
 class GrammarChecker:
-    """Parses and compiles in a thread of its own: hostile grammars hold up other grammars, but no tokenizing."""
+    """Parses and tries in a thread of its own: hostile grammars hold up other grammars, but no tokenizing."""
 
     def __init__(self, settings: Settings, capabilities: Capabilities) -> None:
         self._possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
-        self._compiler: GrammarCompiler | None = None
+        self._trials = GrammarTrials()
 
     async def check(self, shape: Mapping[str, Any], strict: bool) -> Grammar | None:
         """What a client asks for, as a grammar that compiles; None for plain text. `strict` takes TGI's shapes only.
@@ -34,21 +34,19 @@ class GrammarChecker:
             raise ValidationFailed(str(UnsupportedGrammar()))
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, self._compiled, shape, strict)
+                return await asyncio.get_running_loop().run_in_executor(self._thread, self._tried, shape, strict)
         except GrammarError as error:
             raise ValidationFailed(str(error)) from error
         except TimeoutError:
             raise ModelOverloaded from None
 
-    def _compiled(self, shape: Mapping[str, Any], strict: bool) -> Grammar | None:
+    def _tried(self, shape: Mapping[str, Any], strict: bool) -> Grammar | None:
         grammar = parse_grammar(shape, strict_tgi=strict)
         if grammar is not None:
-            self._compiler = self._compiler or GrammarCompiler.for_checking()
-            self._compiler.compile(grammar)
+            self._trials.check(grammar)
         return grammar
 
     def close(self) -> None:
         """Take no more work, and end the child process in which grammars are tried."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        if self._compiler is not None:
-            self._compiler.close()
+        self._trials.close()

@@ -93,9 +93,17 @@ class Inference:
         for call in list(self.calls):
             call.abort()
 
-    def call(self, prompts: tuple[Prompt, ...], parameters: Parameters, *, streaming: bool, extras: Extras = NO_EXTRAS) -> Call:
-        """Generations from prompts, to be entered with `async with`."""
-        return Call(self, prompts, parameters, streaming, extras)
+    def call(
+        self,
+        prompts: tuple[Prompt, ...],
+        parameters: Parameters,
+        *,
+        streaming: bool,
+        extras: Extras = NO_EXTRAS,
+        gate: asyncio.Barrier | None = None,
+    ) -> Call:
+        """Generations from prompts, to be entered with `async with`. Calls with one `gate` are submitted once all of them are valid."""
+        return Call(self, prompts, parameters, streaming, extras, gate)
 
 
 class Call:
@@ -106,9 +114,16 @@ class Call:
     """
 
     def __init__(
-        self, inference: Inference, prompts: tuple[Prompt, ...], parameters: Parameters, streaming: bool, extras: Extras
+        self,
+        inference: Inference,
+        prompts: tuple[Prompt, ...],
+        parameters: Parameters,
+        streaming: bool,
+        extras: Extras,
+        gate: asyncio.Barrier | None,
     ) -> None:
         self._inference = inference
+        self._gate = gate
         self._metrics = inference.metrics
         self._prompts = prompts
         self._parameters = parameters
@@ -149,6 +164,8 @@ class Call:
         valid = [await inference.validator.validate(prompt, parameters, self._extras) for prompt in self._prompts]
         asked, longest_s = wishes.current(), inference.settings.request_timeout
         valid = [replace(item, request=asked.apply(item.request, longest_s)) for item in valid]
+        if self._gate is not None:
+            await self._gate.wait()
         self._queued = monotonic()
         for prompt, request in zip(self._prompts, valid, strict=True):
             self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens, request.request.adapter)
@@ -288,6 +305,11 @@ def tokens_of(generation: Generation) -> Iterator[tuple[Token, GeneratedText | N
 def in_order(results: list[Result]) -> list[Result]:
     """Results in the order of their prompts."""
     return sorted(results, key=lambda result: result.choice.index)
+
+
+def mean_logprob(result: Result) -> float:
+    """How likely a text was; more is likelier."""
+    return sum(token.logprob for token in result.tokens) / max(len(result.tokens), 1)
 
 
 def _sample_of(valid: ValidRequest, sample: int, seed: int | None) -> ValidRequest:

@@ -15,7 +15,7 @@ from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import IncompleteStream, RouterError, StreamRuleBroken, error_json
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Choice, Inference, Result, in_order, tokens_of
+from tgi_router.inference import Call, Choice, Inference, Result, in_order, mean_logprob, tokens_of
 from tgi_router.json_text import number, quote
 from tgi_router.sse import EventStream, event
 from tgi_router.validation import Prompt
@@ -104,12 +104,8 @@ class NativeRoutes:
 
 def _best(results: Sequence[Result]) -> tuple[Result, list[Result]]:
     """The result with the highest mean logprob, the first of equals, and the others."""
-    best = max(results, key=_mean_logprob)
+    best = max(results, key=mean_logprob)
     return best, [result for result in results if result is not best]
-
-
-def _mean_logprob(result: Result) -> float:
-    return sum(token.logprob for token in result.tokens) / max(len(result.tokens), 1)
 
 
 def _answer_json(best: Result, others: Sequence[Result], body: GenerateBody) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
@@ -32,7 +33,6 @@ from tgi_router.errors import (
 )
 from tgi_router.inference import Choice, Result, in_order
 from tgi_router.json_text import dumps, shortest
-from tgi_router.stop_strings import cut
 from tgi_router.tool_calls import Piece
 from tgi_router.validation import Extras, check_choices
 
@@ -94,8 +94,8 @@ class Dialect:
             logprobs,
             call_schema,
             check_choices(1 if body.n is None else body.n),
-            body.presence_penalty or 0.0,
-            tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
+            presence_penalty=body.presence_penalty or 0.0,
+            logit_bias=tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
         )
 
     # what is answered
@@ -122,10 +122,6 @@ class Dialect:
         """The stop strings to leave out of the answer; TGI leaves them in."""
         return () if self.strict else parameters.stop
 
-    def text(self, result: Result, parameters: Parameters) -> str:
-        """A whole answer as it is shown."""
-        return cut(result.text.text, self.stops(parameters))
-
     def ordered(self, results: list[Result]) -> list[Result]:
         """Results as they are listed: by their prompts, in TGI by their ends."""
         return results if self.strict else in_order(results)
@@ -144,7 +140,11 @@ class Dialect:
         """The message of a whole answer. Raises ToolFailed where TGI does: for a call that is not complete."""
         text = "".join(piece.text for piece in pieces if piece.call is None)
         names = [piece.name for piece in pieces if piece.name is not None]
-        arguments = ["".join(piece.text for piece in pieces if piece.call == call) for call in range(len(names))]
+        parts: dict[int, list[str]] = defaultdict(list)
+        for piece in pieces:
+            if piece.call is not None:
+                parts[piece.call].append(piece.text)
+        arguments = ["".join(parts[call]) for call in range(len(names))]
         if not names:
             return {"role": "assistant", "content": text}
         if self.strict:

@@ -13,11 +13,12 @@ from tgi_router.bodies import ChatBody, GrammarShape, Parameters
 from tgi_router.chat_answer import Chunks, Names, answer_json
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
-from tgi_router.errors import RouterError, TemplateFailed, ToolFailed
+from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, ValidationFailed
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Inference, tokens_of
 from tgi_router.json_text import dumps
+from tgi_router.literals import LiteralTokens
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_stream import open_stream
 from tgi_router.sse import OPENED, event
@@ -49,6 +50,7 @@ class ChatRoutes:
         self._dialect = dialect
         self._templates = templates
         self._model = inference.model
+        self._literals = LiteralTokens(inference.model.tokenizer.special_texts)
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
@@ -94,12 +96,14 @@ class ChatRoutes:
         chat = await self.prepare(body)
         self._inference.metrics.asked()
         text, tokenizer = chat.prompt.text, self._model.tokenizer
-        tokens = await self._inference.workers.run(len(text), tokens_of_text, tokenizer, text, add_special_tokens=False)
+        tokens = await self._inference.workers.run(len(text), tokens_of_text, tokenizer, text, False, chat.prompt.literals)
         return Response(dumps({"tokenize_response": tokens, "templated_text": text}), media_type="application/json")
 
     async def prepare(self, body: ChatBody) -> Chat:
         """What precedes the generation. Raises RouterError."""
         try:
+            if any(message.has_image for message in body.messages):
+                raise ValidationFailed("image modality is not supported")
             tools = plan_tools(body)
             shape = _grammar(body)
             if shape is not None and (tools is not None or (self._dialect.strict and body.tools is not None)):
@@ -117,8 +121,10 @@ class ChatRoutes:
         if templates is None:
             raise TemplateFailed("template not found")
         note = body.tool_prompt or TOOL_PROMPT
-        conversation = Conversation(body.messages, () if tools is None else tools.tools, note, self._dialect.strict)
-        return Prompt(await templates.render(self._templates, conversation), add_special_tokens=False)
+        hidden = self._literals.hide()
+        conversation = Conversation(body.messages, () if tools is None else tools.tools, note, self._dialect.strict, hidden)
+        text, literals = hidden.reveal(await templates.render(self._templates, conversation))
+        return Prompt(text, add_special_tokens=False, literals=literals)
 
     def _call(self, chat: Chat) -> Call:
         return self._inference.call((chat.prompt,), chat.parameters, streaming=bool(chat.body.stream), extras=chat.extras)

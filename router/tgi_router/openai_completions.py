@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tgi_core.client.types import GeneratedText, Token
 from tgi_router.answers import CompletionEvents, CompletionFinal
 from tgi_router.bodies import CompletionBody, Parameters
+from tgi_router.completion_answer import Chunks, answer_json, final_json
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
-from tgi_router.errors import BatchSizeExceeded, RouterError, SuffixNotSupported
+from tgi_router.errors import BatchSizeExceeded, RouterError, SuffixNotSupported, ValidationFailed
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Choice, Inference, Result, tokens_of
-from tgi_router.json_text import dumps, quote
-from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage, usage_of
+from tgi_router.inference import Call, Inference, tokens_of
+from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_stream import open_stream
 from tgi_router.sse import OPENED, event
-from tgi_router.stop_strings import StopFilter
 from tgi_router.validation import Extras, Prompt
 
 
@@ -58,7 +56,7 @@ class CompletionRoutes:
         prompts = tuple(Prompt(text) for text in body.prompt)
         call = self._inference.call(prompts, parameters, streaming=bool(body.stream), extras=extras)
         if not body.stream:
-            return await answer_unless_left(request, self._complete(call, parameters))
+            return await answer_unless_left(request, self._complete(call, body, parameters))
         characters = sum(len(prompt) for prompt in body.prompt)
         opening = open_stream(self._dialect, self._chunks(call, body, parameters), self._headers.stream(characters))
         return await answer_unless_left(request, opening)
@@ -70,70 +68,55 @@ class CompletionRoutes:
                 raise SuffixNotSupported
             if len(body.prompt) > largest:
                 raise BatchSizeExceeded(str(largest))
-            parameters = self._dialect.parameters(body, repetition_penalty=body.repetition_penalty)
-            return parameters, self._dialect.extras(body)
+            asked = None if self._dialect.strict else body.logprobs
+            parameters = self._dialect.parameters(body, repetition_penalty=body.repetition_penalty, top_n_tokens=asked)
+            return parameters, self._extras(body, greedy=not parameters.do_sample)
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
 
+    def _extras(self, body: CompletionBody, greedy: bool) -> Extras:
+        """What else is asked for. Of `best_of` texts the `n` likeliest are told: all must be there first. TGI knows none of it."""
+        strict, best_of = self._dialect.strict, body.best_of
+        extras = self._dialect.extras(body, not strict and body.logprobs is not None)
+        if strict:
+            return extras
+        if body.echo and body.logprobs is not None:
+            raise ValidationFailed("`echo` with `logprobs` is not supported; /generate has `decoder_input_details`")
+        if best_of is None or best_of == extras.choices:
+            return extras
+        largest = self._inference.settings.max_best_of
+        if best_of < extras.choices:
+            raise ValidationFailed(f"`best_of` must be >= `n`. Given: {best_of} and {extras.choices}")
+        if best_of > largest:
+            raise ValidationFailed(f"`best_of` must be > 0 and <= {largest}. Given: {best_of}")
+        if body.stream:
+            raise ValidationFailed("`best_of` > `n` is not supported when streaming tokens")
+        if greedy:
+            raise ValidationFailed("you must use sampling when `best_of` is > 1")
+        return replace(extras, choices=best_of, ranked=True)
+
     def _envelope(self) -> Envelope:
         return self._dialect.seal("cmpl", self._inference.model.name)
 
-    async def _complete(self, call: Call, parameters: Parameters) -> Response:
+    def _shown(self, body: CompletionBody) -> tuple[bool, bool]:
+        """Whether to tell the prompt, and whether the logprobs."""
+        return (False, False) if self._dialect.strict else (bool(body.echo), body.logprobs is not None)
+
+    async def _complete(self, call: Call, body: CompletionBody, parameters: Parameters) -> Response:
         async with call:
             results = self._dialect.ordered(await call.results())
-        answer = _answer_json(self._dialect, self._envelope(), results, parameters)
+        best = 1 if self._dialect.strict or body.n is None else body.n
+        stops = self._dialect.stops(parameters)
+        answer = answer_json(self._dialect, self._envelope(), results, stops, *self._shown(body), best)
         return Response(answer, media_type="application/json", headers=self._headers.complete(results))
 
     async def _chunks(self, call: Call, body: CompletionBody, parameters: Parameters) -> AsyncGenerator[bytes, None]:
-        chunks = Chunks(self._dialect, self._envelope(), self._dialect.stops(parameters))
+        chunks = Chunks(self._dialect, self._envelope(), self._dialect.stops(parameters), *self._shown(body))
         async with call:
             yield OPENED
             async for choice, generation in call.generations():
                 for token, ending in tokens_of(generation):
                     yield event(chunks.token(choice, token, ending))
             if body.stream_options is not None and body.stream_options.include_usage and not self._dialect.strict:
-                yield event(_final_json(chunks.envelope, "", usage(call.choices)))
-
-
-class Chunks:
-    """The chunks of one stream."""
-
-    def __init__(self, dialect: Dialect, envelope: Envelope, stops: Sequence[str]) -> None:
-        self.envelope = envelope
-        self._dialect = dialect
-        self._filters: dict[int, StopFilter] = defaultdict(lambda: StopFilter(stops))
-
-    def token(self, choice: Choice, token: Token, ending: GeneratedText | None) -> str:
-        """A chunk with the text that a token adds. The last one of each text is shaped like a whole answer and tells the usage,
-        as in TGI."""
-        filter = self._filters[choice.index]
-        text = filter.push("" if token.special else token.text) + ("" if ending is None else filter.finish())
-        reason = self._dialect.completion_chunk_reason(None if ending is None else ending.finish_reason)
-        shown = _choice_json(choice.index, text, reason)
-        if ending is not None:
-            return _final_json(self.envelope, shown, usage([choice]))
-        return (
-            f'{{"object":"text_completion","id":{quote(self.envelope.id)},"created":{self.envelope.created},"choices":[{shown}],'
-            f'"model":{quote(self.envelope.model)},"system_fingerprint":{quote(FINGERPRINT)}}}'
-        )
-
-
-def _answer_json(dialect: Dialect, envelope: Envelope, results: Sequence[Result], parameters: Parameters) -> str:
-    choices = [
-        _choice_json(each.choice.index, dialect.text(each, parameters), dialect.finish_reason(each.text.finish_reason))
-        for each in results
-    ]
-    return _final_json(envelope, ",".join(choices), usage_of(results))
-
-
-def _final_json(envelope: Envelope, choices: str, tokens: dict[str, int]) -> str:
-    return (
-        f'{{"object":"text_completion","id":{quote(envelope.id)},"created":{envelope.created},"model":{quote(envelope.model)},'
-        f'"system_fingerprint":{quote(FINGERPRINT)},"choices":[{choices}],"usage":{dumps(tokens)}}}'
-    )
-
-
-def _choice_json(index: int, text: str, reason: str | None) -> str:
-    shown = "null" if reason is None else quote(reason)
-    return f'{{"index":{index},"text":{quote(text)},"logprobs":null,"finish_reason":{shown}}}'
+                yield event(final_json(chunks.envelope, "", usage(call.choices)))

@@ -10,6 +10,7 @@ from typing import Any
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json
+from tgi_core.token_span import longest_span
 from tgi_core.tokenizer import Tokenizer
 from tgi_router.errors import TemplateFailed
 from tgi_router.templates import DEFAULT, ChatTemplates
@@ -25,6 +26,8 @@ class ServedModel:
     revision: str | None
     tokenizer: Tokenizer
     chat_templates: ChatTemplates | None
+    token_span: int | None = None
+    """The most bytes that one token can stand for; None if not known."""
 
     @classmethod
     def load(cls, directory: Path, name: str, settings: Settings) -> ServedModel:
@@ -34,6 +37,7 @@ class ServedModel:
             revision=_sha(directory) or settings.revision,
             tokenizer=Tokenizer.load(directory),
             chat_templates=_chat_templates(directory, settings),
+            token_span=longest_span(directory / "tokenizer.json"),
         )
 
 

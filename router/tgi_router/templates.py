@@ -13,12 +13,16 @@ from jinja2 import TemplateError, meta, nodes
 from tgi_router.bodies import Message, Tool
 from tgi_router.errors import TemplateFailed
 from tgi_router.json_text import dumps
+from tgi_router.literals import Hidden
 from tgi_router.template_child import environment
 from tgi_router.template_pool import TemplatePool
 
 DEFAULT = "default"
 TOOL_USE = "tool_use"
 """The name under which models keep a template of its own for tools."""
+
+_TRUSTED = ("system", "developer", "assistant")
+"""Roles whose special tokens are meant: of the operator, and of the model, whose turn may be continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Conversation:
     note: str = ""
     strict: bool = False
     """The template is told what TGI tells it, rather than what transformers does."""
+    hidden: Hidden | None = None
+    """Takes special tokens out of what is not the operator's or the model's own."""
 
 
 class ChatTemplate:
@@ -101,14 +107,21 @@ class ChatTemplates:
 def _turn(message: Message, conversation: Conversation, template: ChatTemplate) -> dict[str, Any]:
     """A message as templates see it. TGI's see a role and a text only, and past tool calls as text."""
     if conversation.strict or message.tool_calls is None or not template.uses_tool_calls:
-        turn: dict[str, Any] = {"role": message.role, "content": message.text}
+        turn: dict[str, Any] = {"role": message.role, "content": _said(message, conversation)}
     else:
         calls = [_call(call) for call in message.tool_calls]
-        turn = {"role": message.role, "content": "" if message.content is None else message.text, "tool_calls": calls}
+        turn = {"role": message.role, "content": "" if message.content is None else _said(message, conversation)}
+        turn["tool_calls"] = calls
     if not conversation.strict:
         told = {"name": message.name, "tool_call_id": message.tool_call_id}
         turn.update({key: value for key, value in told.items() if value is not None})
     return turn
+
+
+def _said(message: Message, conversation: Conversation) -> str:
+    """The text of a message; what a user, a tool or a stranger says cannot pose as a part of the template."""
+    hidden = None if message.role in _TRUSTED else conversation.hidden
+    return message.text if hidden is None else hidden.take(message.text)
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,9 @@ _HEAD = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameter
 _LONGEST_HEAD = 512
 """Characters within which a call must have named its function to be streamed; another one is read once it is complete."""
 
+_BITE = 256
+"""Characters read at a time: what is pending is copied for each tag in it."""
+
 _LONGEST_LEAD = 64
 """Characters of space and brackets before a call; more of them are text."""
 
@@ -123,9 +126,10 @@ class ToolCallReader:
 
     def push(self, text: str) -> list[Piece]:
         """What is certain once `text` has come."""
-        self._pending += text
-        while self._pending and self._read():
-            pass
+        for start in range(0, len(text), _BITE):
+            self._pending += text[start : start + _BITE]
+            while self._pending and self._read():
+                pass
         return self._take()
 
     def finish(self) -> list[Piece]:
@@ -203,5 +207,6 @@ class ToolCallReader:
         if call is not None:
             self._pieces.append(Piece(call[1], self.calls, call[0]))
             self.calls += 1
-        else:
-            self._be_text(object.lead + object.text + self._pending)
+        else:  # text to its end: a tag inside of it is what it says, no call
+            self._say(object.lead + object.text)
+            self._in_text = True

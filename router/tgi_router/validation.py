@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from random import getrandbits
 from typing import Any
 
@@ -16,6 +17,7 @@ from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import GrammarChecker
+from tgi_router.literals import Span
 from tgi_router.served_model import ServedModel
 from tgi_router.workers import Workers
 
@@ -38,6 +40,8 @@ class Prompt:
 
     text: str
     add_special_tokens: bool = True
+    literals: tuple[Span, ...] = ()
+    """Where special tokens are only text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Extras:
     call_schema: dict[str, Any] | None = None
     """What an answer that must be a tool call must look like."""
     choices: int = 1
+    ranked: bool = False
+    """Of the choices the likeliest are wanted."""
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -81,6 +87,7 @@ class Validator:
         self._settings = settings
         self._tokenizer = model.tokenizer
         self._names = AdapterNames(model.name, capabilities.adapters)
+        self._token_span = model.token_span
         self._limits = limits
         self._capabilities = capabilities
         self._workers = workers
@@ -105,8 +112,9 @@ class Validator:
         _check(self._extra_rules(extras))
         _check(self._declared_rules(parameters, extras))
         _check(self._input_rules(prompt, parameters))
+        _check(self._size_rules(prompt, parameters), PromptTooLong)
         encoded = await self._workers.run(
-            len(prompt.text), self._tokenizer.encode, prompt.text, add_special_tokens=prompt.add_special_tokens
+            len(prompt.text), self._tokenizer.encode, prompt.text, prompt.add_special_tokens, prompt.literals
         )
         ids = encoded.ids if parameters.truncate is None else encoded.ids[-parameters.truncate :]
         _check(self._length_rules(len(ids), parameters), PromptTooLong)
@@ -175,7 +183,7 @@ class Validator:
         )
         unranked = Feature.LOGPROBS not in features
         yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"
-        yield (given.best_of or 1) > 1 and unranked, "`best_of` > 1 is not supported by this backend"
+        yield ((given.best_of or 1) > 1 or extras.ranked) and unranked, "`best_of` > 1 is not supported by this backend"
         yield given.watermark, "`watermark` is not supported"
 
     def _input_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
@@ -186,12 +194,21 @@ class Validator:
             f"`truncate` must be strictly positive and less than {largest}. Given: {given.truncate}",
         )
 
-    def _length_rules(self, length: int, given: Parameters) -> Iterator[Rule]:
-        total, largest = self._limits.max_total_tokens, self._limits.max_input_tokens
+    def _size_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
+        """What is too long however few tokens it makes is refused before the work: a megabyte takes seconds to tokenize."""
+        if self._token_span is not None and given.truncate is None and len(prompt.text) > self._limits.max_total_tokens:
+            least = ceil(len(prompt.text.encode()) / self._token_span)
+            yield from self._total_rules(least, given, f"at least {least}")
+
+    def _total_rules(self, length: int, given: Parameters, told: str) -> Iterator[Rule]:
+        total = self._limits.max_total_tokens
         new = max(total - length, 0) if given.max_new_tokens is None else min(given.max_new_tokens, RUN)
-        sums = f"Given: {length} `inputs` tokens and {new} `max_new_tokens`"
-        checked = min(new, RUN)
-        yield length + checked > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
+        sums = f"Given: {told} `inputs` tokens and {new} `max_new_tokens`"
+        yield length + min(new, RUN) > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
+
+    def _length_rules(self, length: int, given: Parameters) -> Iterator[Rule]:
+        largest = self._limits.max_input_tokens
+        yield from self._total_rules(length, given, str(length))
         yield length > largest, f"`inputs` must have less than {largest} tokens. Given: {length}"
 
     def _prompt_logprobs(self, given: Parameters) -> bool:
@@ -200,7 +217,7 @@ class Validator:
 
     def _want(self, given: Parameters, extras: Extras) -> Want:
         return Want(
-            logprobs=extras.logprobs is not False and Feature.LOGPROBS in self._capabilities.features,
+            logprobs=(extras.logprobs is not False or extras.ranked) and Feature.LOGPROBS in self._capabilities.features,
             top_n=given.top_n_tokens or 0,
             prompt_logprobs=self._prompt_logprobs(given),
         )

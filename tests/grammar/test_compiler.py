@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.grammar.schemas import json_grammar, regex_grammar
+from tgi_core.cli.serving import open_masks
+from tgi_core.cli.shard import shard_arguments
+from tgi_core.config import Settings
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
 from tgi_core.grammar import matching as engine
+from tgi_core.grammar.checking import GrammarTrials
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.grammar.trial import Trial
 from tgi_core.model_files import DEMO
+from tgi_core.tokenizer import Tokenizer
 
 
 def test_the_most_recent_are_kept(compiler: GrammarCompiler) -> None:
@@ -32,14 +38,31 @@ def test_the_most_recent_are_kept(compiler: GrammarCompiler) -> None:
 
 def test_errors_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bad grammar is tried once; after that its error is at hand."""
-    one = GrammarCompiler.for_checking()
-    with pytest.raises(InvalidGrammar, match="unclosed group") as raised:
-        one.compile(regex_grammar("(a"))
+    small, trials = GrammarCompiler(engine.bytes_vocabulary()), GrammarTrials()
+    judges: list[Callable[[Grammar], object]] = [small.compile, trials.check]
+    texts = []
+    for judge in judges:
+        with pytest.raises(InvalidGrammar, match="unclosed group") as raised:
+            judge(regex_grammar("(a"))
+        texts.append(str(raised.value))
     monkeypatch.setattr(Trial, "run", lambda *_: pytest.fail("tried again"))
-    with pytest.raises(InvalidGrammar) as again:
-        one.compile(regex_grammar("(a"))
-    assert str(again.value) == str(raised.value)
-    one.close()
+    for judge in judges:
+        with pytest.raises(InvalidGrammar) as again:
+            judge(regex_grammar("(a"))
+        texts.append(str(again.value))
+    assert len(set(texts)) == 1
+    small.close()
+    trials.close()
+
+
+def test_who_only_wants_to_know_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router's judgement is the child's alone: no matcher is made in its own process."""
+    monkeypatch.setattr(engine, "start", lambda *_: pytest.fail("compiled in this process"))
+    trials = GrammarTrials()
+    trials.check(json_grammar({"type": "object", "properties": {"a": {"type": "integer"}}}))
+    with pytest.raises(InvalidGrammar, match="look-around"):
+        trials.check(regex_grammar("(?=a)b"))
+    trials.close()
 
 
 @pytest.mark.parametrize(
@@ -110,3 +133,20 @@ def test_digits_are_ascii(compiler: GrammarCompiler) -> None:
         vocabulary = engine.vocabulary_of((DEMO / "tokenizer.json").read_text(), frozenset({0}))
         texts = [vocabulary.decode_bytes([id]) for id in range(2048) if mask >> id & 1]
         assert len(texts) >= 10 and all(text.isascii() for text in texts)
+
+
+def test_what_begins_well_and_cannot_go_on(compiler: GrammarCompiler) -> None:
+    """A grammar that outgrows its limits with the first token is refused when it is tried: it would hold up a shard for as long."""
+    for regex in ("a{1000000}", "(a?){3000}a{3000}", "x?a{100000000}"):
+        with pytest.raises(InvalidGrammar, match=r"too many (expressions|states)|too complex"):
+            compiler.compile(regex_grammar(regex))
+
+
+def test_where_grammars_are_switched_off_there_are_no_masks(demo_tokenizer: Tokenizer) -> None:
+    """A shard that is told so makes none, and is told so by the flags of its parent."""
+    off = Settings(disable_grammar_support=True, model_id=str(DEMO))
+    assert open_masks(DEMO, demo_tokenizer, off) is None
+    assert "--disable-grammar-support" in shard_arguments(off)
+    masks = open_masks(DEMO, demo_tokenizer, Settings())
+    assert masks is not None
+    masks.close()

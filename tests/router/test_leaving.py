@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tgi_router import ServedModel, sse
+from tgi_router.literals import Span
 
 from tests.router.conftest import Serve
 from tests.router.scripted import END, HOLD, Load, says
@@ -78,19 +80,20 @@ class SlowTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.entered, self.gate = threading.Event(), threading.Event()
         self._tokenizer = tokenizer
+        self.special_texts = tokenizer.special_texts
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
+    def encode(self, text: str, add_special_tokens: bool, literals: Sequence[Span]) -> Encoded:
         """The real thing, late."""
         self.entered.set()
         self.gate.wait(10)
-        return self._tokenizer.encode(text, add_special_tokens)
+        return self._tokenizer.encode(text, add_special_tokens, literals)
 
 
 def test_leaving_before_submission_submits_nothing(serve: Serve, model: ServedModel) -> None:
     """A client that leaves while its long prompt is tokenized never reaches the scheduler; meanwhile others are answered."""
     slow = SlowTokenizer(model.tokenizer)
     served, generator = serve(changes={"tokenizer": slow}, max_concurrent_requests=1)
-    with served.send("/generate", json.dumps({"inputs": "x" * 10_000})):
+    with served.send("/generate", json.dumps({"inputs": "x" * 10_000, "parameters": {"truncate": 9}})):
         assert slow.entered.wait(5)
         assert served.client.get("/health").status_code == 200
     while not failures(served):

@@ -12,7 +12,7 @@ from tests.router.conftest import Serve
 from tests.router.scripted import EVERYTHING, NOTHING, detailed, says
 from tests.router.serving import Served
 from tgi_core.client.types import FinishReason
-from tgi_core.scheduler.types import GenerationFailed
+from tgi_core.scheduler.types import GenerationFailed, RequestFailed
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
@@ -331,3 +331,12 @@ def test_completion_refuses_empty_list(hello: Served) -> None:
     answer = complete(hello, prompt=[])
     assert answer.status_code == 422
     assert "Empty array detected. Do not use an empty array for the prompt." in answer.text
+
+
+def test_a_fault_of_the_request_is_no_lost_shard(serve: Serve) -> None:
+    """What would fail again is 424 under /v1 as well, without advice to try again; a shard that is gone is 503 with it."""
+    for error, status in ((RequestFailed("grammar is not valid: too large"), 424), (GenerationFailed("gone"), 503)):
+        served, _ = serve(lambda request, error=error: [error])
+        for answer in (chat(served), complete(served)):
+            assert answer.status_code == status and answer.json()["error_type"] == "generation"
+            assert ("retry-after" in answer.headers) is ("x-should-retry" in answer.headers) is (status == 503)

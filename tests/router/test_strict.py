@@ -123,3 +123,9 @@ def test_incomplete_tool_call_is_an_error(serve: Serve) -> None:
     answer = chat(served, tools=TOOLS)
     assert (answer.status_code, answer.json()["error_type"]) == (422, "tool_error")
     assert answer.json()["error"].startswith("Tool error: Failed to parse generated text: ")
+
+
+def test_completions_know_nothing_of_openai(strict: Strict) -> None:
+    """echo, logprobs and best_of are fields that TGI does not know."""
+    plain = complete(strict[0]).json()["choices"]
+    assert complete(strict[0], echo=True, logprobs=2, best_of=7).json()["choices"] == plain

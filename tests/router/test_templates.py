@@ -68,8 +68,8 @@ def test_rendering(source: str, expected: str) -> None:
 
 
 def test_content_is_flattened() -> None:
-    """Parts become one string, images the Markdown by which they are found, tool calls their JSON."""
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "u"}}, {"type": "text", "text": "b"}]
+    """Parts become one string, tool calls their JSON."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "![](u)"}, {"type": "text", "text": "b"}]
     assert render(PLAIN, user(parts)) == "[user:a![](u)b]>"
     calls = [{"id": "0", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     made = {"role": "assistant", "tool_calls": calls, "content": None}

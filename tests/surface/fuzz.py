@@ -16,7 +16,10 @@ from tempfile import TemporaryDirectory
 from tests.serve.process import served
 
 CASES_PER_EXAMPLE = 45
-"""About how many cases one more example per operation adds."""
+"""How many cases one more example per operation adds, at most: with many examples it is about half of that."""
+
+ROUND = 10_000
+"""Cases to ask for at a time, so that something is told on the way."""
 
 SECONDS_PER_ANSWER = 5
 
@@ -35,15 +38,21 @@ def fuzz(cases: int, seed: int) -> tuple[int, int, str]:
 
 
 def main() -> None:
-    """The long form, on demand."""
+    """The long form, on demand: rounds with a seed each, until there were enough cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    cases, status, report = fuzz(arguments.cases, arguments.seed)
-    print(report)
-    print(f"{cases} cases, exit status {status}")
-    sys.exit(status)
+    done, seed = 0, arguments.seed
+    while done < arguments.cases:
+        cases, status, report = fuzz(min(ROUND, arguments.cases - done), seed)
+        done += cases
+        print(
+            f"{report if status or not cases else ''}seed {seed}: {cases} cases, exit status {status}; {done} in all", flush=True
+        )
+        if status or not cases:
+            sys.exit(status or 1)
+        seed += 1
 
 
 if __name__ == "__main__":

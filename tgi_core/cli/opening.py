@@ -49,7 +49,7 @@ def open_model(
     """Open the backend that the settings mean on a model, on all ranks. `lost` is called from a thread when another rank is gone.
     Raises StartupError."""
     plugin = choose_backend(settings.backend)
-    masks = GrammarMasks.for_model(directory, tokenizer.eos_ids)
+    masks = open_masks(directory, tokenizer, settings)
     memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
     adapters = fetch_adapters(settings, show)
     options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction, adapters=adapters)
@@ -64,6 +64,11 @@ def open_model(
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error
     return ModelServer(session, tokenizer, info, masks, verbs)
+
+
+def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> GrammarMasks | None:
+    """Masks for a model's grammars; None where they are switched off, or its tokenizer cannot have them."""
+    return None if settings.disable_grammar_support else GrammarMasks.for_model(directory, tokenizer.eos_ids)
 
 
 class InProcess:

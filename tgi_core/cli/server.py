@@ -18,7 +18,7 @@ from tgi_core.errors import StartupError
 
 _SHARD_SETTINGS = frozenset(
     {"revision", "quantize", "speculate", "dtype", "kv_cache_dtype", "trust_remote_code", "json_output", "otlp_endpoint"}
-    | {"lora_adapters"}
+    | {"lora_adapters", "disable_grammar_support"}
     | {"otlp_service_name", "max_input_tokens", "backend", "memory_fraction", "cuda_memory_fraction"}
     | {"huggingface_hub_cache", "weights_cache_override", "auto_convert"}
 )

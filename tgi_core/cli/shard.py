@@ -43,7 +43,7 @@ SETTINGS = frozenset(
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction"),
         *("sharded", "num_shard", "master_addr", "master_port"),
-        *("json_output", "inject_faults"),
+        *("disable_grammar_support", "json_output", "inject_faults"),
     }
 )
 """What a shard is started with; limits come from its router."""

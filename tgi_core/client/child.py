@@ -18,6 +18,7 @@ from tgi_core.client.base import Opened, Plan, ShardClient
 from tgi_core.client.connecting import Connected, connect
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.errors import StartupError
+from tgi_core.telemetry.logs import pass_on
 
 LISTENING = "listening: "
 PROGRESS = "progress: "
@@ -102,8 +103,7 @@ class ShardProcess:
             elif text.startswith(LISTENING) and not self._address.done():
                 self._address.set_result(text.removeprefix(LISTENING).strip())
             else:
-                sys.stderr.write(text)
-                sys.stderr.flush()
+                pass_on(text)
         if not self._address.done():
             self._address.set_result("")
 
@@ -113,8 +113,7 @@ class ShardProcess:
             if line.startswith(_ERROR) and not self._error.done():
                 self._error.set_result(line.removeprefix(_ERROR).strip().decode(errors="replace"))
             else:
-                sys.stderr.write(line.decode(errors="replace"))
-                sys.stderr.flush()
+                pass_on(line.decode(errors="replace"))
 
 
 def _described(status: int) -> str:

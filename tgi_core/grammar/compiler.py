@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
 from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
 from tgi_core.grammar import matching
+from tgi_core.grammar.outcomes import CAPACITY, Outcomes
 from tgi_core.grammar.trial import Trial
 from tgi_core.grammar.value import Grammar, InvalidGrammar
 
 _log = logging.getLogger(__name__)
-
-CAPACITY = 64
-"""Compiled grammars kept; TGI keeps 32."""
 
 
 class CompiledGrammar:
@@ -48,10 +44,8 @@ class GrammarCompiler:
 
     def __init__(self, vocabulary: LLTokenizer, capacity: int = CAPACITY) -> None:
         self._vocabulary = vocabulary
-        self._capacity = capacity
         self._trial = Trial()
-        self._known: OrderedDict[bytes, CompiledGrammar | str] = OrderedDict()
-        self._compiling = threading.Lock()
+        self._outcomes = Outcomes(self._compile, capacity)
 
     @property
     def vocab_size(self) -> int:
@@ -66,7 +60,7 @@ class GrammarCompiler:
     @property
     def cached(self) -> int:
         """Number of grammars whose outcome is remembered."""
-        return len(self._known)
+        return len(self._outcomes)
 
     @classmethod
     def for_model(cls, directory: Path, eos_ids: frozenset[int]) -> GrammarCompiler | None:
@@ -78,45 +72,16 @@ class GrammarCompiler:
             _log.warning("grammars are not supported with this model: %s", error)
             return None
 
-    @classmethod
-    def for_checking(cls) -> GrammarCompiler:
-        """A compiler without a model, for a process that only wants to know whether a grammar is valid."""
-        return cls(matching.bytes_vocabulary())
-
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """The compiled grammar. Milliseconds at best, at worst some two seconds. Raises InvalidGrammar."""
-        outcome = self._recall(grammar.digest)
-        if outcome is None:
-            with self._compiling:
-                outcome = self._recall(grammar.digest)
-                if outcome is None:
-                    outcome = self._compile(grammar)
-                    self._remember(grammar.digest, outcome)
-        if isinstance(outcome, str):
-            raise InvalidGrammar(outcome)
-        return outcome
+        return self._outcomes.of(grammar)
 
     def close(self) -> None:
         """End the child process. Idempotent."""
         self._trial.close()
 
-    def _recall(self, digest: bytes) -> CompiledGrammar | str | None:
-        outcome = self._known.get(digest)
-        if outcome is not None:
-            try:
-                self._known.move_to_end(digest)
-            except KeyError:  # another thread has just dropped it
-                return None
-        return outcome
-
-    def _remember(self, digest: bytes, outcome: CompiledGrammar | str) -> None:
-        self._known[digest] = outcome
-        while len(self._known) > self._capacity:
-            self._known.popitem(last=False)
-
-    def _compile(self, grammar: Grammar) -> CompiledGrammar | str:
-        try:
-            source = matching.engine_source(grammar)
-            return self._trial.run(source) or CompiledGrammar(self._vocabulary, source)
-        except InvalidGrammar as error:
-            return error.detail
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        source = matching.engine_source(grammar)
+        if fault := self._trial.run(source):
+            raise InvalidGrammar(fault)
+        return CompiledGrammar(self._vocabulary, source)

@@ -63,6 +63,32 @@ def start(vocabulary: LLTokenizer, source: str) -> LLMatcher:
     return matcher
 
 
+def fault(vocabulary: LLTokenizer, source: str) -> str:
+    """What is wrong with a grammar at its start or two tokens into an answer, "" if nothing: `a{1000000}` begins well, and is too large
+    to go on with."""
+    first = start(vocabulary, source)
+    ending = sum(1 << id for id in set(vocabulary.eos_tokens))
+    for pick in (_lowest, _highest):
+        matcher = first.deep_copy()
+        for _ in range(2):
+            allowed = 0 if matcher.is_error() else int.from_bytes(matcher.compute_bitmask(), "little") & ~ending
+            if not allowed:
+                break
+            matcher.consume_token(pick(allowed))
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            return readable(matcher.get_error()) or "it is too complex"
+    return ""
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _highest(bits: int) -> int:
+    return bits.bit_length() - 1
+
+
 def readable(error: str) -> str:
     """One line of what llguidance says, "" if it says nothing."""
     text = error.split("<non-verbose/>")[0].split("<backtrace")[0].strip()

@@ -73,7 +73,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def _serve() -> None:
     """The child: a line in, a line out, until its input ends. It has no handler for the timer's signal, which therefore ends it."""
-    from tgi_core.grammar.matching import bytes_vocabulary, readable, start
+    from tgi_core.grammar.matching import bytes_vocabulary, fault
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -82,7 +82,7 @@ def _serve() -> None:
     sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        error = readable(start(vocabulary, json.loads(line)).get_error())
+        error = fault(vocabulary, json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(json.dumps(error).encode() + b"\n")
         sys.stdout.buffer.flush()

@@ -10,7 +10,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from tgi_core.backend import BackendError
@@ -60,13 +61,55 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
+class _Lines:
+    """Where lines go: to standard error, unless a bar is shown there that must be moved out of their way."""
+
+    def __init__(self) -> None:
+        self.write: Callable[[str], object] | None = None
+
+    def __call__(self, line: str) -> None:
+        if self.write is not None:
+            self.write(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+_lines = _Lines()
+
+
+class LineHandler(logging.Handler):
+    """Each record is a line among those of `announce`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it."""
+        try:
+            _lines(self.format(record))
+        except Exception:  # noqa: BLE001  what logging's own handlers do: a log that cannot be written must not stop the work
+            self.handleError(record)
+
+
+@contextmanager
+def lines_through(write: Callable[[str], object]) -> Iterator[None]:
+    """Give all lines to `write` while the block runs. Not nested."""
+    _lines.write = write
+    try:
+        yield
+    finally:
+        _lines.write = None
+
+
 def set_up(json_output: bool) -> None:
     """Send the logs of this process to standard error; LOG_LEVEL sets the level."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler()
     handler.setFormatter(JsonFormatter() if json_output else PlainFormatter())
     level = os.environ.get("LOG_LEVEL", "info").upper()
     logging.basicConfig(level=level if level in logging.getLevelNamesMapping() else "INFO", handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def pass_on(line: str) -> None:
+    """Write a line that another process has written, among ours."""
+    _lines(line.removesuffix("\n"))
 
 
 def announce(line: str) -> None:
@@ -74,7 +117,7 @@ def announce(line: str) -> None:
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         _log.info("%s", line)
     else:
-        print(line, file=sys.stderr, flush=True)
+        _lines(line)
 
 
 def _request_id() -> str | None:

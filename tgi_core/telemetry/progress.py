@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tgi_core.backend import Progress
-from tgi_core.telemetry.logs import announce
+from tgi_core.telemetry.logs import announce, lines_through
 
 _LINE_EVERY_S = 2.0
 
@@ -61,4 +61,9 @@ def progress(show: Progress | None = None) -> Generator[Progress, None, None]:
             task, start = tasks[what]
             bars.update(task, completed=done, total=total, description=describe(what, done, total, unit, now - start))
 
-        yield draw
+        def write(line: str) -> None:
+            """Above the bar, which is drawn again below; as it is, however wide."""
+            bars.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+        with lines_through(write):
+            yield draw

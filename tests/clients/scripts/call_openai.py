@@ -185,6 +185,72 @@ def completion_stream_usage() -> None:
 
 
 @script.call
+def completion_echo() -> None:
+    """echo puts the prompt before each text, once, whole or streamed."""
+    asked: Any = {"model": MODEL, "prompt": [PROMPT, "Two plus"], "temperature": 0, "max_tokens": 3, "echo": True, "n": 2}
+    whole = [choice.text for choice in client.completions.create(**asked).choices]
+    assert whole[0] == whole[1] and whole[0].startswith(f"{PROMPT} Paris") and whole[2].startswith("Two plus")
+    texts = ["", "", "", ""]
+    for chunk in client.completions.create(**asked, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == whole
+
+
+@script.call
+def completion_logprobs() -> None:
+    """logprobs gives the tokens, their logprobs, so many rivals, and where in the text each begins; streamed alike."""
+    asked: Any = {"model": MODEL, "prompt": PROMPT, "temperature": 0, "max_tokens": 2, "logprobs": 3}
+    choice = client.completions.create(**asked).choices[0]
+    told = choice.logprobs
+    assert told is not None and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
+    assert len(told.tokens) == len(told.token_logprobs) == len(told.top_logprobs) == len(told.text_offset) == 2
+    for token, logprob, top, offset in zip(told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset, strict=True):
+        assert top[token] == logprob <= 0 and len(top) == 3 and choice.text[offset:].startswith(token)
+    chunks = [each.choices[0].logprobs for each in client.completions.create(**asked, stream=True)]
+    assert [token for each in chunks for token in each.tokens] == told.tokens
+    assert [offset for each in chunks for offset in each.text_offset] == told.text_offset
+    alone = client.completions.create(**asked | {"logprobs": 0}).choices[0].logprobs
+    assert alone.token_logprobs == told.token_logprobs and alone.top_logprobs is None
+
+
+@script.call
+def completion_best_of() -> None:
+    """best_of draws so many texts and gives the n likeliest, the best first; all of them are paid for."""
+    asked: Any = {"model": MODEL, "prompt": [PROMPT, PROMPT], "temperature": 1.5, "max_tokens": 4, "seed": 3, "logprobs": 0}
+    all_of_them = client.completions.create(**asked, n=4)
+    best = client.completions.create(**asked, n=2, best_of=4)
+
+    def mean(choice: Any) -> float:
+        return sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+
+    means = [mean(choice) for choice in all_of_them.choices]
+    wanted = [sorted(means[:4], reverse=True)[:2], sorted(means[4:], reverse=True)[:2]]
+    assert [mean(choice) for choice in best.choices] == wanted[0] + wanted[1]
+    assert [choice.index for choice in best.choices] == [0, 1, 2, 3]
+    assert best.usage.completion_tokens == all_of_them.usage.completion_tokens
+
+
+@script.call
+def completion_refusals() -> None:
+    """What is not supported is refused by name: suffix, logprobs of the prompt, and what best_of cannot do."""
+    cases: list[tuple[str, Any]] = [
+        ("Suffix is not supported", {"suffix": "x"}),
+        ("`echo` with `logprobs` is not supported", {"echo": True, "logprobs": 1}),
+        ("`best_of` must be >= `n`", {"n": 3, "best_of": 2}),
+        ("`best_of` must be > 0 and <= ", {"best_of": 1000}),
+        ("when streaming", {"best_of": 2, "stream": True}),
+        ("use sampling", {"best_of": 2, "temperature": 0}),
+        ("`top_n_tokens` must be", {"logprobs": 6}),
+        ("`n` must be > 0", {"n": 0}),
+    ]
+    for text, more in cases:
+        with raises(openai.UnprocessableEntityError) as raised:
+            client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1, **more)
+        assert text in str(raised.error), (text, raised.error)
+
+
+@script.call
 def raw_response() -> None:
     """with_raw_response shows TGI's headers, and parses."""
     raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=ASKED, temperature=0, max_tokens=40)

@@ -109,7 +109,7 @@ def tools_stream_accumulated() -> None:
 def parse_tools() -> None:
     """`parse` reads the arguments of a call into the model that defined the function."""
     tool = openai.pydantic_function_tool(Person, name="describe")
-    answer = client.chat.completions.parse(model=MODEL, messages=ASKED, tools=[tool], tool_choice="required", max_tokens=100)
+    answer = client.chat.completions.parse(**LONG, tools=[tool], tool_choice="required")
     calls = answer.choices[0].message.tool_calls or []
     assert calls and all(isinstance(called.function.parsed_arguments, Person) for called in calls)
 
@@ -124,7 +124,7 @@ def parse_format() -> None:
 @script.call
 def parse_beta() -> None:
     """The same under `.beta`."""
-    answer = client.beta.chat.completions.parse(model=MODEL, messages=ASKED, response_format=Person, max_tokens=100)
+    answer = client.beta.chat.completions.parse(**LONG, response_format=Person)
     assert isinstance(answer.choices[0].message.parsed, Person)
 
 

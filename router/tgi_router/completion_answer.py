@@ -1,0 +1,115 @@
+"""What a text completion answers: one object, or a stream of chunks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from tgi_core.client.types import GeneratedText, Token
+from tgi_router.inference import Choice, Result, mean_logprob
+from tgi_router.json_text import dumps, quote, shortest
+from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage, usage_of
+from tgi_router.stop_strings import StopFilter, cut
+
+
+class _Logprobs:
+    """OpenAI's logprobs of one text, which say where in it each token begins, in characters."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def of(self, tokens: Sequence[Token]) -> str:
+        """Of the next tokens, as JSON."""
+        return dumps(
+            {
+                "tokens": [token.text for token in tokens],
+                "token_logprobs": [shortest(token.logprob) for token in tokens],
+                "top_logprobs": [_top(token) for token in tokens] if any(token.top for token in tokens) else None,
+                "text_offset": [self._advance(token) for token in tokens],
+            }
+        )
+
+    def _advance(self, token: Token) -> int:
+        here = self._offset
+        self._offset += 0 if token.special else len(token.text)
+        return here
+
+
+def _top(token: Token) -> dict[str, float | None]:
+    """The likeliest tokens by their texts, the token itself among them; of two with one text the likelier counts."""
+    told = {token.text: shortest(token.logprob)}
+    for candidate in token.top:
+        told.setdefault(candidate.text, shortest(candidate.logprob))
+    return told
+
+
+class Chunks:
+    """The chunks of one stream. With `echo` each text begins with its prompt."""
+
+    def __init__(self, dialect: Dialect, envelope: Envelope, stops: Sequence[str], echo: bool, logprobs: bool) -> None:
+        self.envelope = envelope
+        self._dialect = dialect
+        self._echo = echo
+        self._told = logprobs
+        self._filters: dict[int, StopFilter] = defaultdict(lambda: StopFilter(stops))
+        self._logprobs: dict[int, _Logprobs] = {}
+
+    def token(self, choice: Choice, token: Token, ending: GeneratedText | None) -> str:
+        """A chunk with the text that a token adds. The last one of each text is shaped like a whole answer and tells the usage,
+        as in TGI."""
+        prompt = choice.prompt.text if self._echo and choice.index not in self._filters else ""
+        filter = self._filters[choice.index]
+        text = filter.push("" if token.special else token.text) + ("" if ending is None else filter.finish())
+        reason = self._dialect.completion_chunk_reason(None if ending is None else ending.finish_reason)
+        shown = _choice_json(choice.index, prompt + text, reason, self._logprobs_of(choice, token))
+        if ending is not None:
+            return final_json(self.envelope, shown, usage([choice]))
+        return (
+            f'{{"object":"text_completion","id":{quote(self.envelope.id)},"created":{self.envelope.created},"choices":[{shown}],'
+            f'"model":{quote(self.envelope.model)},"system_fingerprint":{quote(FINGERPRINT)}}}'
+        )
+
+    def _logprobs_of(self, choice: Choice, token: Token) -> str:
+        if not self._told:
+            return "null"
+        return self._logprobs.setdefault(choice.index, _Logprobs(0)).of((token,))
+
+
+def answer_json(
+    dialect: Dialect, envelope: Envelope, results: Sequence[Result], stops: Sequence[str], echo: bool, logprobs: bool, best: int
+) -> str:
+    """The whole answer, with the `best` texts of each prompt; the usage is that of all."""
+    choices = [
+        _choice_json(
+            index,
+            (result.choice.prompt.text if echo else "") + cut(result.text.text, stops),
+            dialect.finish_reason(result.text.finish_reason),
+            _Logprobs(0).of(result.tokens) if logprobs else "null",
+        )
+        for index, result in _chosen(results, best)
+    ]
+    return final_json(envelope, ",".join(choices), usage_of(results))
+
+
+def _chosen(results: Sequence[Result], best: int) -> Iterator[tuple[int, Result]]:
+    """What is told, with its index: all as they come, or of a prompt with more than `best` texts the likeliest of them first."""
+    samples = max(result.choice.sample for result in results) + 1
+    if samples == best:
+        yield from ((result.choice.index, result) for result in results)
+        return
+    for start in range(0, len(results), samples):
+        ranked = sorted(results[start : start + samples], key=mean_logprob, reverse=True)
+        yield from enumerate(ranked[:best], start // samples * best)
+
+
+def final_json(envelope: Envelope, choices: str, tokens: dict[str, int]) -> str:
+    """An answer with its usage."""
+    return (
+        f'{{"object":"text_completion","id":{quote(envelope.id)},"created":{envelope.created},"model":{quote(envelope.model)},'
+        f'"system_fingerprint":{quote(FINGERPRINT)},"choices":[{choices}],"usage":{dumps(tokens)}}}'
+    )
+
+
+def _choice_json(index: int, text: str, reason: str | None, logprobs: str) -> str:
+    shown = "null" if reason is None else quote(reason)
+    return f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{shown}}}'

@@ -1,0 +1,68 @@
+"""Ways around the api key that worked elsewhere; the matrix of all routes, methods and spellings is tests/router/test_auth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tgi_router import ServedModel
+
+from tests.hostile.house import House, opened
+from tests.hostile.watch import Watch
+from tests.router.serving import read_until
+from tests.router.test_limits import ROUTES
+
+KEY = "Correct-Horse-1"
+WRONG = [
+    [], ["Bearer"], [f"Bearer {KEY[:-1]}"], [f"Bearer {KEY}x"], [f"Bearer {KEY.lower()}"], [f"Bearer {KEY.upper()}"], [KEY],
+    [f"Basic {KEY}"], [f"Bearer  {KEY}"], [f"Bearer\t{KEY}"], [f"Bearer {KEY[:20]}, {KEY}"], ["Bearer null"], ["Bearer undefined"],
+    [f"Bearer {KEY}", "Bearer x"], ["Bearer x", f"Bearer {KEY}"], [f"Bearer {KEY}"] * 2,
+]  # fmt: skip
+PATHS = [
+    "//generate", "/./generate", "/health/../generate", "/%67enerate", "/generate/", "/generate?x=/health", "/health/%2e%2e/generate",
+    "/generate;/health",
+    "/generate%00", "/health%2f..%2fgenerate", "http://x/generate", "/v2/health/live/../../models/m/infer", "/GENERATE",
+    "/generate#/health",
+]  # fmt: skip
+HOSTS = ["a/health?x=", "a/health#", "@/health", "/health", "a\\health", "127.0.0.1", "a:80:80"]
+
+
+@pytest.fixture(scope="module")
+def locked(model: ServedModel, watch: Watch) -> Iterator[House]:
+    """A house with a key."""
+    with opened(model, watch, {"api_key": KEY}) as running:
+        yield running
+
+
+def unharmed(locked: House) -> None:
+    """Whoever has the key is answered as ever."""
+    locked.client.headers["authorization"] = f"Bearer {KEY}"
+    locked.check_unharmed()
+    del locked.client.headers["authorization"]
+
+
+@pytest.mark.parametrize("values", WRONG, ids=range(len(WRONG)))
+def test_keys(locked: House, values: list[str]) -> None:
+    """No key, a part of it, it in other letters, or twice: 401 without a word and without a step, on every route that generates."""
+    before = locked.steps()
+    for path, body, _, _ in ROUTES:
+        answer = locked.client.post(path, json=body, headers=[("authorization", value) for value in values])
+        assert (answer.status_code, answer.content) == (401, b""), path
+    assert locked.steps() == before
+    unharmed(locked)
+
+
+@pytest.mark.parametrize("target", PATHS)
+def test_paths(locked: House, target: str) -> None:
+    """No spelling of a path, and no Host, makes a guarded route look like one that is not."""
+    before = locked.steps()
+    body = b'{"inputs":"Hi"}'
+    for host in HOSTS:
+        with locked.served.connect() as connection:
+            head = (
+                f"POST {target} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
+            connection.sendall(head.encode() + body)
+            assert int(read_until(connection, b"\r\n\r\n").split(b" ")[1]) in (400, 401, 404), (target, host)
+    assert locked.steps() == before
+    unharmed(locked)

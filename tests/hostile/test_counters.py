@@ -1,0 +1,123 @@
+"""Numbers and lists that multiply work are bounded before the work; tests/router/test_limits walks all fields of all routes besides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.hostile.house import House
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+TEXT: dict[str, Any] = {"prompt": "Hi", "max_tokens": 1}
+NATIVE: dict[str, Any] = {"max_new_tokens": 1}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {}}}
+BEYOND = [2**31 - 1, 2**31, 2**32, 2**63, 2**64, 10**400, -1, -(2**63), 1.5, 1e308, "1", "", True, [], {}, [1]]
+"""Wrong for any count."""
+
+OPENAI: list[tuple[str, dict[str, Any], str, list[Any], list[Any]]] = [
+    ("/v1/chat/completions", CHAT, "n", [1, 2, 16], [0, 17, 128]),
+    ("/v1/completions", TEXT, "n", [1, 2, 16], [0, 17, 128]),
+    ("/v1/completions", TEXT, "best_of", [1, 2], [0, 3, 16, 17]),
+    ("/v1/completions", TEXT, "logprobs", [0, 1, 5], [6, 100]),
+    ("/v1/chat/completions", CHAT, "top_logprobs", [0, 1, 5], [6, 20, 21]),
+    ("/v1/chat/completions", CHAT, "max_tokens", [1, 2], [0]),
+    ("/v1/chat/completions", CHAT, "max_completion_tokens", [1, 2], [0]),
+    ("/v1/completions", TEXT, "max_tokens", [1, 2], [0]),
+]
+OF_TGI: list[tuple[str, list[Any], list[Any]]] = [
+    ("best_of", [1, 2], [3, 128]), ("top_n_tokens", [0, 1, 5], [6, 50_000]), ("top_k", [1, 2, 2**31 - 1], [0]),
+    ("truncate", [1, 499], [0, 500, 501]), ("max_new_tokens", [1, 2], [0]), ("seed", [0, 2**32, 2**64 - 1], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "field", "good", "bad"), OPENAI, ids=[f"{case[0]}-{case[2]}" for case in OPENAI])
+def test_counts_of_openai(house: House, path: str, body: dict[str, Any], field: str, good: list[Any], bad: list[Any]) -> None:
+    """What is within the bounds is answered, what is next to them and far beyond is refused without a step."""
+    for value in good:
+        assert house.post(path, {**body, field: value}).status_code == 200, value
+    for value in bad + [value for value in BEYOND if not (field.startswith("max_") and value in (2**31 - 1, 2**31))]:
+        house.refuses(path, {**body, field: value})
+
+
+@pytest.mark.parametrize(("field", "good", "bad"), OF_TGI, ids=[case[0] for case in OF_TGI])
+def test_counts_of_tgi(house: House, field: str, good: list[Any], bad: list[Any]) -> None:
+    """The same for TGI's parameters, on each route that has them."""
+    routes: list[tuple[str, Any]] = [("/generate", lambda parameters: {"inputs": "Hi", "parameters": parameters})]
+    routes.append(("/vertex", lambda parameters: {"instances": [{"inputs": "Hi", "parameters": parameters}]}))
+    infer = {"inputs": [{"name": "a", "data": ["Hi"]}], "outputs": [{"name": "b"}]}
+    routes.append(("/v2/models/m/infer", lambda parameters: {**infer, "parameters": parameters}))
+    allowed = {"seed": {2**31 - 1, 2**31, 2**32, 2**63}, "max_new_tokens": {2**31 - 1, 2**31}, "top_k": {2**31 - 1}}.get(
+        field, set()
+    )
+    drawn = {"do_sample": True} if field == "best_of" else {}
+    for path, carry in routes:
+        for value in good:
+            assert house.post(path, carry({**NATIVE, **drawn, field: value})).status_code == 200, (path, value)
+        for value in bad + [value for value in BEYOND if isinstance(value, list | dict) or value not in allowed]:
+            house.refuses(path, carry({**NATIVE, **drawn, field: value}))
+
+
+LISTS: list[tuple[str, str, Any]] = [
+    ("prompts", "/v1/completions", {**TEXT, "prompt": ["x"] * 5}),
+    ("many prompts", "/v1/completions", {**TEXT, "prompt": ["x"] * 100_000}),
+    ("no prompts", "/v1/completions", {**TEXT, "prompt": []}),
+    ("token ids", "/v1/completions", {**TEXT, "prompt": [1, 2, 3]}),
+    ("lists of token ids", "/v1/completions", {**TEXT, "prompt": [[2**63, -1]] * 1000}),
+    ("prompts times n", "/v1/completions", {**TEXT, "prompt": ["x"] * 4, "n": 17}),
+    ("stops", "/v1/completions", {**TEXT, "stop": ["x"] * 5}),
+    ("many stops", "/v1/chat/completions", {**CHAT, "stop": ["x"] * 100_000}),
+    ("a long stop", "/v1/chat/completions", {**CHAT, "stop": ["x" * 1025]}),
+    ("stops natively", "/generate", {"inputs": "Hi", "parameters": {**NATIVE, "stop": ["x"] * 5}}),
+    ("many stops natively", "/generate", {"inputs": "Hi", "parameters": {**NATIVE, "stop": [""] * 100_000}}),
+    ("biases", "/v1/chat/completions", {**CHAT, "logit_bias": {str(number): 1 for number in range(1025)}}),
+    ("many biases", "/v1/completions", {**TEXT, "logit_bias": {str(number): 1 for number in range(100_000)}}),
+    ("a bias beyond the vocabulary", "/v1/completions", {**TEXT, "logit_bias": {"2048": 1}}),
+    ("a bias of a huge id", "/v1/completions", {**TEXT, "logit_bias": {"9" * 5000: 1}}),
+    ("a bias of a negative id", "/v1/completions", {**TEXT, "logit_bias": {"-1": 1}}),
+    ("a bias of no id", "/v1/completions", {**TEXT, "logit_bias": {"١": 1}}),
+    ("too much bias", "/v1/completions", {**TEXT, "logit_bias": {"1": 100.5}}),
+    ("a bias without bound", "/v1/completions", {**TEXT, "logit_bias": {"1": 10**400}}),
+    ("a bias that is no number", "/v1/completions", {**TEXT, "logit_bias": {"1": "5"}}),
+    ("tools", "/v1/chat/completions", {**CHAT, "tools": [TOOL] * 129}),
+    ("many tools", "/v1/chat/completions", {**CHAT, "tools": [TOOL] * 20_000}),
+    ("no messages", "/v1/chat/completions", {**CHAT, "messages": {}}),
+    ("many messages", "/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": "x"}] * 30_000}),
+    (
+        "many parts",
+        "/v1/chat/completions",
+        {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": "x "}] * 30_000}]},
+    ),
+    ("instances", "/vertex", {"instances": [{"inputs": "x"}] * 65}),
+    ("many instances", "/vertex", {"instances": [{"inputs": "x"}] * 50_000}),
+    ("inputs", "/v2/models/m/infer", {"inputs": [{"name": "a", "data": ["x"]}] * 5, "outputs": [{"name": "b"}] * 5}),
+    ("outputs", "/v2/models/m/infer", {"inputs": [{"name": "a", "data": ["x"]}], "outputs": [{"name": "b"}] * 50_000}),
+    ("a long model", "/v1/chat/completions", {**CHAT, "model": "x" * 257}),
+    ("a megabyte", "/generate", {"inputs": "no end " * 150_000}),
+    ("more than the limit", "/generate", {"inputs": "x" * 2_100_000}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), [case[1:] for case in LISTS], ids=[case[0] for case in LISTS])
+def test_lists(house: House, path: str, body: Any) -> None:
+    """Lists beyond their bounds, and members beyond theirs."""
+    house.refuses(path, body)
+
+
+IGNORED: list[dict[str, Any]] = [
+    {"min_tokens": 10**9}, {"stop_token_ids": [10**9, -1]}, {"cache_salt": "x" * 1_000_000}, {"cache_salt": "../x"},
+    {"prompt_logprobs": 10**9},
+    {"allowed_token_ids": [-1]}, {"bad_words": ["x"] * 10_000}, {"priority": -(2**63)}, {"vllm_xargs": {"a": "b" * 1000}},
+    {"use_beam_search": True},
+    {"kv_transfer_params": {"remote_host": "127.0.0.1"}}, {"repetition_detection": {}}, {"truncate_prompt_tokens": -1},
+    {"length_penalty": 1e308},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", IGNORED, ids=lambda given: next(iter(given)))
+def test_counters_of_other_servers(house: House, given: dict[str, Any]) -> None:
+    """Fields that broke other servers are unknown here, and change nothing."""
+    for path, body in (("/v1/chat/completions", {**CHAT, "temperature": 0}), ("/v1/completions", {**TEXT, "temperature": 0})):
+        answers = [house.post(path, json.dumps(each)) for each in (body, {**body, **given})]
+        assert answers[0].json()["choices"] == answers[1].json()["choices"]
