@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.grammar.schemas import json_grammar, regex_grammar
-from tgi_core.cli.serving import open_masks
+from tgi_core.cli.opening import open_masks
 from tgi_core.cli.shard import shard_arguments
 from tgi_core.config import Settings
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
