@@ -92,6 +92,6 @@ async def test_a_child_gets_them_by_its_flag(demo_tokenizer: Tokenizer, tmp_path
     (tmp_path / "adapter_config.json").write_text("{}")
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     arguments = ["--backend", "reference", "--lora-adapters", f"poet={tmp_path}"]
-    child = await open_child_shard(DEMO, arguments, demo_tokenizer, lambda _: WarmupPlan(max_row_tokens=64), quiet)
+    child = await open_child_shard(DEMO, arguments, lambda _: WarmupPlan(max_row_tokens=64), quiet)
     await child.shard.close()
     assert child.info.capabilities.adapters == ("poet",)

@@ -14,7 +14,7 @@ from tests.serve.process import ServerProcess, served
 from tests.serve.raw import connect, post, read_all, read_until
 
 LONG = 1500
-"""Tokens of an answer that takes some seconds on the reference backend with so many others."""
+"""Tokens of an answer that takes far longer than the grace period where steps are slow."""
 
 NATIVE = ("/generate_stream", '{"inputs":"once","parameters":{"max_new_tokens":%d}}')
 CHAT = ("/v1/chat/completions", '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":%d,"stream":true}')
@@ -67,7 +67,8 @@ def test_within_the_grace_period() -> None:
 
 def test_beyond_the_grace_period() -> None:
     """Streams that cannot end in time are told so in their dialect, other requests get 503, and the exit status is 0 in time."""
-    arguments = ("--backend", "reference", "--graceful-termination-timeout", "2")
+    slow = ("--inject-faults", "slow:every=1,ms=50")  # 40 of their tokens fit into the grace period
+    arguments = ("--backend", "reference", "--graceful-termination-timeout", "2", *slow)
     with served(*arguments) as server, ExitStack() as stack:
         streams = start_streams(server, stack, 63, LONG)
         whole = stack.enter_context(post(server.url, "/v1/completions", COMPLETION[1].replace("true", "false") % LONG))

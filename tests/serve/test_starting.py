@@ -47,6 +47,8 @@ def test_probes_while_the_model_loads(hub: FakeHub, tmp_path: Path) -> None:
         assert client.get("/livez").status_code == 200
         told = client.get("/readyz")
         assert told.status_code == 503 and told.json()["phase"] == "starting"
+        while "progress" not in told.json():  # the first file has not begun
+            told = client.get("/readyz")
         assert set(told.json()["progress"]) == {"what", "done", "total", "unit"}
         assert client.get("/health").json() == {"error": "unhealthy", "error_type": "healthcheck"}
         refused = client.post("/v1/completions", json={"prompt": "Hi"})
