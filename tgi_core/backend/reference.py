@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tgi_core.backend import sampling
-from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest
+from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest, Unsupported
 from tgi_core.backend.ledger import Launch, Ledger, Work
 from tgi_core.backend.masking import allowed_tokens
+from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.backend.spec import hookimpl
 from tgi_core.backend.types import (
     API_VERSION,
@@ -70,7 +71,9 @@ def backend_probe() -> Probe:
 
 @hookimpl
 def backend_open(options: OpenOptions) -> ReferenceSession:
-    """Reads nothing but vocabulary size and context length from config.json."""
+    """Reads nothing but vocabulary size and context length from config.json. Raises InvalidModel, Unsupported."""
+    if options.group.world != 1:
+        raise Unsupported(f"a group of {options.group.world} ranks: the toy model runs on one")
     try:
         config = text_config(read_json(Path(options.model) / "config.json"))
     except StartupError as error:
@@ -117,7 +120,7 @@ class ReferenceSession:
         self._masks = masks
         self._failed: set[int] = set()
         self._launched: deque[Launch] = deque()
-        self._done: dict[int, Rows] = {}
+        self._done: dict[int, Rows | BackendError] = {}
         self._slots: list[int] = []
         self._block_size, self._steps = 16, 0
         self._ledger: Ledger | None = None
@@ -157,6 +160,8 @@ class ReferenceSession:
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Bookkeeping now, tokens when the step is read."""
+        for request in batch:
+            check_sampling(request)
         return self._start(self._book.prefill(batch, cached, grants))
 
     @hookimpl
@@ -171,9 +176,10 @@ class ReferenceSession:
             if not self._launched or self._launched[0].step.id > step.id:
                 raise InvalidRequest(f"step {step.id} was read before, or never launched")
             self._compute(self._launched.popleft())
-        if step.id in self._faults:
-            raise self._faults.pop(step.id)
-        return self._done.pop(step.id)
+        outcome = self._done.pop(step.id)
+        if isinstance(outcome, BackendError):
+            raise outcome
+        return outcome
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
@@ -195,13 +201,13 @@ class ReferenceSession:
         """Forgets everything."""
         self._launched.clear()
         self._done.clear()
-        self._slots = []
+        self._slots, self._ledger = [], None
         return Closed()
 
     @property
     def _book(self) -> Ledger:
         if self._ledger is None:
-            raise InvalidRequest("warmup comes first")
+            raise InvalidRequest("the session is not warmed up, or closed")
         return self._ledger
 
     def _start(self, launch: Launch) -> Step:
@@ -215,7 +221,14 @@ class ReferenceSession:
             self._on_step(launch.work)
         self._steps += 1
         works = [work for work in launch.work if work.row.request.id not in self._failed]
-        self._done[launch.step.id] = Rows(launch.step.id, tuple(self._run(work) for work in works))
+        try:
+            outcome: Rows | BackendError = Rows(launch.step.id, tuple(self._run(work) for work in works))
+        except BackendError as error:
+            outcome = error
+        self._done[launch.step.id] = outcome = self._faults.pop(launch.step.id, outcome)
+        if isinstance(outcome, BackendError):
+            self._book.kill(work.row for work in launch.work)
+            self._failed.update(work.row.request.id for work in launch.work)  # steps derived from it are launched already
 
     def _run(self, work: Work) -> Row:
         row, prompt_logprobs = work.row, list[float | None]()

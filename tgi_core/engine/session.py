@@ -34,7 +34,7 @@ from tgi_core.backend import (
     hookimpl,
 )
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
-from tgi_core.engine.checks import check_sampling
+from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.failures import FOREIGN, translated
 from tgi_core.engine.masks import allowed_tokens
 from tgi_core.engine.models.shape import ModelShape

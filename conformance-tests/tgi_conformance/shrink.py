@@ -1,0 +1,56 @@
+"""Making a failing sequence as short as it can be: calls are left out while the same law stays broken.
+
+Any sequence can be judged, since the oracle predicts every call anew; what the core itself may not do is left out.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tgi_conformance.alone import Alone
+from tgi_conformance.calls import Trace
+from tgi_conformance.play import Play, Setup
+from tgi_conformance.target import Target, close
+from tgi_conformance.verdict import Violation
+from tgi_core.backend import BackendError
+
+TIME_LIMIT_S = 10.0
+
+
+def shortest(
+    target: Target, setup: Setup, alone: Alone, trace: Trace, violation: Violation, time_limit_s: float = TIME_LIMIT_S
+) -> tuple[Trace, str]:
+    """The trace without what can be left out, and what it then shows."""
+    end = time.monotonic() + time_limit_s
+    best, message = list(trace), str(violation)
+    size = max(1, len(best) // 2)
+    while size:
+        index, shorter = 0, False
+        while index < len(best) and time.monotonic() < end:
+            candidate = best[:index] + best[index + size :]
+            found = replayed(target, setup, alone, candidate)
+            if found is not None and found[1].law == violation.law:
+                best, message, shorter = found[0], str(found[1]), True
+            else:
+                index += size
+        if time.monotonic() >= end:
+            break
+        size = size if shorter and size == 1 else size // 2
+    return best, message
+
+
+def replayed(target: Target, setup: Setup, alone: Alone, trace: Trace) -> tuple[Trace, Violation] | None:
+    """Run calls on a fresh session: those up to the first that breaks a law, and how; None if none does."""
+    try:
+        play = Play.open(target, setup, alone)
+    except BackendError:
+        return None
+    try:
+        for number, call in trace:
+            if play.possible(call):
+                play.call(call, number)
+    except Violation as violation:
+        return play.trace, violation
+    finally:
+        close(play.session)
+    return None
