@@ -41,7 +41,7 @@ class Alone:
         """`count` results or more, fewer only at the end of the longest row."""
         key = (request.tokens, request.prompt_len, request.sampling, request.want, request.masked)
         if len(self._made.get(key, ())) < count:
-            self._made[key] = self._run(request, _AT_LEAST if count <= _AT_LEAST else 3 * count)
+            self._made[key] = self._run(request, 1 if count == 1 else max(_AT_LEAST, 3 * count if count > _AT_LEAST else 0))
         return self._made[key]
 
     def close(self) -> None:

@@ -160,7 +160,10 @@ def _row(request: Request) -> str:
 
 
 def _grants(grants: tuple[Grant, ...]) -> str:
-    parts = [f"row {grant.request_id} takes {grant.take}" + (f" +{_tables_text(grant)}" if any(grant.blocks) else "") for grant in grants]
+    parts = [
+        f"row {grant.request_id} takes {grant.take}" + (f" +{_tables_text(grant)}" if any(grant.blocks) else "")
+        for grant in grants
+    ]
     return f", where {'; '.join(parts)}" if parts else ""
 
 

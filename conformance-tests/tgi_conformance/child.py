@@ -30,7 +30,9 @@ def look(module: str, time_limit_s: float = TIME_LIMIT_S) -> Seen:
     """Import and probe a plugin in a child process."""
     command = [sys.executable, "-m", "tgi_conformance.child", module]
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=time_limit_s, stdin=subprocess.DEVNULL, check=False)
+        child = subprocess.run(
+            command, capture_output=True, text=True, timeout=time_limit_s, stdin=subprocess.DEVNULL, check=False
+        )
     except subprocess.TimeoutExpired as expired:
         output = expired.stdout.decode() if isinstance(expired.stdout, bytes) else expired.stdout or ""
         return _seen(output, f"it took more than {time_limit_s:.0f} s")

@@ -115,17 +115,33 @@ def _no_ranks(scene: Scene) -> None:
 EXTENSIONS: dict[str, Extension] = {
     item.name: item
     for item in (
-        Extension("logprobs", "the logprob of each token", _flag(Feature.LOGPROBS), _refused(lambda s, r: replace(r, want=Want(True)))),
-        Extension("top_n", "the likeliest tokens at each position", _flag(Feature.TOP_N), _refused(lambda s, r: replace(r, want=Want(False, 2)))),
+        Extension(
+            "logprobs", "the logprob of each token", _flag(Feature.LOGPROBS), _refused(lambda s, r: replace(r, want=Want(True)))
+        ),
+        Extension(
+            "top_n",
+            "the likeliest tokens at each position",
+            _flag(Feature.TOP_N),
+            _refused(lambda s, r: replace(r, want=Want(False, 2))),
+        ),
         Extension(
             "prompt_logprobs",
             "logprobs of the prompt",
             _flag(Feature.PROMPT_LOGPROBS),
             _refused(lambda s, r: replace(r, want=Want(False, 0, True))),
         ),
-        Extension("chunked_prefill", "a prompt in pieces", _flag(Feature.CHUNKED_PREFILL), _refused(lambda s, r: replace(r, take=3))),
-        Extension("mixing", "new rows join a running batch in one step", lambda scene: scene.declared[0].mixing is not Mixing.NONE, _no_mixing),
-        Extension("prefix_reuse", "a request starts behind blocks that are filled", _flag(Feature.PREFIX_REUSE), _refused(_reuses)),
+        Extension(
+            "chunked_prefill", "a prompt in pieces", _flag(Feature.CHUNKED_PREFILL), _refused(lambda s, r: replace(r, take=3))
+        ),
+        Extension(
+            "mixing",
+            "new rows join a running batch in one step",
+            lambda scene: scene.declared[0].mixing is not Mixing.NONE,
+            _no_mixing,
+        ),
+        Extension(
+            "prefix_reuse", "a request starts behind blocks that are filled", _flag(Feature.PREFIX_REUSE), _refused(_reuses)
+        ),
         Extension("masks", "grammar masks", _flag(Feature.MASKS), _refused(lambda s, r: replace(r, masked=True))),
         Extension("repetition_penalty", "", _field(SamplingField.REPETITION_PENALTY), _sampling(repetition_penalty=1.3)),
         Extension("frequency_penalty", "", _field(SamplingField.FREQUENCY_PENALTY), _sampling(frequency_penalty=0.4)),
@@ -139,10 +155,25 @@ EXTENSIONS: dict[str, Extension] = {
             None,
             "every request has a seed, so none can be refused for it",
         ),
-        Extension("formula", "the published sampling formula", lambda scene: scene.declared[0].determinism is Determinism.CORE, None, "a level, not a request"),
-        Extension("run_ahead", "steps are launched before the last is read", lambda scene: scene.declared[1].in_flight > 1, None, "in_flight is 1: lock step", structural=True),
+        Extension(
+            "formula",
+            "the published sampling formula",
+            lambda scene: scene.declared[0].determinism is Determinism.CORE,
+            None,
+            "a level, not a request",
+        ),
+        Extension(
+            "run_ahead",
+            "steps are launched before the last is read",
+            lambda scene: scene.declared[1].in_flight > 1,
+            None,
+            "in_flight is 1: lock step",
+            structural=True,
+        ),
         Extension("paging", "a row spans several blocks", _pages, None, "a block holds a whole row", structural=True),
-        Extension("real_model", "real checkpoints run", lambda scene: scene.target.device_kind != "none", None, "a toy", structural=True),
+        Extension(
+            "real_model", "real checkpoints run", lambda scene: scene.target.device_kind != "none", None, "a toy", structural=True
+        ),
         Extension("lora", "adapters", _flag(Feature.LORA), _refused(lambda s, r: replace(r, adapter="an-adapter"))),
         Extension("media", "images in the prompt", _flag(Feature.MEDIA), _refused(lambda s, r: replace(r, media=(b"picture",)))),
         Extension("speculation", "drafts", _drafts, _no_drafts),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 from tgi_conformance.masks import AFTER, DOOMED, FAILING
@@ -69,11 +70,18 @@ class RowJudge:
         want = part.row.request.want
         made = 0 if part.makes is None else 1
         if len(row.tokens) != made:
-            raise Violation("tokens", f"row {row.request_id} at position {part.start} + {part.take} makes {made} tokens, not {len(row.tokens)}")
+            raise Violation(
+                "tokens",
+                f"row {row.request_id} at position {part.start} + {part.take} makes {made} tokens, not {len(row.tokens)}",
+            )
         if len(row.logprobs) != (made if want.logprobs else 0):
-            raise Violation("logprobs", f"row {row.request_id}: {len(row.logprobs)} logprobs for {made} tokens, want {want.logprobs}")
+            raise Violation(
+                "logprobs", f"row {row.request_id}: {len(row.logprobs)} logprobs for {made} tokens, want {want.logprobs}"
+            )
         if len(row.top) != (made if want.top_n else 0):
-            raise Violation("top", f"row {row.request_id}: {len(row.top)} lists of top tokens for {made} tokens, want {want.top_n}")
+            raise Violation(
+                "top", f"row {row.request_id}: {len(row.top)} lists of top tokens for {made} tokens, want {want.top_n}"
+            )
         if part.makes is not None:
             self._token(part, row, self._yardstick.row(part.row.request, part.makes))
         self._prompt(part, row)
@@ -107,7 +115,7 @@ class RowJudge:
         id, limit = row.request_id, part.row.request.want.top_n
         if len(tops) > limit or not tops:
             raise Violation("top", f"row {id} asked for {limit} top tokens and got {len(tops)}")
-        if any(a.logprob < b.logprob for a, b in zip(tops, tops[1:], strict=False)):
+        if any(a.logprob < b.logprob for a, b in pairwise(tops)):
             raise Violation("top", f"row {id}: its top tokens are not in falling order: {tops}")
         if len({top.id for top in tops}) < len(tops):
             raise Violation("top", f"row {id}: a token stands twice among its top tokens: {tops}")
@@ -124,14 +132,19 @@ class RowJudge:
         request = part.row.request
         if not request.want.prompt_logprobs:
             if row.prompt_logprobs:
-                raise Violation("prompt", f"row {row.request_id} did not ask for prompt logprobs and got {len(row.prompt_logprobs)}")
+                raise Violation(
+                    "prompt", f"row {row.request_id} did not ask for prompt logprobs and got {len(row.prompt_logprobs)}"
+                )
             return
         whole = self._yardstick.rows(request, 1)[0].prompt_logprobs
         if len(whole) != request.prompt_len or (whole and whole[0] is not None):
-            raise Violation("prompt", f"a prompt of {request.prompt_len} tokens has {len(whole)} logprobs; it has one each, the first None")
+            raise Violation(
+                "prompt", f"a prompt of {request.prompt_len} tokens has {len(whole)} logprobs; it has one each, the first None"
+            )
         expected = whole[part.start + 1 if part.start else 0 : min(part.start + part.take + 1, request.prompt_len)]
         if len(row.prompt_logprobs) != len(expected):
-            text = f"positions {part.start}…{part.start + part.take - 1} yield {len(expected)} prompt logprobs, not {len(row.prompt_logprobs)}"
+            last = part.start + part.take - 1
+            text = f"positions {part.start}…{last} yield {len(expected)} prompt logprobs, not {len(row.prompt_logprobs)}"
             raise Violation("prompt", f"row {row.request_id}: {text}")
         for mine, other in zip(row.prompt_logprobs, expected, strict=True):
             if (mine is None) is not (other is None):

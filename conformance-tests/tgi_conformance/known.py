@@ -60,7 +60,13 @@ def read_known(path: Path, clauses: Collection[str]) -> dict[str, Known]:
 
 def _known(path: Path, index: int, entry: Any, clauses: Collection[str]) -> Known:
     where = f"{path}: [[known]] number {index}"
-    if not isinstance(entry, dict) or not {"clause", "reason", "kind", "until"} <= set(entry) <= {"clause", "reason", "kind", "until", "link"}:
+    if not isinstance(entry, dict) or not {"clause", "reason", "kind", "until"} <= set(entry) <= {
+        "clause",
+        "reason",
+        "kind",
+        "until",
+        "link",
+    }:
         raise BadKnown(f"{where} needs clause, reason, kind and until, and may have link")
     if entry["clause"] not in clauses:
         raise BadKnown(f"{where}: no clause is called {entry['clause']!r}; see tgi-conformance list")

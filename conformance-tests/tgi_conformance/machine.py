@@ -37,6 +37,8 @@ class Verbs(RuleBasedStateMachine):
         self.oracle = self.stage.play.oracle
         self.used: list[Ref] = [STRANGER]
         self.ways = ways(self.stage)
+        size = min(self.oracle.capacity.groups[0].block_size, 32)  # rows that are about to need a block
+        self.prompts = (*PROMPTS, tuple(range(1, size)) or (1,), tuple(range(2, size + 2)))
 
     def teardown(self) -> None:
         """Sessions are many; only one that failed is kept for the report."""
@@ -70,7 +72,7 @@ class Verbs(RuleBasedStateMachine):
 
     def new(self, number: int, chunk: int) -> Request:
         """A request, by a number."""
-        prompt = PROMPTS[number % len(PROMPTS)]
+        prompt = self.prompts[number % len(self.prompts)]
         take = None
         if chunk and len(prompt) > 1 and Feature.CHUNKED_PREFILL in self.oracle.capabilities.features:
             take = 1 + chunk % (len(prompt) - 1)
@@ -164,7 +166,7 @@ class Verbs(RuleBasedStateMachine):
 
     def wrong(self, number: int, kind: int) -> Call:
         """A call with one mistake."""
-        dead, batches = self.used[number % len(self.used)], self.batches
+        dead, batches = self.used[-1 - number % min(4, len(self.used))], self.batches
         if kind == 0:
             return Decode((dead, *batches[:1]))
         if kind == 1:

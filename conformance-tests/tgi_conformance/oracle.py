@@ -130,7 +130,10 @@ class Oracle:
         """Why the core itself would break the contract by this call, or "": then it proves nothing about a backend."""
         if isinstance(call, Prefill | Decode) and len(self.steps) >= self.capacity.in_flight:
             return "more unread steps than in_flight"
-        if isinstance(call, Prefill) and {request.id for request in call.batch if request.id not in self._live_ids()} & self.used_ids:
+        if (
+            isinstance(call, Prefill)
+            and {request.id for request in call.batch if request.id not in self._live_ids()} & self.used_ids
+        ):
             return "a request id is used again"
         if isinstance(call, Read) and call.step in self.steps and call.step != min(self.steps):
             return "steps are read in order"
@@ -146,9 +149,17 @@ class Oracle:
             asked = [grant.blocks[group] for grant in call.grants if len(grant.blocks) > group]
             if isinstance(call, Prefill):
                 size = self.capacity.groups[group].block_size
-                asked += [request.blocks[group][request.cached // size :] for request in call.batch if len(request.blocks) > group]
+                asked += [
+                    request.blocks[group][request.cached // size :] for request in call.batch if len(request.blocks) > group
+                ]
             flat = [block for blocks in asked for block in set(blocks)]
-            own = {block for grant in call.grants for row in self.rows if row.request.id == grant.request_id for block in row.blocks[group]}
+            own = {
+                block
+                for grant in call.grants
+                for row in self.rows
+                if row.request.id == grant.request_id
+                for block in row.blocks[group]
+            }
             if len(set(flat)) < len(flat) or set(flat) & (owned - own):
                 return True
         return False
@@ -170,7 +181,9 @@ class Oracle:
         if len({request.id for request in call.batch}) < len(call.batch):
             errors.append((InvalidRequest, "a request stands twice in the batch"))
         if len(live) + len(call.batch) > self.capacity.max_rows:
-            errors.append((CapacityExceeded, f"{len(live) + len(call.batch)} rows are more than max_rows {self.capacity.max_rows}"))
+            errors.append(
+                (CapacityExceeded, f"{len(live) + len(call.batch)} rows are more than max_rows {self.capacity.max_rows}")
+            )
         if errors:
             return Expected(tuple(errors))
         fresh = [OracleRow(request, request.cached, [list(table) for table in request.blocks]) for request in call.batch]

@@ -157,7 +157,9 @@ class Play:
             raise Violation("refusal", f"{text} raised {name}: {error}; the contract allows it") from error
         if type(error) not in {kind for kind, _ in expected.errors}:
             kinds = " or ".join(sorted({kind.__name__ for kind, _ in expected.errors}))
-            raise Violation("refusal", f"{text} raised {name}: {error}; it must raise {kinds}: {expected.errors[0][1]}") from error
+            raise Violation(
+                "refusal", f"{text} raised {name}: {error}; it must raise {kinds}: {expected.errors[0][1]}"
+            ) from error
         if "\n" in str(error) or not str(error):
             raise Violation("message", f"{text}: the message of its {name} is not one line: {str(error)!r}") from error
         self.situations[f"{verb(call)} refused"] += 1
@@ -229,7 +231,10 @@ def _situations(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
             leaves = len(oracle.batches.get(call.batch, ())) - len(expected.rows)
             found |= {"a row leaves": leaves > 0, "a batch is filtered beside others": others, "filter keeps all": leaves == 0}
         case Clear():
-            found |= {"everything is cleared": call.batch is None, "a batch is cleared beside others": call.batch is not None and others}
+            found |= {
+                "everything is cleared": call.batch is None,
+                "a batch is cleared beside others": call.batch is not None and others,
+            }
         case Read():
             found["a late row is ignored"] = any(not part.row.live for part in expected.parts)
     return [name for name, reached in found.items() if reached]

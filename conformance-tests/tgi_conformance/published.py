@@ -103,7 +103,9 @@ def draw(scores: Scores, how: Sampling, position: int, close: float = CLOSE) -> 
     near = (replace(how, top_p=_moved(how.top_p, by), typical_p=_moved(how.typical_p, by)) for by in (-close, close))
     neighbours = [filtered(scores, other) for other in near]
     tied = _tied(scores, how, close)
-    sure = not tied and all(other.keys() == kept.keys() and _at(other, target + by) == token for other in neighbours for by in (-close, close))
+    sure = not tied and all(
+        other.keys() == kept.keys() and _at(other, target + by) == token for other in neighbours for by in (-close, close)
+    )
     return Draw(token, kept[token], sure)
 
 

@@ -1,8 +1,8 @@
 """The suite in a backend's own pytest, one test per clause.
 
-    from tgi_conformance.pytest_plugin import conformance_tests
+from tgi_conformance.pytest_plugin import conformance_tests
 
-    test_conformance = conformance_tests("NAME", level="L2")
+test_conformance = conformance_tests("NAME", level="L2")
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ _PASSING = (Verdict.PASS, Verdict.KNOWN)
 
 
 def conformance_tests(
-    backend: str | Target, level: str = "L3", *, model: Path | None = None, known: Path | None = None, seed: int = 0, effort: float = 1.0
+    backend: str | Target,
+    level: str = "L3",
+    *,
+    model: Path | None = None,
+    known: Path | None = None,
+    seed: int = 0,
+    effort: float = 1.0,
 ) -> Callable[..., None]:
     """A test function, parametrized by clause up to `level`. UNSUPPORTED skips with its reason; whatever blocks a level fails.
 
@@ -55,5 +61,3 @@ def conformance_tests(
             pytest.fail(message, pytrace=False)
 
     return test
-
-

@@ -10,7 +10,7 @@ from tgi_conformance.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One clause's outcome. `sequence` is the shortest one that shows a failure, `failure` its file's lines, `figures` what was measured."""
+    """One clause's outcome: the shortest `sequence` that shows a failure, the lines of its file, and what was measured."""
 
     clause: str
     verdict: Verdict
@@ -28,7 +28,11 @@ class Result:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Result:
         """The inverse. Raises KeyError, TypeError, ValueError."""
-        fields = dict(value) | {"verdict": Verdict(value["verdict"]), "sequence": tuple(value["sequence"]), "failure": tuple(value["failure"])}
+        fields = dict(value) | {
+            "verdict": Verdict(value["verdict"]),
+            "sequence": tuple(value["sequence"]),
+            "failure": tuple(value["failure"]),
+        }
         return cls(**fields)
 
     def become(self, verdict: Verdict, message: str) -> Result:

@@ -31,7 +31,7 @@ class Scene:
         """A fresh session in the scenario's hands."""
         return Stage(self.play(Setup(plan, masks)))
 
-    def play(self, setup: Setup = Setup()) -> Play:
+    def play(self, setup: Setup) -> Play:
         """A fresh session."""
         play = Play.open(self.target, setup, self.alone, self.situations)
         self.plays.append(play)

@@ -52,9 +52,16 @@ class Stage:
         return tuple(token % self.capabilities.vocab_size for token in prompt)
 
     def request(
-        self, prompt: Sequence[int], sampling: Sampling = Sampling(), take: int | None = None, *, id: int = 0, want: Want = PLAIN, **fields: object
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling = Sampling(),
+        take: int | None = None,
+        *,
+        id: int = 0,
+        want: Want = PLAIN,
+        **fields: object,
     ) -> Request:
-        """A request with blocks for the tokens that it takes. `shares` names a request whose computed prefix of `cached` tokens it takes over."""
+        """A request with blocks for the tokens that it takes; `shares` is one whose first `cached` tokens it takes over."""
         tokens = self.folded(prompt)
         name, cached = id or next(self._ids), int(str(fields.pop("cached", 0)))
         took = len(tokens) - cached if take is None else take
@@ -67,7 +74,9 @@ class Stage:
         made = Request(name, tokens, len(tokens), cached, tuple(tables), took, sampling, want)
         return replace(made, **fields)  # type: ignore[arg-type]
 
-    def outline(self, prompt: Sequence[int], sampling: Sampling = Sampling(), *, want: Want = PLAIN, prompt_len: int | None = None) -> Request:
+    def outline(
+        self, prompt: Sequence[int], sampling: Sampling = Sampling(), *, want: Want = PLAIN, prompt_len: int | None = None
+    ) -> Request:
         """A request for the yardstick only: it has no blocks."""
         tokens = self.folded(prompt)
         return Request(1, tokens, len(tokens) if prompt_len is None else prompt_len, 0, (), len(tokens), sampling, want)
@@ -97,16 +106,16 @@ class Stage:
     def launch(self, *requests: Request, beside: Ref = NOTHING, grants: Sequence[Grant] | None = None) -> Ref:
         """Launch new requests, with the rows of a live batch going on; not read."""
         given = self._growth([beside] if beside else []) if grants is None else tuple(grants)
-        return self.play.call(Prefill(requests, beside, given))
+        return self._must(Prefill(requests, beside, given))
 
     def go_on(self, *batches: Ref, grants: Sequence[Grant] | None = None) -> Ref:
         """Launch a step of live batches, each row one token further unless `grants` say otherwise; not read."""
         given = self._growth(batches) if grants is None else tuple(grants)
-        return self.play.call(Decode(batches, given))
+        return self._must(Decode(batches, given))
 
     def read(self, step: Ref) -> Ref:
         """Wait for a step; its number, to go on with."""
-        self.play.call(Read(step))
+        self._must(Read(step))
         self.collect()
         return step
 
@@ -124,13 +133,13 @@ class Stage:
     def filter(self, batch: Ref, keep: Iterable[int]) -> Ref:
         """Keep rows; the blocks of the others are free at once. 0 when none are kept."""
         ids = tuple(keep)
-        ref = self.play.call(Filter(batch, ids))
+        ref = self._must(Filter(batch, ids))
         self.collect()
         return ref if ids else NOTHING
 
     def clear(self, batch: Ref | None) -> None:
         """Drop a batch, or all."""
-        self.play.call(Clear(batch))
+        self._must(Clear(batch))
         self.collect()
 
     def refuse(self, kind: type[BackendError], call: Call) -> None:
@@ -140,6 +149,12 @@ class Stage:
             raise SuiteFault(f"the scenario wants {kind.__name__} of {call}, the oracle {expected.errors}")
         self.play.call(call)
         self.collect()
+
+    def _must(self, call: Call) -> Ref:
+        """A call that the contract allows."""
+        if errors := self.play.oracle.expect(call).errors:
+            raise SuiteFault(f"the scenario makes a call that must be refused: {call}: {errors}")
+        return self.play.call(call)
 
     # blocks
 

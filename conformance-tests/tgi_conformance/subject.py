@@ -55,7 +55,9 @@ def packaged(entry: EntryPoint, model: Path | None = None, dtype: str = "float32
     def open_session(options: OpenOptions) -> object:
         return _usable(plugin).open(options, quiet)
 
-    return Subject(Target(entry.name, open_session, model or default_model(kind), kind, dtype, entry), plugin.distribution, plugin.manifest)
+    return Subject(
+        Target(entry.name, open_session, model or default_model(kind), kind, dtype, entry), plugin.distribution, plugin.manifest
+    )
 
 
 def _usable(plugin: Plugin) -> Plugin:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from tgi_core.backend import BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
+from tgi_core.backend import BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.model_files import read_json, text_config
 
@@ -42,7 +42,13 @@ class Target:
 
     def session(self, masks: MaskSource | None = None) -> Session:
         """A fresh session, not warmed."""
-        return Session(self.open(OpenOptions(str(self.model), dtype=self.dtype, masks=masks)), self.name)
+        try:
+            implementation = self.open(OpenOptions(str(self.model), dtype=self.dtype, masks=masks))
+        except BackendError:
+            raise
+        except Exception as error:
+            raise BackendBug(f"backend {self.name}: backend_open raised {type(error).__name__}: {error}") from error
+        return Session(implementation, self.name)
 
     def warm(self, session: Session, plan: WarmupPlan | None = None) -> Capacity:
         """Warm a session with the suite's small limits, or with `plan`."""
@@ -56,6 +62,8 @@ class Target:
 def small_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
     """Rows of several blocks where the device allows it; enough blocks for every row."""
     several = [size for size in block_sizes if 4 <= size <= MAX_ROW_TOKENS // 2]
+    if not block_sizes:
+        return WarmupPlan(MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS)
     size = min(several) if several else min(block_sizes, key=lambda size: (size < MAX_ROW_TOKENS, size))
     blocks = MAX_ROWS * -(-MAX_ROW_TOKENS // size)
     return WarmupPlan(MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS, num_blocks=blocks, block_size=size)

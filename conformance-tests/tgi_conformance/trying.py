@@ -112,5 +112,3 @@ def _header(clause: Clause, scene: Scene, setup: Setup, message: str, judged: bo
 def _plan(setup: Setup) -> dict[str, Any]:
     plan = asdict(setup.plan) if setup.plan else {}
     return plan | {"features": sorted(feature.value for feature in plan.get("features", ()))}
-
-

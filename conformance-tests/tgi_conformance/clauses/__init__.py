@@ -29,7 +29,21 @@ from tgi_conformance.clauses import (
 
 TOPICS = (
     *("package", "open", "order", "handles", "isolation", "clear", "drop", "cover", "growth", "capacity", "failure", "refusal"),
-    *("machine", "parity", "mates", "continue", "formula", "chunks", "mixing", "prefix", "masks", "faults", "promise", "leaks", "speed"),
+    *(
+        "machine",
+        "parity",
+        "mates",
+        "continue",
+        "formula",
+        "chunks",
+        "mixing",
+        "prefix",
+        "masks",
+        "faults",
+        "promise",
+        "leaks",
+        "speed",
+    ),
 )
 """Parts of the contract, in the order in which they are tried."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
@@ -16,23 +18,29 @@ _MOST = 512
 def fill(stage: Stage, count: int) -> list[Request]:
     """Requests of one token. Raises NotReached when so many are beyond the suite."""
     if count > _MOST:
-        raise NotReached(f"the backend promises {count - 1} rows when asked for few; the suite fills {_MOST}")
+        raise NotReached(f"the backend promises {count} rows when asked for few; the suite fills {_MOST}")
     return [stage.request((index % 40 + 1,)) for index in range(count)]
 
 
-@clause("capacity.rows", "One row more than max_rows is CapacityExceeded, and nothing is admitted.", Level.L1, situations=("prefill refused",))
+@clause(
+    "capacity.rows",
+    "One row more than max_rows is CapacityExceeded, and nothing is admitted.",
+    Level.L1,
+    situations=("prefill refused",),
+)
 def rows(scene: Scene) -> None:
     """All at once; then one more beside a full house; then in its place."""
     stage = scene.stage()
     limit = stage.capacity.max_rows
-    requests = fill(stage, limit + 1)
-    stage.refuse(CapacityExceeded, Prefill(tuple(requests)))
+    requests = fill(stage, limit)
+    beyond = replace(requests[0], id=888_888)
+    stage.refuse(CapacityExceeded, Prefill((*requests, beyond)))
     at_once = min(limit, stage.capacity.max_step_tokens)
     batch = stage.start(*requests[:at_once])
     if at_once == limit:
-        stage.refuse(CapacityExceeded, Prefill((requests[limit],)))
-        batch = stage.filter(batch, [request.id for request in requests[1:limit]])
-        stage.start(requests[limit])
+        stage.refuse(CapacityExceeded, Prefill((beyond,)))
+        batch = stage.filter(batch, [request.id for request in requests[1:]])
+        stage.start(stage.request((5,)))
     stage.decode(batch, steps=2)
 
 
@@ -72,7 +80,12 @@ def merge_tokens(scene: Scene) -> None:
         stage.decode(batch, grants=[grant])
 
 
-@clause("capacity.returns", "Whatever way a row leaves, its place is free again.", Level.L1, situations=("everything is cleared", "a row leaves"))
+@clause(
+    "capacity.returns",
+    "Whatever way a row leaves, its place is free again.",
+    Level.L1,
+    situations=("everything is cleared", "a row leaves"),
+)
 def returns(scene: Scene) -> None:
     """The house is filled again and again, and emptied by filter, by clear, and by clear of everything."""
     stage = scene.stage()

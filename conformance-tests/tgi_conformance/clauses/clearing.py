@@ -8,7 +8,12 @@ from tgi_conformance.stage import PROMPTS
 from tgi_conformance.verdict import Level
 
 
-@clause("clear.all", "Clear of everything drops every batch, counts its rows, and may be repeated.", Level.L1, situations=("everything is cleared",))
+@clause(
+    "clear.all",
+    "Clear of everything drops every batch, counts its rows, and may be repeated.",
+    Level.L1,
+    situations=("everything is cleared",),
+)
 def clear_all(scene: Scene) -> None:
     """Two batches of three rows, then nothing, then life goes on."""
     stage = scene.stage()
@@ -25,7 +30,12 @@ def clear_nothing(scene: Scene) -> None:
     scene.stage().clear(None)
 
 
-@clause("clear.one", "Clear of one batch counts its rows and leaves the others.", Level.L1, situations=("a batch is cleared beside others",))
+@clause(
+    "clear.one",
+    "Clear of one batch counts its rows and leaves the others.",
+    Level.L1,
+    situations=("a batch is cleared beside others",),
+)
 def clear_one(scene: Scene) -> None:
     """By the handle that the batch has now, after decodes and a merge."""
     stage = scene.stage()

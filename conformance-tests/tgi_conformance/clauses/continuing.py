@@ -30,7 +30,12 @@ def greedy(scene: Scene) -> None:
     _continued(scene, (Sampling(),))
 
 
-@clause("continue.sampled", "A continued request draws the numbers of its positions, and its penalties count what it had made.", Level.L2, needs=("formula",))
+@clause(
+    "continue.sampled",
+    "A continued request draws the numbers of its positions, and its penalties count what it had made.",
+    Level.L2,
+    needs=("formula",),
+)
 def sampled(scene: Scene) -> None:
     """By every way of sampling that is declared."""
     _continued(scene, ways(scene.stage()))

@@ -19,7 +19,7 @@ def block_size(stage: Stage) -> int:
 
 def up_to_the_edge(stage: Stage, short: int = 0) -> tuple[int, ...]:
     """A prompt that fills one block, less `short` tokens."""
-    return tuple(range(7, 7 + block_size(stage) - short))
+    return tuple(range(7, 7 + max(1, block_size(stage) - short)))
 
 
 @clause("cover.prefill", "A request whose blocks do not cover the positions of its step is an InvalidRequest.", Level.L1)
@@ -97,12 +97,18 @@ def groups(scene: Scene) -> None:
     stage.decode(batch)
 
 
-@clause("cover.neighbours", "A step writes into the blocks of its own rows and nowhere else.", Level.L1, needs=("paging",), situations=("a row grows by a block",))
+@clause(
+    "cover.neighbours",
+    "A step writes into the blocks of its own rows and nowhere else.",
+    Level.L1,
+    needs=("paging",),
+    situations=("a row grows by a block",),
+)
 def neighbours(scene: Scene) -> None:
     """Rows whose blocks lie side by side fill them to the edge and cross it, in turn and together."""
     stage = scene.stage()
     edge = up_to_the_edge(stage, short=1)
-    prompts = (edge, (*edge, 5), (*edge, 5, 6), edge[1:])
+    prompts = (edge, (*edge, 5), (*edge, 5, 6), (9, *edge[1:]))
     batches = [stage.start(stage.request(prompt, want=stage.wants)) for prompt in prompts]
     batches = [stage.decode(batch, steps=3) for batch in batches]
     stage.decode(*batches, steps=block_size(stage) + 1)

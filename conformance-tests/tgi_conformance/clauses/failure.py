@@ -17,7 +17,12 @@ def _refuse_all(stage: Stage, bad: list[tuple[type[BackendError], Call]]) -> Non
         stage.refuse(kind, call)
 
 
-@clause("failure.decode", "A decode that is refused changed nothing: its batches and blocks are as before.", Level.L1, situations=("decode refused",))
+@clause(
+    "failure.decode",
+    "A decode that is refused changed nothing: its batches and blocks are as before.",
+    Level.L1,
+    situations=("decode refused",),
+)
 def decode(scene: Scene) -> None:
     """Grants of all wrong kinds, each beside a right one with a block; dead batches beside live ones."""
     stage = scene.stage()
@@ -40,7 +45,9 @@ def decode(scene: Scene) -> None:
     stage.decode(batch, apart, steps=5)
 
 
-@clause("failure.prefill", "A prefill that is refused changed nothing: none of its requests lives, the batch it names does.", Level.L1)
+@clause(
+    "failure.prefill", "A prefill that is refused changed nothing: none of its requests lives, the batch it names does.", Level.L1
+)
 def prefill(scene: Scene) -> None:
     """A bad request after a good one; grants for strangers; afterwards the good one starts under the same id."""
     stage = scene.stage()
@@ -84,7 +91,12 @@ def join(scene: Scene) -> None:
     stage.decode(stage.start(new, beside=batch), steps=4)
 
 
-@clause("failure.filter", "A filter or clear that is refused changed nothing.", Level.L1, situations=("filter refused", "clear refused"))
+@clause(
+    "failure.filter",
+    "A filter or clear that is refused changed nothing.",
+    Level.L1,
+    situations=("filter refused", "clear refused"),
+)
 def filter_refused(scene: Scene) -> None:
     """Strangers among the kept, twice; a dead batch; all rows go on."""
     stage = scene.stage()

@@ -29,7 +29,9 @@ def _dead(stage: Stage, batch: int) -> None:
     stage.refuse(UnknownBatch, Clear(batch))
 
 
-@clause("faults.rows", "An error in a step is raised by its rows, and by no verb.", Level.L3, needs=("masks",), situations=(_LATE,))
+@clause(
+    "faults.rows", "An error in a step is raised by its rows, and by no verb.", Level.L3, needs=("masks",), situations=(_LATE,)
+)
 def rows(scene: Scene) -> None:
     """Then the batch is dead."""
     stage = scene.stage(masks=BREAKING)
@@ -38,7 +40,13 @@ def rows(scene: Scene) -> None:
     _dead(stage, step)
 
 
-@clause("faults.others", "A batch that was not in the failed step lives on unchanged.", Level.L3, needs=("masks",), situations=(_LATE,))
+@clause(
+    "faults.others",
+    "A batch that was not in the failed step lives on unchanged.",
+    Level.L3,
+    needs=("masks",),
+    situations=(_LATE,),
+)
 def others(scene: Scene) -> None:
     """Another batch, with blocks beside those of the dead one, which newcomers take over."""
     stage = scene.stage(masks=BREAKING)
@@ -78,7 +86,13 @@ def derived(scene: Scene) -> None:
     stage.decode(bystander, stage.start(stage.request(PROMPTS[5])), steps=3)
 
 
-@clause("faults.continue", "The requests of a failed step go on from their tokens as new ones.", Level.L3, needs=("masks",), situations=(_LATE,))
+@clause(
+    "faults.continue",
+    "The requests of a failed step go on from their tokens as new ones.",
+    Level.L3,
+    needs=("masks",),
+    situations=(_LATE,),
+)
 def go_on(scene: Scene) -> None:
     """The mate of the one that failed, with what it had made."""
     stage = scene.stage(masks=BREAKING)
@@ -93,7 +107,13 @@ def go_on(scene: Scene) -> None:
         raise Violation("continue", f"after {made} came {stage.play.tokens(again.id)}, undisturbed it is {whole[len(made) :]}")
 
 
-@clause("faults.lost", "After DeviceLost the session closes, and a new one opens and works.", Level.L3, needs=("masks",), situations=(_LATE,))
+@clause(
+    "faults.lost",
+    "After DeviceLost the session closes, and a new one opens and works.",
+    Level.L3,
+    needs=("masks",),
+    situations=(_LATE,),
+)
 def lost(scene: Scene) -> None:
     """The mask source plays the lost device."""
     stage = scene.stage(masks=LOSING)

@@ -11,7 +11,13 @@ from tgi_conformance.verdict import Level
 from tgi_core.backend import CapacityExceeded, Grant, InvalidRequest
 
 
-@clause("growth.blocks", "A row grows block by block as it is granted them.", Level.L1, needs=("paging",), situations=("a row grows by a block",))
+@clause(
+    "growth.blocks",
+    "A row grows block by block as it is granted them.",
+    Level.L1,
+    needs=("paging",),
+    situations=("a row grows by a block",),
+)
 def blocks(scene: Scene) -> None:
     """Several rows, each over two boundaries."""
     stage = scene.stage()
@@ -19,7 +25,12 @@ def blocks(scene: Scene) -> None:
     stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:3])), steps=steps)
 
 
-@clause("growth.ahead", "Blocks may be granted long before they are needed, and are used in the order of the grants.", Level.L1, needs=("paging",))
+@clause(
+    "growth.ahead",
+    "Blocks may be granted long before they are needed, and are used in the order of the grants.",
+    Level.L1,
+    needs=("paging",),
+)
 def ahead(scene: Scene) -> None:
     """All at once with the first decode; then none."""
     stage = scene.stage()
@@ -32,7 +43,12 @@ def ahead(scene: Scene) -> None:
     stage.decode(batch, steps=2 * size - 2)
 
 
-@clause("growth.sit-out", "A take of 0 makes a row sit the step out; it goes on later as if nothing had been.", Level.L1, situations=("a row sits out",))
+@clause(
+    "growth.sit-out",
+    "A take of 0 makes a row sit the step out; it goes on later as if nothing had been.",
+    Level.L1,
+    situations=("a row sits out",),
+)
 def sit_out(scene: Scene) -> None:
     """One of two rows pauses, is given a block meanwhile, and all pause once."""
     stage = scene.stage()

@@ -18,7 +18,12 @@ def _all_refuse(stage: Stage, dead: int, row: int) -> None:
     stage.refuse(UnknownBatch, Clear(dead))
 
 
-@clause("handles.after-decode", "A handle is dead once decode has taken it.", Level.L1, situations=("decode refused", "filter refused", "clear refused"))
+@clause(
+    "handles.after-decode",
+    "A handle is dead once decode has taken it.",
+    Level.L1,
+    situations=("decode refused", "filter refused", "clear refused"),
+)
 def after_decode(scene: Scene) -> None:
     """Its successor lives on, untouched."""
     stage = scene.stage()
@@ -29,7 +34,12 @@ def after_decode(scene: Scene) -> None:
     stage.decode(new, steps=2)
 
 
-@clause("handles.after-filter", "A handle is dead once filter has taken it, whether rows left or not.", Level.L1, situations=("filter keeps all",))
+@clause(
+    "handles.after-filter",
+    "A handle is dead once filter has taken it, whether rows left or not.",
+    Level.L1,
+    situations=("filter keeps all",),
+)
 def after_filter(scene: Scene) -> None:
     """Keep all, then keep one of two."""
     stage = scene.stage()
@@ -56,7 +66,13 @@ def after_clear(scene: Scene) -> None:
     _all_refuse(stage, batches[1], requests[1].id)
 
 
-@clause("handles.after-join", "A handle is dead once prefill has taken its batch along.", Level.L1, needs=("mixing",), situations=("rows join a batch",))
+@clause(
+    "handles.after-join",
+    "A handle is dead once prefill has taken its batch along.",
+    Level.L1,
+    needs=("mixing",),
+    situations=("rows join a batch",),
+)
 def after_join(scene: Scene) -> None:
     """And a stale one is refused as the batch to join."""
     stage = scene.stage()
@@ -69,7 +85,12 @@ def after_join(scene: Scene) -> None:
     stage.decode(new, steps=2)
 
 
-@clause("handles.after-merge", "Merging kills every handle that it takes, not only the first.", Level.L1, situations=("batches merge",))
+@clause(
+    "handles.after-merge",
+    "Merging kills every handle that it takes, not only the first.",
+    Level.L1,
+    situations=("batches merge",),
+)
 def after_merge(scene: Scene) -> None:
     """Three batches into one."""
     stage = scene.stage()

@@ -10,7 +10,12 @@ from tgi_conformance.verdict import Level
 from tgi_core.backend import UnknownRequest
 
 
-@clause("isolation.decode", "A live batch that decode does not name stays as it is.", Level.L1, situations=("a batch goes on beside others",))
+@clause(
+    "isolation.decode",
+    "A live batch that decode does not name stays as it is.",
+    Level.L1,
+    situations=("a batch goes on beside others",),
+)
 def decode(scene: Scene) -> None:
     """One of two batches goes on for some steps, then the other, then both."""
     stage = scene.stage()
@@ -20,7 +25,12 @@ def decode(scene: Scene) -> None:
     stage.decode(first, second, steps=2)
 
 
-@clause("isolation.prefill", "New rows in a batch of their own leave the live batches as they are.", Level.L1, situations=("another batch lives",))
+@clause(
+    "isolation.prefill",
+    "New rows in a batch of their own leave the live batches as they are.",
+    Level.L1,
+    situations=("another batch lives",),
+)
 def prefill(scene: Scene) -> None:
     """Three batches start between each other's steps."""
     stage = scene.stage()
@@ -31,7 +41,9 @@ def prefill(scene: Scene) -> None:
     stage.decode(*batches, steps=3)
 
 
-@clause("isolation.filter", "Filter touches the rows of its batch only.", Level.L1, situations=("a batch is filtered beside others",))
+@clause(
+    "isolation.filter", "Filter touches the rows of its batch only.", Level.L1, situations=("a batch is filtered beside others",)
+)
 def filter_one(scene: Scene) -> None:
     """One batch loses a row, the other none."""
     stage = scene.stage()
@@ -42,7 +54,12 @@ def filter_one(scene: Scene) -> None:
     stage.decode(first, second, steps=3)
 
 
-@clause("isolation.filter-empty", "Filter with nothing to keep clears its batch and no other.", Level.L1, situations=("a batch is filtered beside others",))
+@clause(
+    "isolation.filter-empty",
+    "Filter with nothing to keep clears its batch and no other.",
+    Level.L1,
+    situations=("a batch is filtered beside others",),
+)
 def filter_empty(scene: Scene) -> None:
     """It returns EMPTY; the other batch goes on."""
     stage = scene.stage()
@@ -51,7 +68,11 @@ def filter_empty(scene: Scene) -> None:
     stage.decode(second, steps=3)
 
 
-@clause("isolation.ids-not-counts", "Filter compares ids, not counts: a stranger is an UnknownRequest, however many are kept.", Level.L1)
+@clause(
+    "isolation.ids-not-counts",
+    "Filter compares ids, not counts: a stranger is an UnknownRequest, however many are kept.",
+    Level.L1,
+)
 def ids_not_counts(scene: Scene) -> None:
     """As many ids as rows, one of them wrong; a row of another batch; one more than there are."""
     stage = scene.stage()
@@ -64,7 +85,12 @@ def ids_not_counts(scene: Scene) -> None:
     stage.decode(batch, apart, steps=3)
 
 
-@clause("isolation.which-row", "Filter keeps the rows that it names, wherever they stand in the batch.", Level.L1, situations=("a row leaves",))
+@clause(
+    "isolation.which-row",
+    "Filter keeps the rows that it names, wherever they stand in the batch.",
+    Level.L1,
+    situations=("a row leaves",),
+)
 def which_row(scene: Scene) -> None:
     """The first, the middle and the last of three leave in turn; ids are named in any order."""
     for leaves in range(3):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.masks import ALTERNATING, DOOMED, FAILING, allows
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PROMPTS, Stage
 from tgi_conformance.verdict import Level, Violation
-from tgi_core.backend import Sampling
+from tgi_core.backend import Feature, Sampling, Unsupported
 
 
 def _check_told(stage: Stage, made: dict[int, list[int]]) -> None:
@@ -19,11 +22,17 @@ def _check_told(stage: Stage, made: dict[int, list[int]]) -> None:
             raise Violation("masks", f"row {id} made {tokens} and its mask source was told {told}")
 
 
-@clause("masks.allowed", "A masked row makes only tokens that its mask allows; its mates are not masked.", Level.L2, needs=("masks",))
+@clause(
+    "masks.allowed", "A masked row makes only tokens that its mask allows; its mates are not masked.", Level.L2, needs=("masks",)
+)
 def allowed(scene: Scene) -> None:
     """Greedy and sampled rows, masked and not, in one batch."""
     stage = scene.stage(masks=ALTERNATING)
-    hows = (Sampling(), Sampling(), Sampling(True, 1.5, seed=3) if "seed" in {item.value for item in stage.capabilities.sampling} else Sampling())
+    hows = (
+        Sampling(),
+        Sampling(),
+        Sampling(True, 1.5, seed=3) if "seed" in {item.value for item in stage.capabilities.sampling} else Sampling(),
+    )
     requests = [stage.request(PROMPTS[i], how, masked=i != 1, want=stage.wants) for i, how in enumerate(hows)]
     stage.decode(stage.start(*requests), steps=5)
     for request in requests:
@@ -32,7 +41,12 @@ def allowed(scene: Scene) -> None:
             raise Violation("masks", f"row {request.id} made {tokens}; its mask allows even and odd ids in turn")
 
 
-@clause("masks.told", "The mask source is told every token that a masked row makes, once, and none that the request brought along.", Level.L1, needs=("masks",))
+@clause(
+    "masks.told",
+    "The mask source is told every token that a masked row makes, once, and none that the request brought along.",
+    Level.L1,
+    needs=("masks",),
+)
 def told(scene: Scene) -> None:
     """Rows that start apart, pause, merge and are filtered."""
     stage = scene.stage(masks=ALTERNATING)
@@ -41,6 +55,16 @@ def told(scene: Scene) -> None:
     _check_told(stage, {request.id: stage.play.tokens(request.id) for request in (first, second)})
     batch = stage.decode(stage.filter(batch, [second.id]), steps=2)
     _check_told(stage, {second.id: stage.play.tokens(second.id)})
+
+
+@clause("masks.no-source", "Where no mask source was given, a masked request is refused.", Level.L1, needs=("masks",))
+def no_source(scene: Scene) -> None:
+    """Unless the session says that it masks without one."""
+    stage = scene.stage()
+    request = stage.request(PROMPTS[0])
+    if not stage.has(Feature.MASKS):
+        stage.refuse(Unsupported, Prefill((replace(request, masked=True),)))
+    stage.decode(stage.start(request))
 
 
 @clause(

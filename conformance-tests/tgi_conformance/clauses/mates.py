@@ -30,7 +30,9 @@ def ways(stage: Stage) -> tuple[Sampling, ...]:
         SamplingField.TYPICAL_P: Sampling(True, 1.1, typical_p=0.6, seed=5),
     }
     seeded = WAYS if SamplingField.SEED in stage.capabilities.sampling else WAYS[:1]
-    return seeded + tuple(how for field, how in more.items() if field in stage.capabilities.sampling and (seeded is WAYS or not how.do_sample))
+    return seeded + tuple(
+        how for field, how in more.items() if field in stage.capabilities.sampling and (seeded is WAYS or not how.do_sample)
+    )
 
 
 def company(stage: Stage, hows: tuple[Sampling, ...], **fields: object) -> list[Request]:
@@ -39,7 +41,12 @@ def company(stage: Stage, hows: tuple[Sampling, ...], **fields: object) -> list[
     return [stage.request(PROMPTS[i % len(PROMPTS)], how, want=stage.wants, **fields) for i, how in enumerate(hows[:room])]  # type: ignore[arg-type]
 
 
-@clause("mates.together", "Rows that start together make the tokens that each makes alone.", Level.L2, situations=("several requests start together",))
+@clause(
+    "mates.together",
+    "Rows that start together make the tokens that each makes alone.",
+    Level.L2,
+    situations=("several requests start together",),
+)
 def together(scene: Scene) -> None:
     """All prompts, greedy."""
     stage = scene.stage()
@@ -59,7 +66,9 @@ def same_prompt(scene: Scene) -> None:
 def merge(scene: Scene) -> None:
     """Batches of different ages, merged in both orders and by threes."""
     stage = scene.stage()
-    first = stage.decode(stage.start(stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[5], want=stage.wants)), steps=2)
+    first = stage.decode(
+        stage.start(stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[5], want=stage.wants)), steps=2
+    )
     second = stage.start(stage.request(PROMPTS[1], want=stage.wants))
     both = stage.decode(second, first)
     third = stage.start(stage.request(PROMPTS[2], want=stage.wants))
@@ -94,7 +103,9 @@ def sampling(scene: Scene) -> None:
         stage.decode(stage.filter(batch, [request.id for request in requests[1:]]), steps=3)
 
 
-@clause("mates.sampling-merge", "Merged batches keep each row's sampling.", Level.L2, needs=("seeds",), situations=("batches merge",))
+@clause(
+    "mates.sampling-merge", "Merged batches keep each row's sampling.", Level.L2, needs=("seeds",), situations=("batches merge",)
+)
 def sampling_merge(scene: Scene) -> None:
     """A greedy batch and sampled ones, merged."""
     stage = scene.stage()
@@ -107,7 +118,12 @@ def wants(scene: Scene) -> None:
     """Rows that want everything beside rows that want nothing."""
     stage = scene.stage()
     plain = replace(stage.wants, logprobs=False, top_n=0, prompt_logprobs=False)
-    kinds = (stage.wants, plain, replace(stage.wants, top_n=0, prompt_logprobs=False), replace(plain, top_n=min(2, stage.wants.top_n)))
+    kinds = (
+        stage.wants,
+        plain,
+        replace(stage.wants, top_n=0, prompt_logprobs=False),
+        replace(plain, top_n=min(2, stage.wants.top_n)),
+    )
     stage.decode(stage.start(*(stage.request(prompt, want=want) for prompt, want in zip(PROMPTS, kinds, strict=False))), steps=3)
 
 

@@ -12,7 +12,12 @@ from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import BackendError, CacheKind, Capabilities, Capacity, InvalidModel, OpenOptions
 
 
-@clause("open.capabilities", "A session declares what it can do, constantly, and in numbers that make sense.", Level.L1, essential=True)
+@clause(
+    "open.capabilities",
+    "A session declares what it can do, constantly, and in numbers that make sense.",
+    Level.L1,
+    essential=True,
+)
 def capabilities(scene: Scene) -> None:
     """Asked before and after warmup."""
     session = scene.target.session()
@@ -31,7 +36,12 @@ def _sensible(declared: Capabilities) -> None:
         raise Violation("range", f"block sizes {declared.block_sizes}")
 
 
-@clause("open.promise", "Warmup promises limits of at least one row, within which one row of the promised length fits.", Level.L1, essential=True)
+@clause(
+    "open.promise",
+    "Warmup promises limits of at least one row, within which one row of the promised length fits.",
+    Level.L1,
+    essential=True,
+)
 def promise(scene: Scene) -> None:
     """With the suite's small plan."""
     _kept(scene.stage().capacity)
@@ -45,7 +55,9 @@ def _kept(promised: Capacity) -> None:
         if group.block_size < 1 or group.num_blocks < 1:
             raise Violation("range", f"a cache group without room: {group}")
         if group.kind is CacheKind.FULL and group.num_blocks * group.block_size < promised.max_row_tokens:
-            raise Violation("range", f"{group.num_blocks} blocks of {group.block_size} do not hold a row of {promised.max_row_tokens}")
+            raise Violation(
+                "range", f"{group.num_blocks} blocks of {group.block_size} do not hold a row of {promised.max_row_tokens}"
+            )
 
 
 @clause("open.first-step", "A prompt in one step makes one token and a live batch.", Level.L1, essential=True)

@@ -15,7 +15,12 @@ def four(stage: Stage) -> int:
     return stage.start(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:4]))
 
 
-@clause("order.batch", "Rows come in the order of the batch: merged batches as listed, then new requests.", Level.L1, situations=("batches merge",))
+@clause(
+    "order.batch",
+    "Rows come in the order of the batch: merged batches as listed, then new requests.",
+    Level.L1,
+    situations=("batches merge",),
+)
 def batch_order(scene: Scene) -> None:
     """Two batches, merged the other way round."""
     stage = scene.stage()
@@ -24,7 +29,9 @@ def batch_order(scene: Scene) -> None:
     stage.decode(second, first, steps=3)
 
 
-@clause("order.read-once", "A step is read once; reading it again, or one that was never launched, is an InvalidRequest.", Level.L1)
+@clause(
+    "order.read-once", "A step is read once; reading it again, or one that was never launched, is an InvalidRequest.", Level.L1
+)
 def read_once(scene: Scene) -> None:
     """Between live steps."""
     stage = scene.stage()

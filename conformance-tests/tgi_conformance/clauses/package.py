@@ -13,9 +13,35 @@ from tgi_core.backend import API_VERSION, Manifest
 from tgi_core.backend.registry import Plugin, PluginStatus, load
 
 HEAVY = frozenset(
-    "cupy deepspeed habana_frameworks intel_extension_for_pytorch jax jaxlib libneuronxla neuronxcc numba onnxruntime openvino optimum"
-    " paddle poptorch safetensors tensorflow tensorrt torch torch_mlir torch_npu torch_neuronx torch_xla torchvision transformers triton"
-    " tvm vllm".split()
+    [
+        "cupy",
+        "deepspeed",
+        "habana_frameworks",
+        "intel_extension_for_pytorch",
+        "jax",
+        "jaxlib",
+        "libneuronxla",
+        "neuronxcc",
+        "numba",
+        "onnxruntime",
+        "openvino",
+        "optimum",
+        "paddle",
+        "poptorch",
+        "safetensors",
+        "tensorflow",
+        "tensorrt",
+        "torch",
+        "torch_mlir",
+        "torch_npu",
+        "torch_neuronx",
+        "torch_xla",
+        "torchvision",
+        "transformers",
+        "triton",
+        "tvm",
+        "vllm",
+    ]
 )
 """Frameworks and vendor libraries that a plugin imports when it is opened, not before."""
 
@@ -47,7 +73,9 @@ def _manifest(scene: Scene) -> Manifest:
     return manifest
 
 
-@clause("package.loads", "The module behind the entry point imports, and implements the three plugin hooks.", Level.L0, essential=True)
+@clause(
+    "package.loads", "The module behind the entry point imports, and implements the three plugin hooks.", Level.L0, essential=True
+)
 def loads(scene: Scene) -> None:
     """In this process, as the core does it."""
     loaded(scene)
@@ -63,7 +91,11 @@ def import_clean(scene: Scene) -> None:
         raise Violation("import", f"importing {entry_of(scene).module} imports {', '.join(heavy)}")
 
 
-@clause("package.manifest", "The manifest names the plugin as its entry point does, its vendor, its version and its kind of device.", Level.L0)
+@clause(
+    "package.manifest",
+    "The manifest names the plugin as its entry point does, its vendor, its version and its kind of device.",
+    Level.L0,
+)
 def manifest(scene: Scene) -> None:
     """Asked twice, since it is pure."""
     found, again = _manifest(scene), _manifest(scene)
@@ -77,7 +109,11 @@ def manifest(scene: Scene) -> None:
         raise Violation("manifest", f"vendor {found.vendor!r}, device kind {found.device_kind!r}")
 
 
-@clause("package.api", "It was built against the API of this core or a newer minor one, and requires none that the core lacks.", Level.L0)
+@clause(
+    "package.api",
+    "It was built against the API of this core or a newer minor one, and requires none that the core lacks.",
+    Level.L0,
+)
 def api(scene: Scene) -> None:
     """Majors equal; what is required is no newer than what it was built with."""
     found = _manifest(scene)
@@ -88,7 +124,12 @@ def api(scene: Scene) -> None:
         raise Violation("api", f"{plugin.reason} ({API_VERSION[0]}.{API_VERSION[1]})")
 
 
-@clause("package.probe", "The probe answers in time: READY with its devices, or ABSENT or BROKEN with a reason and a hint.", Level.L0, essential=True)
+@clause(
+    "package.probe",
+    "The probe answers in time: READY with its devices, or ABSENT or BROKEN with a reason and a hint.",
+    Level.L0,
+    essential=True,
+)
 def probe(scene: Scene) -> None:
     """In a child process, with a time limit."""
     found = seen(scene)

@@ -77,7 +77,12 @@ def logprobs(scene: Scene) -> None:
     _compare(scene, _greedy, lambda stage: Want(True))
 
 
-@clause("parity.top", "The likeliest tokens and their logprobs are those of the golden transcripts.", Level.L2, needs=("top_n", "logprobs"))
+@clause(
+    "parity.top",
+    "The likeliest tokens and their logprobs are those of the golden transcripts.",
+    Level.L2,
+    needs=("top_n", "logprobs"),
+)
 def top(scene: Scene) -> None:
     """Four of them."""
     _compare(scene, _greedy, lambda stage: Want(True, 4))
@@ -96,7 +101,12 @@ def sampled(scene: Scene) -> None:
     _compare(scene, lambda case: case.id.startswith(ways), _everything)
 
 
-@clause("parity.repetition", "The repetition penalty divides positive logits and multiplies negative ones.", Level.L2, needs=("formula", "repetition_penalty"))
+@clause(
+    "parity.repetition",
+    "The repetition penalty divides positive logits and multiplies negative ones.",
+    Level.L2,
+    needs=("formula", "repetition_penalty"),
+)
 def repetition(scene: Scene) -> None:
     """Greedy and sampled, of the prompt's tokens too."""
     _compare(scene, lambda case: case.id.startswith("repetition"), _everything)
@@ -108,7 +118,12 @@ def counts(scene: Scene) -> None:
     _compare(scene, lambda case: case.id.startswith(("frequency", "presence", "counts", "bias")), _everything)
 
 
-@clause("parity.end-of-text", "A row goes on past the model's end-of-text token: stopping is not the backend's.", Level.L2, situations=("end of text passed",))
+@clause(
+    "parity.end-of-text",
+    "A row goes on past the model's end-of-text token: stopping is not the backend's.",
+    Level.L2,
+    situations=("end of text passed",),
+)
 def end_of_text(scene: Scene) -> None:
     """The greedy case whose third token is the end of text."""
     for golden, stage in _stages(scene):
@@ -118,7 +133,12 @@ def end_of_text(scene: Scene) -> None:
                 scene.situations["end of text passed"] += 1
 
 
-@clause("parity.other-dtypes", "In other dtypes logprobs stay within the declared tolerance, and tokens differ only where rounding decides.", Level.L2, needs=("real_model",))
+@clause(
+    "parity.other-dtypes",
+    "In other dtypes logprobs stay within the declared tolerance, and tokens differ only where rounding decides.",
+    Level.L2,
+    needs=("real_model",),
+)
 def other_dtypes(scene: Scene) -> None:
     """bfloat16 and float16, where the backend opens them; a dtype that it does not run is refused as Unsupported."""
     for dtype in ("bfloat16", "float16"):

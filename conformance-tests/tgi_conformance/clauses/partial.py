@@ -9,7 +9,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PROMPTS, Stage
 from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import Grant, InvalidRequest, Request
+from tgi_core.backend import Grant, InvalidRequest, Request, UnknownRequest
 
 LONG = tuple((5 * index + index // 3) % 50 for index in range(23))
 """A prompt worth cutting."""
@@ -80,6 +80,7 @@ def leave(scene: Scene) -> None:
     stage = scene.stage()
     leaves, stays = stage.request(LONG, take=9), stage.request(PROMPTS[0])
     batch = stage.filter(stage.start(leaves, stays), [stays.id])
+    stage.refuse(UnknownRequest, Decode((batch,), (Grant(leaves.id, 1),)))
     stage.decode(batch, stage.start(stage.request(PROMPTS[5])), steps=3)
 
 
@@ -116,8 +117,9 @@ def mixing_chunks(scene: Scene) -> None:
     stage.decode(finish(stage, batch, new.id, 5), steps=3)
 
 
-def _sharing(stage: Stage, first: Request, cached: int, tail: tuple[int, ...], **fields: object) -> Request:
-    return stage.request((*first.tokens[:cached], *tail), cached=cached, shares=first, want=replace(stage.wants, prompt_logprobs=False), **fields)  # type: ignore[arg-type]
+def _sharing(stage: Stage, first: Request, cached: int, tail: tuple[int, ...], take: int | None = None) -> Request:
+    want = replace(stage.wants, prompt_logprobs=False)
+    return stage.request((*first.tokens[:cached], *tail), take=take, want=want, cached=cached, shares=first)
 
 
 @clause(

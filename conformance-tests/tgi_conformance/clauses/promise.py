@@ -36,7 +36,9 @@ def brim(scene: Scene) -> None:
 def _one_more(stage: Stage) -> Request:
     """A request of one token on a spare block, or on a block id that would be one, where every block is taken."""
     spare = next((free for free in (stage.free(0),) if free), ())
-    return Request(999_999, (1,), 1, 0, ((spare[0] if spare else stage.capacity.groups[0].num_blocks,),) * len(stage.capacity.groups), 1)
+    return Request(
+        999_999, (1,), 1, 0, ((spare[0] if spare else stage.capacity.groups[0].num_blocks,),) * len(stage.capacity.groups), 1
+    )
 
 
 @clause("promise.step", "A step may be as large as promised.", Level.L3)

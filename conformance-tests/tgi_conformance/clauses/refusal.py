@@ -13,7 +13,12 @@ from tgi_conformance.stage import PROMPTS
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import CapacityExceeded, InvalidRequest, Sampling, Want
 
-@clause("refusal.undeclared", "Every feature that is not declared is refused as Unsupported, and its batch mates are not admitted.", Level.L1)
+
+@clause(
+    "refusal.undeclared",
+    "Every feature that is not declared is refused as Unsupported, and its batch mates are not admitted.",
+    Level.L1,
+)
 def undeclared(scene: Scene) -> None:
     """All extended features in turn."""
     for extension in EXTENSIONS.values():

@@ -21,7 +21,11 @@ def command(level: str | None, as_json: bool) -> None:
             continue
         if as_json:
             value = {"id": clause.id, "level": clause.level.value, "needs": clause.needs, "sentence": clause.sentence}
-            click.echo(json.dumps(value | {"provisional": clause.provisional, "situations": clause.situations}, ensure_ascii=False))
+            click.echo(
+                json.dumps(value | {"provisional": clause.provisional, "situations": clause.situations}, ensure_ascii=False)
+            )
         else:
             needs = f" [{', '.join(clause.needs)}]" if clause.needs else ""
-            click.echo(f"{clause.level.value}  {clause.id:<26} {clause.sentence}{needs}{' (provisional)' if clause.provisional else ''}")
+            click.echo(
+                f"{clause.level.value}  {clause.id:<26} {clause.sentence}{needs}{' (provisional)' if clause.provisional else ''}"
+            )

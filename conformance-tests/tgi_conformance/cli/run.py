@@ -22,17 +22,33 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.option("--backend", required=True, help="The backend's entry-point name.")
 @click.option("--level", type=LEVELS, default="L4", show_default=True, help="The highest level to try.")
-@click.option("--model", type=click.Path(path_type=Path), help="A model directory for L1 to L3; the suite's own tiny model if not given.")
-@click.option("--dtype", default="float32", show_default=True, help="What the model runs in; identity is only demanded in float32.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="A model directory for L1 to L3; the suite's own tiny model if not given."
+)
+@click.option(
+    "--dtype", default="float32", show_default=True, help="What the model runs in; identity is only demanded in float32."
+)
 @click.option("--only", multiple=True, metavar="ID", help="Only this clause, or all of a topic; may be repeated.")
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JUnit XML.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as one HTML page.")
-@click.option("--known", "known_file", type=click.Path(path_type=Path), help="Known failures; conformance.toml here if there is one.")
-@click.option("--failures", type=click.Path(path_type=Path, file_okay=False), default="conformance-failures", show_default=True, help="Folder for recorded failures.")
+@click.option(
+    "--known", "known_file", type=click.Path(path_type=Path), help="Known failures; conformance.toml here if there is one."
+)
+@click.option(
+    "--failures",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="conformance-failures",
+    show_default=True,
+    help="Folder for recorded failures.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="For what is drawn at random.")
-@click.option("--effort", type=click.FloatRange(0.1, 100), default=1.0, show_default=True, help="How much is drawn at random, as a factor.")
-@click.option("--time-limit", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds that one clause may take.")
+@click.option(
+    "--effort", type=click.FloatRange(0.1, 100), default=1.0, show_default=True, help="How much is drawn at random, as a factor."
+)
+@click.option(
+    "--time-limit", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds that one clause may take."
+)
 @click.option("--keep-going", is_flag=True, help="Try higher levels although a lower one failed.")
 def command(
     backend: str,
@@ -51,8 +67,8 @@ def command(
     keep_going: bool,
 ) -> None:
     """Try the clauses on a backend. Exit status 0 when the level is granted; with --only, when nothing failed."""
-    from tgi_conformance.cli.telling import teller
     from tgi_conformance.clauses import CLAUSES
+    from tgi_conformance.cli.telling import teller
     from tgi_conformance.report import document
     from tgi_conformance.running import Plan, perform
     from tgi_conformance.worker import Settings

@@ -85,7 +85,9 @@ class Teller:
             if name <= level:
                 self.say(f"{name}  {click.style(outcome, fg='green' if outcome == 'granted' else 'red')}")
         if level >= "L2":
-            self.say(f"text-core  {click.style(document['text_core'], fg='green' if document['text_core'] == 'granted' else 'red')}")
+            self.say(
+                f"text-core  {click.style(document['text_core'], fg='green' if document['text_core'] == 'granted' else 'red')}"
+            )
         return exit_status(document["results"], level)
 
 

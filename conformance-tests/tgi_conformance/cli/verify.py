@@ -27,4 +27,6 @@ def command(report: Path) -> None:
         click.echo(f"{level}  {outcome}")
     click.echo(f"text-core  {document['text_core']}")
     if not same_suite(document):
-        click.echo(f"It was written by another suite ({document['suite']['version']}), so its clauses were not compared with this one's.")
+        click.echo(
+            f"It was written by another suite ({document['suite']['version']}), so its clauses were not compared with this one's."
+        )

@@ -23,7 +23,12 @@ NEW_TOKENS, TOPS = 14, 4
 SURE = 2e-4
 """How far each draw must be from a cut, in probability."""
 
-PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4), (2,), (12, 7, 7, 19, 23, 0, 11, 8, 5, 17, 21, 13, 4, 16, 9, 1))
+PROMPTS = (
+    (3, 1, 4, 1, 5),
+    (9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4),
+    (2,),
+    (12, 7, 7, 19, 23, 0, 11, 8, 5, 17, 21, 13, 4, 16, 9, 1),
+)
 
 WAYS: dict[str, Sampling] = {
     "greedy": Sampling(),
@@ -47,7 +52,9 @@ Model = Callable[[Sequence[int]], list[Scores]]
 
 def write(name: str, model: Model) -> None:
     """Transcripts of one checkpoint."""
-    cases = [case for way, how in WAYS.items() for prompt in PROMPTS for case in _sure(f"{way}-{len(prompt)}", model, prompt, how)]
+    cases = [
+        case for way, how in WAYS.items() for prompt in PROMPTS for case in _sure(f"{way}-{len(prompt)}", model, prompt, how)
+    ]
     first = next(case for case in cases if case["id"].startswith("greedy"))
     value = {"eos": first["tokens"][2], "cases": cases}
     folder = HERE / name
@@ -109,7 +116,13 @@ def make_toys() -> None:
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "llama": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+    "llama": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": POSITIONS},
     "gemma2": {
         "hidden_size": 32,

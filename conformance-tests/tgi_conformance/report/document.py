@@ -78,7 +78,11 @@ def make(run: Run, results: Sequence[tuple[Clause, Result]]) -> dict[str, Any]:
 
 def grades(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the results grant."""
-    return {"levels": grading.levels(entries), "text_core": grading.text_core(entries), "extended": grading.extended(entries, NAMES)}
+    return {
+        "levels": grading.levels(entries),
+        "text_core": grading.text_core(entries),
+        "extended": grading.extended(entries, NAMES),
+    }
 
 
 def _backend(run: Run) -> dict[str, Any]:

@@ -43,7 +43,10 @@ def text_core(entries: Sequence[Entry]) -> str:
 
 def extended(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, str]:
     """By extended feature: supported, failing, known, unsupported or untested."""
-    return {name: _feature([entry["verdict"] for entry in entries if name in entry["features"] and not entry["provisional"]]) for name in names}
+    return {
+        name: _feature([entry["verdict"] for entry in entries if name in entry["features"] and not entry["provisional"]])
+        for name in names
+    }
 
 
 def _feature(verdicts: Sequence[str]) -> str:

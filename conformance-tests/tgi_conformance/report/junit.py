@@ -25,7 +25,9 @@ def junit(document: dict[str, Any]) -> str:
 
 
 def _case(suite: ET.Element, entry: dict[str, Any]) -> None:
-    case = ET.SubElement(suite, "testcase", classname=entry["id"].partition(".")[0], name=entry["id"], time=f"{entry['seconds']:.3f}")
+    case = ET.SubElement(
+        suite, "testcase", classname=entry["id"].partition(".")[0], name=entry["id"], time=f"{entry['seconds']:.3f}"
+    )
     verdict = entry["verdict"]
     if verdict in _SKIPPED:
         ET.SubElement(case, "skipped", message=_clean(f"{verdict}: {entry['message']}"))

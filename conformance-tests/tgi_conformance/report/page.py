@@ -23,7 +23,9 @@ MARKS = {
 
 def page(document: dict[str, Any]) -> str:
     """As text. Everything that comes from the backend is escaped."""
-    environment = Environment(loader=PackageLoader("tgi_conformance.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=PackageLoader("tgi_conformance.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     levels = [_level(level, document) for level in Level]
     counts = {verdict.value: sum(entry["verdict"] == verdict.value for entry in document["results"]) for verdict in Verdict}
     return environment.get_template("page.html.j2").render(report=document, levels=levels, counts=counts, marks=MARKS)

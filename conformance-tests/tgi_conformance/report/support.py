@@ -32,9 +32,15 @@ def support_matrix(reports: Mapping[str, dict[str, Any]], planned: Sequence[str]
     rows = [("", *names), ("---", *("---" for _ in names))]
     rows.append(("device", *(_of(reports.get(name), _device) for name in names)))
     rows.append(("suite, package", *(_of(reports.get(name), _versions) for name in names)))
-    rows += [(title, *(_of(reports.get(name), lambda report, level=level: _granted(report["levels"][level])) for name in names)) for level, title in _LEVELS.items()]
+    rows += [
+        (title, *(_of(reports.get(name), lambda report, level=level: _granted(report["levels"][level])) for name in names))
+        for level, title in _LEVELS.items()
+    ]
     rows.append(("`text-core`", *(_of(reports.get(name), lambda report: _granted(report["text_core"])) for name in names)))
-    rows += [(_title(feature), *(_of(reports.get(name), lambda report, feature=feature: _feature(report, feature)) for name in names)) for feature in NAMES]
+    rows += [
+        (_title(feature), *(_of(reports.get(name), lambda report, feature=feature: _feature(report, feature)) for name in names))
+        for feature in NAMES
+    ]
     return _HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -52,7 +58,13 @@ def _versions(report: dict[str, Any]) -> str:
 
 
 def _granted(outcome: str) -> str:
-    return "granted" if outcome == "granted" else UNTESTED if outcome.endswith(": not run") or ": not run and" in outcome else f"not granted ({outcome})"
+    return (
+        "granted"
+        if outcome == "granted"
+        else UNTESTED
+        if outcome.endswith(": not run") or ": not run and" in outcome
+        else f"not granted ({outcome})"
+    )
 
 
 def _feature(report: dict[str, Any], feature: str) -> str:
