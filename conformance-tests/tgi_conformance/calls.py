@@ -7,7 +7,8 @@ given out.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from tgi_core.backend import Grant, Request, Sampling, Want
@@ -82,6 +83,27 @@ def references(call: Call) -> tuple[Ref, ...]:
         case _:
             named = (call.batch,)
     return tuple(ref for ref in named if ref is not None and ref > 0)
+
+
+def moved(call: Call, now: Callable[[Ref], Ref]) -> Call:
+    """A call that takes other results."""
+    match call:
+        case Prefill():
+            return replace(call, cached=now(call.cached))
+        case Decode():
+            return replace(call, batches=tuple(map(now, call.batches)))
+        case Read():
+            return replace(call, step=now(call.step))
+        case Filter():
+            return replace(call, batch=now(call.batch))
+        case Clear():
+            return call if call.batch is None else replace(call, batch=now(call.batch))
+
+
+def renumbered(trace: Trace) -> Trace:
+    """The same calls, numbered without gaps."""
+    numbers = {old: new for new, (old, _) in enumerate(trace, 1)}
+    return [(numbers[old], moved(call, lambda ref: numbers.get(ref, ref))) for old, call in trace]
 
 
 def encode(number: Ref, call: Call) -> dict[str, Any]:

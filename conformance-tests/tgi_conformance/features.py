@@ -143,11 +143,28 @@ EXTENSIONS: dict[str, Extension] = {
             "prefix_reuse", "a request starts behind blocks that are filled", _flag(Feature.PREFIX_REUSE), _refused(_reuses)
         ),
         Extension("masks", "grammar masks", _flag(Feature.MASKS), _refused(lambda s, r: replace(r, masked=True))),
-        Extension("repetition_penalty", "", _field(SamplingField.REPETITION_PENALTY), _sampling(repetition_penalty=1.3)),
-        Extension("frequency_penalty", "", _field(SamplingField.FREQUENCY_PENALTY), _sampling(frequency_penalty=0.4)),
-        Extension("presence_penalty", "", _field(SamplingField.PRESENCE_PENALTY), _sampling(presence_penalty=0.4)),
-        Extension("logit_bias", "", _field(SamplingField.LOGIT_BIAS), _sampling(logit_bias=((1, 2.0),))),
-        Extension("typical_p", "", _field(SamplingField.TYPICAL_P), _sampling(do_sample=True, typical_p=0.5)),
+        Extension(
+            "repetition_penalty",
+            "a penalty on every token of the row",
+            _field(SamplingField.REPETITION_PENALTY),
+            _sampling(repetition_penalty=1.3),
+        ),
+        Extension(
+            "frequency_penalty",
+            "a penalty per occurrence among generated tokens",
+            _field(SamplingField.FREQUENCY_PENALTY),
+            _sampling(frequency_penalty=0.4),
+        ),
+        Extension(
+            "presence_penalty",
+            "a penalty once per generated token",
+            _field(SamplingField.PRESENCE_PENALTY),
+            _sampling(presence_penalty=0.4),
+        ),
+        Extension("logit_bias", "a bias per token", _field(SamplingField.LOGIT_BIAS), _sampling(logit_bias=((1, 2.0),))),
+        Extension(
+            "typical_p", "locally typical sampling", _field(SamplingField.TYPICAL_P), _sampling(do_sample=True, typical_p=0.5)
+        ),
         Extension(
             "seeds",
             "a seed makes the same tokens again",

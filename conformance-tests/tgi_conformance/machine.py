@@ -19,7 +19,7 @@ from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PROMPTS
 from tgi_conformance.target import close
 from tgi_conformance.verdict import Violation
-from tgi_core.backend import Feature, Grant, Mixing, Request
+from tgi_core.backend import Feature, Grant, Mixing, Request, UnknownBatch
 
 EXAMPLES, STEPS = 60, 24
 
@@ -134,6 +134,8 @@ class Verbs(RuleBasedStateMachine):
             grants = self.grants(rows, numbers)
             self.used += batches
             self.stage.go_on(*batches, grants=grants)
+            if numbers % 3 == 2:  # somebody comes late with a handle that has just been used
+                self.stage.refuse(UnknownBatch, Decode(batches[:1]) if numbers % 2 else Filter(batches[-1], ()))
 
     @precondition(lambda self: self.oracle.steps)
     @rule()

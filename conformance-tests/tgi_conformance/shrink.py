@@ -6,9 +6,10 @@ Any sequence can be judged, since the oracle predicts every call anew; what the 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from tgi_conformance.alone import Alone
-from tgi_conformance.calls import Trace
+from tgi_conformance.calls import Call, Read, Ref, Trace, moved, references, renumbered
 from tgi_conformance.play import Play, Setup
 from tgi_conformance.target import Target, close
 from tgi_conformance.verdict import Violation
@@ -27,7 +28,7 @@ def shortest(
     while size:
         index, shorter = 0, False
         while index < len(best) and time.monotonic() < end:
-            candidate = best[:index] + best[index + size :]
+            candidate = without(best, range(index, index + size))
             found = replayed(target, setup, alone, candidate)
             if found is not None and found[1].law == violation.law:
                 best, message, shorter = found[0], str(found[1]), True
@@ -36,7 +37,26 @@ def shortest(
         if time.monotonic() >= end:
             break
         size = size if shorter and size == 1 else size // 2
-    return best, message
+    again = replayed(target, setup, alone, renumbered(best))
+    return (again[0], str(again[1])) if again is not None and again[1].law == violation.law else (best, message)
+
+
+def without(trace: Trace, dropped: range) -> Trace:
+    """A trace less the calls at these places. What took the result of a step or filter that is gone takes what that one took."""
+    gone: dict[Ref, Ref] = {}
+    kept: Trace = []
+    for place, (number, call) in enumerate(trace):
+        before = references(call)
+        if place not in dropped:
+            kept.append((number, rerouted(call, gone)))
+        elif before and not isinstance(call, Read):
+            gone[number] = gone.get(before[0], before[0])
+    return kept
+
+
+def rerouted(call: Call, gone: Mapping[Ref, Ref]) -> Call:
+    """A call with other batches. A reading keeps its step, and means nothing when that is gone."""
+    return call if isinstance(call, Read) else moved(call, lambda ref: gone.get(ref, ref))
 
 
 def replayed(target: Target, setup: Setup, alone: Alone, trace: Trace) -> tuple[Trace, Violation] | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -41,6 +42,7 @@ class Worker:
         self._settings, self._time_limit_s = settings, time_limit_s
         self._child: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str | None] = queue.Queue()
+        self._listener = threading.Thread()
 
     def __call__(self, clause: Clause) -> Result:
         """Try one clause."""
@@ -50,28 +52,35 @@ class Worker:
             answer = self._answers.get(timeout=self._time_limit_s)
         except queue.Empty:
             self.close()
-            return Result(clause.id, Verdict.FAIL, f"it took more than {self._time_limit_s:.0f} s, and its process was ended")
+            return Result(clause.id, Verdict.FAIL, f"it took more than {self._time_limit_s:g} s, and its process was ended")
         except BrokenPipeError:
             answer = None
         if answer is None:
             status = child.wait()
-            self._child = None
+            self.close()
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
             return Result(clause.id, Verdict.FAIL, f"the process ended while it ran: {how}")
         return Result.from_json(json.loads(answer))
 
     def close(self) -> None:
         """End the child."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-        self._child = None
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        child.wait()
+        self._listener.join()
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tgi_conformance.worker"]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         self._child, self._answers = child, queue.Queue()
-        threading.Thread(target=_listen, args=(child, self._answers), daemon=True).start()
+        self._listener = threading.Thread(target=_listen, args=(child, self._answers), daemon=True)
+        self._listener.start()
         self._tell(child, json.dumps(asdict(self._settings)))
         return child
 

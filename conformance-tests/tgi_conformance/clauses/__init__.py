@@ -10,6 +10,7 @@ from tgi_conformance.clauses import (
     failure,
     faults,
     formula,
+    further,
     growth,
     handles,
     isolation,
@@ -29,21 +30,8 @@ from tgi_conformance.clauses import (
 
 TOPICS = (
     *("package", "open", "order", "handles", "isolation", "clear", "drop", "cover", "growth", "capacity", "failure", "refusal"),
-    *(
-        "machine",
-        "parity",
-        "mates",
-        "continue",
-        "formula",
-        "chunks",
-        "mixing",
-        "prefix",
-        "masks",
-        "faults",
-        "promise",
-        "leaks",
-        "speed",
-    ),
+    *("machine", "parity", "mates", "continue", "formula", "chunks", "mixing", "prefix", "masks"),
+    *("lora", "media", "speculation", "ranks", "faults", "promise", "leaks", "speed"),
 )
 """Parts of the contract, in the order in which they are tried."""
 
@@ -63,6 +51,7 @@ __all__ = [
     "failure",
     "faults",
     "formula",
+    "further",
     "growth",
     "handles",
     "isolation",

@@ -70,7 +70,7 @@ class TakeZeroAdvances(Sound):
         return super().decode(batches, tuple(map(usual, grants)))
 
 
-@mutant("two-at-a-time", "growth.one-token")
+@mutant("two-at-a-time", "growth.one-token", "speculation.refusal")
 class TwoAtATime(Sound):
     """A take above what is allowed is cut in silence."""
 

@@ -133,7 +133,7 @@ class OutOfMemoryWithin(Sound):
         return super().decode(batches, grants)
 
 
-@mutant("adapter-ignored", "refusal.undeclared")
+@mutant("adapter-ignored", "refusal.undeclared", "lora.refusal")
 class AdapterIgnored(Sound):
     """A field that this backend does not know is ignored, and the client gets another model's answer."""
 
@@ -143,7 +143,7 @@ class AdapterIgnored(Sound):
         return super().prefill(tuple(replace(request, adapter=None) for request in batch), cached, grants)
 
 
-@mutant("media-ignored", "refusal.undeclared")
+@mutant("media-ignored", "refusal.undeclared", "media.refusal")
 class MediaIgnored(Sound):
     """Images are dropped in silence, and the model talks about nothing."""
 

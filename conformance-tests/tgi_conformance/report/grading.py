@@ -42,11 +42,8 @@ def text_core(entries: Sequence[Entry]) -> str:
 
 
 def extended(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, str]:
-    """By extended feature: supported, failing, known, unsupported or untested."""
-    return {
-        name: _feature([entry["verdict"] for entry in entries if name in entry["features"] and not entry["provisional"]])
-        for name in names
-    }
+    """By extended feature: supported, known failures, failing, unsupported or untested; a clause that needs a second one may be missing."""
+    return {name: _feature([entry["verdict"] for entry in entries if name in entry["features"]]) for name in names}
 
 
 def _feature(verdicts: Sequence[str]) -> str:
@@ -54,8 +51,8 @@ def _feature(verdicts: Sequence[str]) -> str:
         return "failing" if Verdict.FAIL.value in verdicts else "untested"
     if Verdict.FAIL.value in verdicts:
         return "failing"
-    if Verdict.UNSUPPORTED.value in verdicts:
-        return "unsupported" if Verdict.PASS.value not in verdicts else "partly"
+    if set(verdicts) == {Verdict.UNSUPPORTED.value}:
+        return "unsupported"
     return "known failures" if Verdict.KNOWN.value in verdicts else "supported"
 
 

@@ -11,7 +11,6 @@ UNTESTED = "Untested"
 _LEVELS = {"L0": "L0 package", "L1": "L1 protocol", "L2": "L2 semantics", "L3": "L3 resilience"}
 _SHOWN = {
     "supported": "yes",
-    "partly": "partly",
     "known failures": "known failures",
     "failing": "**failing**",
     "unsupported": "no",
