@@ -71,6 +71,8 @@ def _refused(change: Callable[[Stage, Request], Request]) -> Refusal:
         stage = scene.stage()
         mate, plain = stage.request(PROMPTS[0]), stage.request(PROMPTS[2])
         wanting = change(stage, plain)
+        if not stage.play.oracle.expect(Prefill((mate, wanting))).errors:
+            raise Violation("constant", "a session without a mask source declares it, one with a mask source does not")
         stage.refuse(Unsupported, Prefill((mate, wanting)))
         stage.decode(stage.start(mate), steps=2)
 

@@ -38,7 +38,7 @@ class Verbs(RuleBasedStateMachine):
         self.used: list[Ref] = [STRANGER]
         self.ways = ways(self.stage)
         size = min(self.oracle.capacity.groups[0].block_size, 32)  # rows that are about to need a block
-        self.prompts = (*PROMPTS, tuple(range(1, size)) or (1,), tuple(range(2, size + 2)))
+        self.prompts = (tuple(range(1, size + 1)), *PROMPTS, tuple(range(2, size + 1)) or (2,))
 
     def teardown(self) -> None:
         """Sessions are many; only one that failed is kept for the report."""
@@ -53,7 +53,8 @@ class Verbs(RuleBasedStateMachine):
         for number in (first, second):
             if self.room() > 0:
                 self.make_way()
-                self.stage.launch(*(self.new(number + index, 0) for index in range(min(count, self.room()))))
+                numbers = range(number, number + min(count, self.room()))
+                self.stage.launch(*(self.new(item if item > number else 0, 0) for item in numbers))
 
     # what there is
 

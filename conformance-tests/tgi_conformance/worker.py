@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -77,7 +78,10 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tgi_conformance.worker"]
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        environment = {"OMP_NUM_THREADS": "1"} | os.environ  # models this small gain nothing from threads
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
+        )
         self._child, self._answers = child, queue.Queue()
         self._listener = threading.Thread(target=_listen, args=(child, self._answers), daemon=True)
         self._listener.start()

@@ -143,9 +143,7 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str, tmp_path: Path) -> 
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "name", ["raises-at-import", "probe-crashes", "absent-without-reason", "needs-the-future"]
-)
+@pytest.mark.parametrize("name", ["raises-at-import", "probe-crashes", "absent-without-reason", "needs-the-future"])
 def test_broken_packages(name: str, tmp_path: Path) -> None:
     """L0 says what is wrong with a plugin that cannot even be opened; nothing deeper is tried."""
     done = run("run", "--backend", f"mutant:{name}", "--level", "L1", "--report", "r.json", folder=tmp_path)

@@ -137,10 +137,12 @@ def reopen(scene: Scene) -> None:
 
 @clause("faults.after-close", "No step runs after close: every verb says that the session is over.", Level.L3)
 def after_close(scene: Scene) -> None:
-    """Decode and prefill raise an error of the contract."""
+    """Decode, prefill, and the rows of a step that was under way raise an error of the contract."""
     stage = scene.stage()
     request, other = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
-    stage.start(request)
+    step = stage.go_on(stage.start(request))
+    unread = stage.play.steps[step]
     stage.play.session.close()
+    stage.play.raises_anything(lambda session: session.rows(unread))
     stage.play.raises_anything(lambda session: session.prefill((other,), EMPTY, ()))
     stage.play.raises_anything(lambda session: session.decode((stage.play.handles[1],), ()))

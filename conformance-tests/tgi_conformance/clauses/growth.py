@@ -7,7 +7,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.cover import block_size
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PROMPTS
-from tgi_conformance.verdict import Level
+from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import CapacityExceeded, Grant, InvalidRequest
 
 
@@ -78,9 +78,15 @@ def one_token(scene: Scene) -> None:
 def to_the_end(scene: Scene) -> None:
     """To the last position, with a mate that goes on."""
     stage = scene.stage()
-    length = stage.capacity.max_row_tokens - 4
-    request, mate = stage.request([(7 * index + 3) % 50 for index in range(length)]), stage.request(PROMPTS[1])
-    batch = stage.decode(stage.start(request, mate), steps=4)
+    length = min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - 4
+    steps = stage.capacity.max_row_tokens - length
+    if steps > 256 or length < 1:
+        raise NotReached(
+            f"a row of {stage.capacity.max_row_tokens} tokens is not reached in steps of {stage.capacity.max_step_tokens}"
+        )
+    request, mate = stage.request([(7 * index + 3) % 50 for index in range(length)]), stage.request(PROMPTS[3])
+    batch = stage.start(request, mate)
+    batch = stage.decode(batch, steps=steps)
     full = stage.row(request.id)
     spare = tuple(stage.spare_blocks(1, group) if group == 0 else () for group in range(len(full.blocks)))
     stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 1, spare),)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.target import small_plan
 from tgi_conformance.verdict import Level, Violation
-from tgi_core.backend import BackendError, CacheKind, Capabilities, Capacity, InvalidModel, OpenOptions
+from tgi_core.backend import BackendError, CacheKind, Capabilities, Capacity, InvalidModel, OpenOptions, WarmupPlan
 
 
 @clause(
@@ -58,6 +60,38 @@ def _kept(promised: Capacity) -> None:
             raise Violation(
                 "range", f"{group.num_blocks} blocks of {group.block_size} do not hold a row of {promised.max_row_tokens}"
             )
+
+
+@clause(
+    "open.partial-plan",
+    "A limit that the plan leaves open is the backend's choice, and a small cache promises short rows.",
+    Level.L1,
+)
+def partial_plan(scene: Scene) -> None:
+    """Each limit but the number of blocks is left open in turn; then two blocks for rows as long as they allow."""
+    plan = small_plan(scene.declared[0].block_sizes)
+    for name in ("max_rows", "max_row_tokens", "max_step_tokens", "block_size"):
+        _works(scene.stage(replace(plan, **{name: None})))  # type: ignore[arg-type]
+    _works(scene.stage(replace(plan, num_blocks=2, max_rows=2, max_row_tokens=None)))
+
+
+def _works(stage: Stage) -> None:
+    _kept(stage.capacity)
+    if stage.capacity.max_row_tokens >= 4:
+        stage.decode(stage.start(stage.request(PROMPTS[1])))
+
+
+@clause("open.block-sizes", "Every block size that is declared can be asked for, and is what is promised then.", Level.L1)
+def block_sizes(scene: Scene) -> None:
+    """The smaller ones; a row runs over each."""
+    for size in sorted(scene.declared[0].block_sizes)[:6]:
+        stage = scene.stage(WarmupPlan(2, 2 * size, 2 * size, num_blocks=4, block_size=size))
+        group = stage.capacity.groups[0]
+        if group.kind is CacheKind.FULL and group.block_size != size:
+            raise Violation(
+                "range", f"blocks of {size} are declared and were asked for; the promise has blocks of {group.block_size}"
+            )
+        stage.decode(stage.start(stage.request((4,))))
 
 
 @clause("open.first-step", "A prompt in one step makes one token and a live batch.", Level.L1, essential=True)

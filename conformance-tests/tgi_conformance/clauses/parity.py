@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from tgi_conformance.clause import clause
 from tgi_conformance.golden import Case, Golden, names
+from tgi_conformance.masks import ALTERNATING
 from tgi_conformance.play import Setup
 from tgi_conformance.rules import needs_of
 from tgi_conformance.scene import Scene
@@ -34,8 +35,18 @@ def _run(stage: Stage, cases: list[Case], want: Want) -> None:
     """All tokens of some cases, as many at a time as there is room for."""
     room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 4)
     for first in range(0, len(cases), room):
-        batch = stage.start(*(stage.request(case.prompt, case.sampling, want=want) for case in cases[first : first + room]))
+        batch = stage.start(
+            *(stage.request(case.prompt, case.sampling, want=want, masked=case.masked) for case in cases[first : first + room])
+        )
         stage.filter(stage.decode(batch, steps=len(cases[first].tokens) - 1), ())
+
+
+def _compare_masked(scene: Scene) -> None:
+    for name in names(scene.target.device_kind):
+        golden, stage = Golden.load(name), Stage(scene.play(Setup(masks=ALTERNATING, golden=name)))
+        cases = [case for case in golden.cases if case.masked and _fits(stage, case)]
+        scene.situations["golden cases compared"] += len(cases)
+        _run(stage, cases, stage.wants)
 
 
 def _compare(scene: Scene, chosen: Callable[[Case], bool], want: Callable[[Stage], Want]) -> None:
@@ -116,6 +127,18 @@ def repetition(scene: Scene) -> None:
 def counts(scene: Scene) -> None:
     """As far as they are declared."""
     _compare(scene, lambda case: case.id.startswith(("frequency", "presence", "counts", "bias")), _everything)
+
+
+@clause(
+    "parity.masked",
+    "Masked rows make the golden tokens: the mask comes before temperature and filters, and logprobs are of what it leaves.",
+    Level.L2,
+    needs=("formula", "masks"),
+    situations=("golden cases compared",),
+)
+def masked(scene: Scene) -> None:
+    """Greedy, sampled, and behind a penalty and filters."""
+    _compare_masked(scene)
 
 
 @clause(

@@ -32,6 +32,8 @@ class Case:
     logprobs: tuple[float, ...]
     tops: tuple[tuple[TopToken, ...], ...]
     prompt_logprobs: tuple[float | None, ...]
+    masked: bool = False
+    """By the suite's ALTERNATING masks."""
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class Golden:
     cases: tuple[Case, ...]
     eos: int
     """What config.json names as the end of text; some transcript goes on past it."""
-    _by_key: dict[tuple[tuple[int, ...], Sampling], Case] = field(default_factory=dict)
+    _by_key: dict[tuple[tuple[int, ...], Sampling, bool], Case] = field(default_factory=dict)
 
     @classmethod
     @cache
@@ -52,7 +54,7 @@ class Golden:
         folder = HERE / name
         value = json.loads((folder / TRANSCRIPT).read_text(encoding="utf-8"))
         cases = tuple(map(_case, value["cases"]))
-        return cls(name, folder, cases, value["eos"], {(case.prompt, case.sampling): case for case in cases})
+        return cls(name, folder, cases, value["eos"], {(case.prompt, case.sampling, case.masked): case for case in cases})
 
     def row(self, request: Request, index: int) -> Row:
         """The result that holds the token at `index`."""
@@ -60,7 +62,7 @@ class Golden:
 
     def rows(self, request: Request, count: int) -> list[Row]:
         """All results of a case, with what the request wants of them."""
-        case = self._by_key.get((request.tokens, request.sampling))
+        case = self._by_key.get((request.tokens, request.sampling, request.masked))
         if case is None:
             raise SuiteFault(f"{self.name} has no golden transcript of {request.tokens} with {request.sampling}")
         return [_row(request.want, case, index) for index in range(len(case.tokens))]
@@ -98,4 +100,5 @@ def _case(value: dict[str, Any]) -> Case:
         tuple(value["logprobs"]),
         tuple(tuple(TopToken(int(token), logprob) for token, logprob in tops) for tops in value["tops"]),
         tuple(value["prompt_logprobs"]),
+        value.get("masked", False),
     )

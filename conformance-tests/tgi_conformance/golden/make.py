@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tgi_conformance.golden import HERE, TRANSCRIPT, toy
+from tgi_conformance.masks import allows
 from tgi_conformance.published import Scores, draw, logprobs, penalized
 from tgi_core.backend import Sampling
 
@@ -46,15 +47,25 @@ WAYS: dict[str, Sampling] = {
     "bias": Sampling(logit_bias=((3, 3.0), (4, 2.5), (5, -20.0))),
 }
 
-Model = Callable[[Sequence[int]], list[Scores]]
-"""Logits after each position of a row."""
+MASKED: dict[str, Sampling] = {
+    "masked-greedy": Sampling(),
+    "masked-sampled": Sampling(True, 1.6),
+    "masked-top-p": Sampling(True, 2.0, top_k=9, top_p=0.8, repetition_penalty=1.2),
+}
+"""Under the suite's ALTERNATING masks."""
+
+Model = Callable[[Sequence[int], Sequence[int]], list[Scores]]
+"""Logits after each position of a row, and of the tokens that a mask allows beside the model's own candidates."""
 
 
 def write(name: str, model: Model) -> None:
     """Transcripts of one checkpoint."""
-    cases = [
-        case for way, how in WAYS.items() for prompt in PROMPTS for case in _sure(f"{way}-{len(prompt)}", model, prompt, how)
-    ]
+    cases: list[dict[str, Any]] = []
+    for prompt in PROMPTS:
+        for way, how in WAYS.items():
+            cases += _sure(f"{way}-{len(prompt)}", model, prompt, how)
+        for way, how in MASKED.items():
+            cases += [case | {"masked": True} for case in _sure(f"{way}-{len(prompt)}", model, prompt, how, masked=True)]
     first = next(case for case in cases if case["id"].startswith("greedy"))
     value = {"eos": first["tokens"][2], "cases": cases}
     folder = HERE / name
@@ -64,11 +75,11 @@ def write(name: str, model: Model) -> None:
     (folder / TRANSCRIPT).write_text(json.dumps(value, separators=(",", ":")) + "\n")
 
 
-def _sure(id: str, model: Model, prompt: tuple[int, ...], how: Sampling) -> list[dict[str, Any]]:
+def _sure(id: str, model: Model, prompt: tuple[int, ...], how: Sampling, masked: bool = False) -> list[dict[str, Any]]:
     """The case with the first seed by which no token is near a cut; none where there is no such seed."""
     for seed in range(40) if how.do_sample else (0,):
         seeded = Sampling(**asdict(how) | {"seed": seed, "logit_bias": how.logit_bias})
-        case = _transcript(model, prompt, seeded)
+        case = _transcript(model, prompt, seeded, masked)
         if case is not None:
             return [{"id": id, "prompt": prompt, "sampling": _changed(seeded)} | case]
     return []
@@ -79,10 +90,14 @@ def _changed(how: Sampling) -> dict[str, Any]:
     return {name: value for name, value in asdict(how).items() if value != plain[name]}
 
 
-def _transcript(model: Model, prompt: tuple[int, ...], how: Sampling) -> dict[str, Any] | None:
+def _transcript(model: Model, prompt: tuple[int, ...], how: Sampling, masked: bool) -> dict[str, Any] | None:
     tokens, made, tops = list(prompt), [], []
     for _ in range(NEW_TOKENS):
-        scores = penalized(model(tokens)[-1], how, tokens, len(prompt))
+        made_so_far = len(tokens) - len(prompt)
+        allowed = [token for token in range(VOCAB) if allows(made_so_far, token)] if masked else []
+        scores = penalized(model(tokens, allowed)[-1], how, tokens, len(prompt))
+        if masked:
+            scores = {token: score for token, score in scores.items() if allows(made_so_far, token)}
         drawn = draw(scores, how, len(tokens), SURE)
         if not drawn.sure:
             return None
@@ -90,7 +105,7 @@ def _transcript(model: Model, prompt: tuple[int, ...], how: Sampling) -> dict[st
         tokens.append(drawn.token)
         made.append(_rounded(drawn.logprob))
         tops.append([[token, _rounded(value)] for token, value in described[:TOPS]])
-    before = [logprobs(scores) for scores in model(prompt)]
+    before = [logprobs(scores) for scores in model(prompt, ())]
     following = [_rounded(before[i].get(token, -math.inf)) for i, token in enumerate(prompt[1:])]
     return {"tokens": tokens[len(prompt) :], "logprobs": made, "tops": tops, "prompt_logprobs": [None, *following]}
 
@@ -112,7 +127,7 @@ def make_toys() -> None:
         (HERE / name).mkdir(parents=True, exist_ok=True)
         config = {"model_type": "tgi-toy", "vocab_size": vocab, "max_position_embeddings": POSITIONS}
         (HERE / name / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    write("toy", lambda tokens: toy.scores(tokens, TOY_VOCAB))
+    write("toy", lambda tokens, others: toy.scores(tokens, TOY_VOCAB, [token for token in others if token < TOY_VOCAB]))
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -156,7 +171,7 @@ def make_real(name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
 
-    def scores(tokens: Sequence[int]) -> list[Scores]:
+    def scores(tokens: Sequence[int], others: Sequence[int]) -> list[Scores]:
         with torch.inference_mode():
             logits = model(torch.tensor([list(tokens)]), use_cache=False).logits[0].double()
         return [dict(enumerate(row)) for row in logits.tolist()]

@@ -2,7 +2,8 @@
 
 A state of 64 bits per position: mix(before ^ mix(far ^ token)), where `before` is the state one position back, `far` the one at half the
 position, and both are 0 at position 0. `mix` is the finalizer of splitmix64. From a state come up to eight candidates: at rank r the
-next state of the chain names token `state mod vocabulary` with logit -r/2 + (upper 40 of its bits)/2^25; the first rank of a token counts.
+next state of the chain names token `state mod vocabulary` with logit -r/2 + (upper 40 of its bits)/2^25; the first rank of a token counts. Under a mask every other
+allowed token t has the logit (upper 24 bits of mix(state ^ t))/2^22 - 20.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ def scramble(value: int) -> int:
     return value ^ value >> 31
 
 
-def scores(tokens: Sequence[int], vocab_size: int) -> list[dict[int, float]]:
-    """Logits after each position, candidates only."""
+def scores(tokens: Sequence[int], vocab_size: int, others: Sequence[int] = ()) -> list[dict[int, float]]:
+    """Logits after each position: of the candidates, and of `others`, which are unlikely."""
     states: list[int] = []
     found = []
     for position, token in enumerate(tokens):
         before, far = (states[position - 1], states[position // 2]) if position else (0, 0)
         states.append(scramble(before ^ scramble(far ^ token)))
-        found.append(_candidates(states[-1], vocab_size))
+        found.append(_unlikely(states[-1], others) | _candidates(states[-1], vocab_size))
     return found
+
+
+def _unlikely(state: int, others: Sequence[int]) -> dict[int, float]:
+    return {token: (scramble(state ^ token) >> 40) / (1 << 22) - 20 for token in others}
 
 
 def _candidates(state: int, vocab_size: int) -> dict[int, float]:

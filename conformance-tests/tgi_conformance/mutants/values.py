@@ -197,6 +197,28 @@ class PromiseOfNothing(Sound):
         return replace(found, max_row_tokens=found.groups[0].num_blocks * found.groups[0].block_size + 1)
 
 
+@mutant("plan-taken-literally", "open.partial-plan")
+class PlanTakenLiterally(Sound):
+    """A plan's None is used as a number (TGI's warmup returns other things when it is not given a limit)."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """A comparison with None."""
+        if any(limit < 1 for limit in (plan.max_rows, plan.max_row_tokens, plan.max_step_tokens)):  # type: ignore[operator]
+            raise ValueError("limits must be positive")
+        return super().warmup(plan, progress)
+
+
+@mutant("block-size-its-own", "open.block-sizes")
+class BlockSizeItsOwn(Sound):
+    """Several block sizes are declared and one is used (vllm-ascend's 128 whatever was asked for)."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Always 16."""
+        return super().warmup(replace(plan, block_size=16), progress)
+
+
 @mutant("stats-stand-still", "open.stats")
 class StatsStandStill(Sound):
     """Counters that nobody counts."""
