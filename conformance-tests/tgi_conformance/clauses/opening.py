@@ -50,8 +50,10 @@ def promise(scene: Scene) -> None:
 
 
 def _kept(promised: Capacity) -> None:
-    least = (promised.max_rows, promised.max_row_tokens, promised.max_step_tokens, promised.max_prefill_rows, promised.in_flight)
-    if min(least) < 1 or promised.draft < 0 or promised.compiles < 0 or not promised.groups:
+    limits = (promised.max_rows, promised.max_row_tokens, promised.max_step_tokens, promised.max_prefill_rows, promised.in_flight)
+    if not all(type(limit) is int for limit in limits):
+        raise Violation("range", f"a promise that is no number: {promised}")
+    if min(limits) < 1 or promised.draft < 0 or promised.compiles < 0 or not promised.groups:
         raise Violation("range", f"a promise of nothing: {promised}")
     for group in promised.groups:
         if group.block_size < 1 or group.num_blocks < 1:

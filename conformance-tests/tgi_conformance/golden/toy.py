@@ -1,9 +1,9 @@
 """The toy language model of the reference backend, written a second time from its description.
 
 A state of 64 bits per position: mix(before ^ mix(far ^ token)), where `before` is the state one position back, `far` the one at half the
-position, and both are 0 at position 0. `mix` is the finalizer of splitmix64. From a state come up to eight candidates: at rank r the
-next state of the chain names token `state mod vocabulary` with logit -r/2 + (upper 40 of its bits)/2^25; the first rank of a token counts. Under a mask every other
-allowed token t has the logit (upper 24 bits of mix(state ^ t))/2^22 - 20.
+position, and both are 0 at position 0. `mix` is the finalizer of splitmix64. From a state come up to eight candidates: at rank r the next
+state of the chain names token `state mod vocabulary` with logit -r/2 + (upper 24 bits)/2^25; the first rank of a token counts. Under a mask
+every other allowed token t has the logit (upper 24 bits of mix(state ^ t))/2^22 - 20.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class _Late(_Source):
         return found if rows[0].tokens else b"\xff" * (len(found) - 4) + found[-4:]
 
 
-@mutant("first-token-unmasked", "masks.allowed", "parity.masked")
+@mutant("first-token-unmasked", "masks.allowed")
 class FirstTokenUnmasked(Between):
     """Masks begin with the second token (guidance state made after prefill, seen in early outlines integrations)."""
 

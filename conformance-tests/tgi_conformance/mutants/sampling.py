@@ -188,7 +188,7 @@ class Patched(Sound):
             return super()._sample(work, state)
 
 
-@mutant("nucleus-without-edge", "formula.filters", "parity.sampled")
+@mutant("nucleus-without-edge", "formula.filters", "parity.sampled", "parity.masked")
 class NucleusWithoutEdge(Patched):
     """Top-p drops the token that crosses the mass, which belongs to the nucleus."""
 

@@ -307,7 +307,7 @@ add(
         "ranks-ignored",
         "A group of two ranks is opened as one, and each answers by itself.",
         _ignores_ranks,
-        ("refusal.undeclared",),
+        ("refusal.undeclared", "ranks.refusal"),
     )
 )
 add(Mutant("close-keeps-device", "A closed session holds the device for a while.", _second_open_fails, ("faults.reopen",)))
