@@ -10,7 +10,8 @@ import pytest
 from tgi_conformance.clause import Clause
 from tgi_conformance.course import run_course
 from tgi_conformance.known import BadKnown, Known, apply, read_known
-from tgi_conformance.report import grading
+from tgi_conformance.report import document, grading
+from tgi_conformance.report.support import support_matrix
 from tgi_conformance.result import Result
 from tgi_conformance.verdict import Level, Verdict
 
@@ -136,3 +137,13 @@ def test_broken_files_of_known_failures(text: str, message: str, tmp_path: Path)
     with pytest.raises(BadKnown, match=message) as caught:
         read_known(tmp_path / "known.toml", {"a.a"})
     assert "known.toml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_committed_reports() -> None:
+    """They are as they were written, and docs/support-matrix.md is made from them."""
+    docs = Path(__file__).parents[2] / "docs"
+    reports = {path.stem: document.read(path) for path in (docs / "conformance").glob("*.json")}
+    assert {"cpu", "reference"} <= set(reports)
+    assert not [objection for report in reports.values() for objection in document.objections(report)]
+    planned = ("cuda", "gaudi", "neuron", "rocm", "xpu")
+    assert (docs / "support-matrix.md").read_text() == support_matrix(reports, planned), "run make conformance"
