@@ -9,7 +9,7 @@ HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 
-.PHONY: fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -58,6 +58,18 @@ test-clients: install
 # a short run of benchmark tools that others made, on TGI's routes and OpenAI's
 bench-tools: install
 	$(BIN)/python -m tests.clients.bench_tools
+
+# every clause on the backends that run here, with reports and the support matrix; then the whole matrix of clauses and mutants
+conformance: install
+	for name in reference cpu; do \
+	    $(BIN)/tgi-conformance run --backend $$name --report docs/conformance/$$name.json --html build/conformance/$$name.html || exit 1; \
+	done
+	$(BIN)/tgi-conformance matrix docs/conformance --planned cuda --planned gaudi --planned neuron --planned rocm --planned xpu --out docs/support-matrix.md
+	$(BIN)/pytest -n 2 --dist load tests/conformance
+
+# the reference backend's source, changed in one place at a time: the suite must notice; MODULES=all for the files under it too
+mutation: install
+	cd conformance-tests && ../$(BIN)/python -m mutation $(MODULES)
 
 # fifty thousand generated requests against the OpenAPI document
 fuzz: install

@@ -1,6 +1,19 @@
-"""The laws of the backend contract as clauses: an id, a sentence, and a check that a backend passes or fails."""
+"""The laws of the contract between tgi-core and a hardware backend, as clauses that a backend passes or fails.
 
-from tgi_conformance.clauses import CLAUSES
-from tgi_conformance.subject import Clause, Row, Subject
+`tgi-conformance run --backend NAME` on a command line, or in a backend's own tests:
 
-__all__ = ["CLAUSES", "Clause", "Row", "Subject"]
+    from tgi_conformance import conformance_tests
+
+    test_conformance = conformance_tests("NAME")
+"""
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`conformance_tests`, imported when it is asked for: the rest of the suite does not need pytest."""
+    if name != "conformance_tests":
+        raise AttributeError(name)
+    from tgi_conformance.pytest_plugin import conformance_tests
+
+    return conformance_tests

@@ -1,99 +1,82 @@
-"""What a clause is, and a small hand with which it drives a session."""
+"""From a backend's name to what the suite needs of it."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import importlib
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
-from tgi_core.backend import EMPTY, Capacity, Grant, Handle, Request, Rows, Sampling, Step, Want
-from tgi_core.backend.session import Session
+from tgi_conformance.golden import default_model
+from tgi_conformance.target import Target, quiet
+from tgi_core.backend import Manifest, OpenOptions
+from tgi_core.backend.registry import Plugin, installed, load
+from tgi_core.errors import StartupError
+from tgi_core.model_files import read_json
+
+MUTANT = "mutant:"
+"""What a name starts with that means one of the suite's own broken backends, or one of its good twins."""
+
+
+class UnknownBackend(ValueError):
+    """No such backend or model; the message says what there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A backend under test: `open_session` opens and warms a fresh session each time."""
+    """A target with what its package says of itself, where it loads."""
 
-    open_session: Callable[[], tuple[Session, Capacity]]
-    vocab_size: int
-
-    def drive(self) -> Driver:
-        """A driver over a fresh session."""
-        session, capacity = self.open_session()
-        return Driver(session, capacity, self.vocab_size)
+    target: Target
+    distribution: str = ""
+    manifest: Manifest | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """One law. `sentence` is the law in words; `check` raises AssertionError where it is broken."""
-
-    id: str
-    sentence: str
-    check: Callable[[Subject], None]
-
-
-@dataclass(slots=True)
-class Row:
-    """A request that the driver runs: where its blocks are and what it has made."""
-
-    request: Request
-    length: int
-    blocks: list[int]
-    tokens: list[int] = field(default_factory=list)
+def resolve(name: str, model: Path | None = None, dtype: str = "float32") -> Subject:
+    """A backend by name, broken or not. Raises UnknownBackend."""
+    if model is not None:
+        _check_model(model)
+    if name.startswith(MUTANT):
+        return _mutant(name, model, dtype)
+    try:
+        entries = {entry.name: entry for entry in installed()}
+    except StartupError as error:
+        raise UnknownBackend(str(error)) from error
+    if name not in entries:
+        known = ", ".join(sorted(entries)) or "none"
+        raise UnknownBackend(f"--backend {name}: not installed (installed: {known})")
+    return packaged(entries[name], model, dtype)
 
 
-class Driver:
-    """Runs requests by the contract in lock step, with blocks of the first cache group."""
+def packaged(entry: EntryPoint, model: Path | None = None, dtype: str = "float32") -> Subject:
+    """A backend by its entry point."""
+    plugin = load(entry)
+    kind = plugin.device_kind
 
-    def __init__(self, session: Session, capacity: Capacity, vocab_size: int) -> None:
-        self.session, self.capacity, self.vocab_size = session, capacity, vocab_size
-        self.rows: dict[int, Row] = {}
-        self._ids = itertools.count(1)
-        self._free = list(range(capacity.groups[0].num_blocks, 0, -1))
+    def open_session(options: OpenOptions) -> object:
+        return _usable(plugin).open(options, quiet)
 
-    def request(self, tokens: tuple[int, ...], take: int | None = None, **fields: object) -> Request:
-        """A request with blocks for what it takes; token ids are folded into the vocabulary."""
-        folded = tuple(token % self.vocab_size for token in tokens)
-        taken = len(folded) if take is None else take
-        blocks = self._allocate(taken, 0)
-        sampling = fields.pop("sampling", Sampling())
-        want = fields.pop("want", Want(logprobs=False))
-        assert isinstance(sampling, Sampling) and isinstance(want, Want) and not fields
-        made = Request(next(self._ids), folded, len(folded), 0, (tuple(blocks),), taken, sampling, want)
-        self.rows[made.id] = Row(made, taken, blocks)
-        return made
+    return Subject(
+        Target(entry.name, open_session, model or default_model(kind), kind, dtype, entry), plugin.distribution, plugin.manifest
+    )
 
-    def grant(self, id: int, take: int = 1) -> Grant:
-        """Room for `take` more tokens of a row."""
-        row = self.rows[id]
-        more = self._allocate(row.length + take, len(row.blocks))
-        row.blocks += more
-        row.length += take
-        return Grant(id, take, (tuple(more),))
 
-    def prefill(self, *requests: Request, cached: Handle = EMPTY, grants: tuple[Grant, ...] = ()) -> Handle:
-        """Launch, read, note the tokens."""
-        return self._read(self.session.prefill(requests, cached, grants))
+def _usable(plugin: Plugin) -> Plugin:
+    if plugin.hooks is None:
+        raise StartupError(f"backend {plugin.name}: {plugin.status.value}: {plugin.reason}")
+    return plugin
 
-    def decode(self, *batches: Handle, ids: tuple[int, ...]) -> Handle:
-        """One token for each of the rows `ids`."""
-        return self._read(self.session.decode(batches, tuple(self.grant(id) for id in ids)))
 
-    def generate(self, request: Request, count: int) -> list[int]:
-        """All of a request by itself."""
-        handle = self.prefill(request)
-        while len(self.rows[request.id].tokens) < count:
-            handle = self.decode(handle, ids=(request.id,))
-        self.session.clear(handle)
-        return self.rows[request.id].tokens
+def _mutant(name: str, model: Path | None, dtype: str) -> Subject:
+    mutants = importlib.import_module("tgi_conformance.mutants")
+    short = name.removeprefix(MUTANT)
+    if short not in mutants.EVERY:
+        raise UnknownBackend(f"--backend {name}: no such mutant or twin; there are {', '.join(sorted(mutants.EVERY))}")
+    target: Target = mutants.EVERY[short].target(name)
+    return Subject(target.on(model or target.model, dtype), "tgi-conformance")
 
-    def _read(self, step: Step) -> Handle:
-        rows: Rows = self.session.rows(step)
-        for row in rows.rows:
-            assert row.fault is None, row.fault
-            self.rows[row.request_id].tokens += row.tokens
-        return step.handle
 
-    def _allocate(self, positions: int, held: int) -> list[int]:
-        needed = -(-positions // self.capacity.groups[0].block_size)
-        return [self._free.pop() for _ in range(held, needed)]
+def _check_model(model: Path) -> None:
+    try:
+        read_json(model / "config.json")
+    except StartupError as error:
+        raise UnknownBackend(f"--model {model}: {error}") from error

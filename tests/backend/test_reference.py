@@ -1,4 +1,4 @@
-"""The reference backend and its synchronous twin keep every clause, and the twins agree."""
+"""The reference backend keeps every clause (its synchronous twin is among the suite's good twins), and its formula is a distribution."""
 
 from __future__ import annotations
 
@@ -8,32 +8,67 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tgi_conformance import CLAUSES, Clause, Subject
+from tgi_conformance import conformance_tests
 
 from tests.scheduler.device import quiet
-from tgi_core.backend import Capacity, Sampling, WarmupPlan, sampling
-from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend import (
+    EMPTY,
+    Group,
+    InvalidRequest,
+    OpenOptions,
+    OutOfMemory,
+    Request,
+    Sampling,
+    UnknownBatch,
+    Unsupported,
+    WarmupPlan,
+    sampling,
+)
+from tgi_core.backend.reference import ReferenceSession, backend_open
 from tgi_core.backend.session import Session
+from tgi_core.model_files import DEMO
 
 logits = st.dictionaries(st.integers(0, 50), st.floats(-8, 8), min_size=1, max_size=20)
 
 
-def subject(asynchronous: bool) -> Subject:
-    """Small blocks, so that rows cross them."""
-
-    def open_session() -> tuple[Session, Capacity]:
-        session = Session(ReferenceSession(256, 512, asynchronous=asynchronous), "reference")
-        plan = WarmupPlan(max_rows=8, max_row_tokens=64, max_step_tokens=64, num_blocks=64, block_size=4)
-        return session, session.warmup(plan, quiet)
-
-    return Subject(open_session, 256)
+test_conformance = conformance_tests("reference", "L2", effort=0.5)
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-@pytest.mark.parametrize("clause", CLAUSES, ids=lambda clause: clause.id)
-def test_keeps_the_clause(clause: Clause, asynchronous: bool) -> None:
-    """Late rows or not, the law holds."""
-    clause.check(subject(asynchronous))
+def test_a_step_that_fails(asynchronous: bool) -> None:
+    """Its error comes from rows, its batch and what was derived from it are dead, and another batch goes on."""
+    session = Session(ReferenceSession(256, 512, asynchronous=asynchronous, faults={3: OutOfMemory("no room")}), "reference")
+    session.warmup(WarmupPlan(block_size=4), quiet)
+    first = session.prefill((request(1, 1),), EMPTY, ())
+    session.rows(first)
+    other = session.prefill((request(2, 2),), EMPTY, ())
+    session.rows(other)
+    failing = session.decode((first.handle,), ())
+    with pytest.raises(OutOfMemory, match="no room"):
+        session.rows(failing)
+    with pytest.raises(UnknownBatch):
+        session.decode((failing.handle,), ())
+    assert [row.request_id for row in session.rows(session.decode((other.handle,), ())).rows] == [2]
+
+
+def request(id: int, block: int) -> Request:
+    """Two tokens in a block of its own."""
+    return Request(id, (id, 7), 2, 0, ((block,),), 2)
+
+
+def test_nothing_runs_after_close() -> None:
+    """The session says so."""
+    session = Session(ReferenceSession(), "reference")
+    session.warmup(WarmupPlan(), quiet)
+    session.close()
+    with pytest.raises(InvalidRequest, match="closed"):
+        session.prefill((request(1, 1),), EMPTY, ())
+
+
+def test_two_ranks_are_refused() -> None:
+    """The toy runs on one."""
+    with pytest.raises(Unsupported, match="2 ranks"):
+        backend_open(OpenOptions(str(DEMO), group=Group(0, 2, "127.0.0.1:1")))
 
 
 def test_uniform_is_philox() -> None:

@@ -8,14 +8,15 @@ import socket
 import subprocess
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from tests.scheduler.device import quiet, request
 from tests.serve.process import TGI, environment, run
-from tgi_core.backend import OpenOptions, WarmupPlan
-from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend import Group, OpenOptions, Processes, WarmupPlan
 from tgi_core.backend.registry import find, open_backend
 from tgi_core.backend.session import Session
 from tgi_core.cli.ranks import open_ranks
@@ -165,6 +166,10 @@ def test_a_refusal_is_one_line(arguments: tuple[str, ...], words: str) -> None:
 
 def test_a_backend_of_one_process_gets_all_ranks() -> None:
     """A plugin that keeps its ranks in one process is opened once: nothing is started beside it."""
+    reference = find("reference")
+    assert reference.manifest is not None
+    hooks = SimpleNamespace(backend_open=lambda options, progress: options.group)
+    plugin = replace(reference, manifest=replace(reference.manifest, processes=Processes.ONE), hooks=hooks)
     before = set(psutil.Process().children())
-    opened = open_ranks(find("reference"), OpenOptions(str(DEMO)), Settings(num_shard=2), quiet)
-    assert isinstance(opened, ReferenceSession) and set(psutil.Process().children()) == before
+    opened = open_ranks(plugin, OpenOptions(str(DEMO)), Settings(num_shard=2), quiet)
+    assert opened == Group(world=2, local_world=2) and set(psutil.Process().children()) == before

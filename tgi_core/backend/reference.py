@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from tgi_core.backend import sampling
-from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest
+from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest, Unsupported
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.backend.masking import allowed_tokens
 from tgi_core.backend.sampling_checks import check_sampling
@@ -38,7 +38,6 @@ from tgi_core.backend.types import (
     OpenOptions,
     Probe,
     ProbeStatus,
-    Processes,
     Progress,
     Request,
     Row,
@@ -61,8 +60,8 @@ _FEATURES = frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """The reference backend follows the contract it ships with. A toy needs no second process, however many ranks are asked for."""
-    return Manifest("reference", "tgi-core", "1.0", API_VERSION, (1, 0), device_kind="none", processes=Processes.ONE)
+    """The reference backend follows the contract it ships with."""
+    return Manifest("reference", "tgi-core", "1.0", API_VERSION, (1, 0), device_kind="none")
 
 
 @hookimpl
@@ -73,7 +72,9 @@ def backend_probe() -> Probe:
 
 @hookimpl
 def backend_open(options: OpenOptions) -> ReferenceSession:
-    """Reads nothing but vocabulary size and context length from config.json."""
+    """Reads nothing but vocabulary size and context length from config.json. Raises InvalidModel, Unsupported."""
+    if options.group.world != 1:
+        raise Unsupported(f"a group of {options.group.world} ranks: the toy model runs on one")
     try:
         config = text_config(read_json(Path(options.model) / "config.json"))
     except StartupError as error:
@@ -122,7 +123,7 @@ class ReferenceSession:
         self._masks, self._adapters = masks, adapters
         self._failed: set[int] = set()
         self._launched: deque[Launch] = deque()
-        self._done: dict[int, Rows] = {}
+        self._done: dict[int, Rows | BackendError] = {}
         self._slots: list[int] = []
         self._block_size, self._steps = 16, 0
         self._ledger: Ledger | None = None
@@ -179,10 +180,11 @@ class ReferenceSession:
             if not self._launched or self._launched[0].step.id > step.id:
                 raise InvalidRequest(f"step {step.id} was read before, or never launched")
             self._compute(self._launched.popleft())
-        self._done = {id: rows for id, rows in self._done.items() if id >= step.id}  # older ones are not read any more
-        if step.id in self._faults:
-            raise self._faults.pop(step.id)
-        return self._done.pop(step.id)
+        self._done = {id: outcome for id, outcome in self._done.items() if id >= step.id}  # older ones are not read any more
+        outcome = self._done.pop(step.id)
+        if isinstance(outcome, BackendError):
+            raise outcome
+        return outcome
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
@@ -204,13 +206,13 @@ class ReferenceSession:
         """Forgets everything."""
         self._launched.clear()
         self._done.clear()
-        self._slots = []
+        self._slots, self._ledger = [], None
         return Closed()
 
     @property
     def _book(self) -> Ledger:
         if self._ledger is None:
-            raise InvalidRequest("warmup comes first")
+            raise InvalidRequest("the session is not warmed up, or closed")
         return self._ledger
 
     def _start(self, launch: Launch) -> Step:
@@ -224,7 +226,14 @@ class ReferenceSession:
             self._on_step(launch.work)
         self._steps += 1
         works = [work for work in launch.work if work.row.request.id not in self._failed]
-        self._done[launch.step.id] = Rows(launch.step.id, tuple(self._run(work) for work in works))
+        try:
+            outcome: Rows | BackendError = Rows(launch.step.id, tuple(self._run(work) for work in works))
+        except BackendError as error:
+            outcome = error
+        self._done[launch.step.id] = outcome = self._faults.pop(launch.step.id, outcome)
+        if isinstance(outcome, BackendError):
+            self._book.kill(work.row for work in launch.work)
+            self._failed.update(work.row.request.id for work in launch.work)  # steps derived from it are launched already
         if self._failed:  # they sit out the steps that were launched before the core filtered them away
             self._failed &= self._book.live_ids | {work.row.request.id for late in self._launched for work in late.work}
 

@@ -1,0 +1,104 @@
+"""What a request makes when it has the device to itself: the yardstick for every row that has mates.
+
+Each request runs in one piece and in lock step, without prefix, chunks or mates, in a session that nothing else uses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from tgi_conformance.masks import Masks
+from tgi_conformance.target import Target, close
+from tgi_conformance.verdict import Violation
+from tgi_core.backend import EMPTY, BackendError, Capacity, Feature, Grant, Request, Row, Sampling, Want
+from tgi_core.backend.session import Session
+
+Key = tuple[tuple[int, ...], int, Sampling, Want, bool]
+"""Tokens, prompt length, sampling, wants, masked."""
+
+_AT_LEAST = 8
+"""Tokens made at once: most rows need no more."""
+
+_RUNS = 40
+"""Requests that run in one session, one after the other, before a fresh one is opened."""
+
+
+class Alone:
+    """Rows by request, made as far as they are asked for, and kept."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._made: dict[Key, list[Row]] = {}
+        self._open: dict[bool, tuple[Session, Capacity]] = {}
+        self._ids = itertools.count(1)
+
+    def row(self, request: Request, index: int) -> Row:
+        """The result that holds the token at `index` of the request's row. Raises Violation when the request fails alone."""
+        return self.rows(request, index + 1 - len(request.tokens))[index - len(request.tokens)]
+
+    def rows(self, request: Request, count: int) -> list[Row]:
+        """`count` results or more, fewer only at the end of the longest row."""
+        key = (request.tokens, request.prompt_len, request.sampling, request.want, request.masked)
+        if len(self._made.get(key, ())) < count:
+            self._made[key] = self._run(request, 1 if count == 1 else max(_AT_LEAST, 3 * count if count > _AT_LEAST else 0))
+        return self._made[key]
+
+    def close(self) -> None:
+        """End the sessions; what was made stays."""
+        for session, _ in self._open.values():
+            close(session)
+        self._open.clear()
+
+    def _run(self, request: Request, count: int) -> list[Row]:
+        id = next(self._ids)
+        try:
+            if id % _RUNS == 0:
+                self.close()
+            if request.masked not in self._open:
+                session = self._target.session(Masks(self._target.vocab_size) if request.masked else None)
+                self._open[request.masked] = session, self._target.warm(session)
+            session, capacity = self._open[request.masked]
+            rows = _generate(session, capacity, replace(request, id=id), count)
+            session.clear(None)
+        except BackendError as error:
+            self.close()
+            raise Violation("alone", f"a request that is alone failed: {type(error).__name__}: {error}") from error
+        return rows
+
+
+def _generate(session: Session, capacity: Capacity, request: Request, count: int) -> list[Row]:
+    length = len(request.tokens)
+    made = replace(request, cached=0, take=length, blocks=_blocks(capacity, 0, length))
+    step = session.prefill((made,), EMPTY, ())
+    rows = [_only(session.rows(step).rows)]
+    for end in range(length + 1, min(length + count, capacity.max_row_tokens + 1)):
+        step = session.decode((step.handle,), (Grant(request.id, 1, _blocks(capacity, end - 1, end)),))
+        rows.append(_only(session.rows(step).rows))
+    return rows
+
+
+def _blocks(capacity: Capacity, before: int, end: int) -> tuple[tuple[int, ...], ...]:
+    """Blocks that cover positions below `end`, less those that cover positions below `before`, counted up from the first."""
+    tables = []
+    for group in capacity.groups:
+        first, last = -(-before // group.block_size), -(-end // group.block_size)
+        if last > group.num_blocks:
+            raise Violation("promise", f"{group.num_blocks} blocks of {group.block_size} do not hold one row of {end} tokens")
+        tables.append(tuple(range(first + 1, last + 1)))
+    return tuple(tables)
+
+
+def _only(rows: tuple[Row, ...]) -> Row:
+    if len(rows) != 1:
+        raise Violation("rows", f"a request alone in its step got {len(rows)} rows")
+    if rows[0].fault is not None:
+        raise Violation("fault", f"a request that is alone failed: {rows[0].fault}")
+    if len(rows[0].tokens) != 1:
+        raise Violation("tokens", f"a request alone whose prompt is complete made {len(rows[0].tokens)} tokens in one step")
+    return rows[0]
+
+
+def all_wants(features: frozenset[Feature]) -> Want:
+    """All that a session with these features can return for a row."""
+    return Want(Feature.LOGPROBS in features, 4 if Feature.TOP_N in features else 0, Feature.PROMPT_LOGPROBS in features)

@@ -1,0 +1,193 @@
+"""The verbs of a run as values, so that a sequence can be judged, shortened, written to a file and run again.
+
+Requests, rows and blocks get their ids from the suite, so calls carry them as they are. Handles and steps come from the backend; a
+call names them by `Ref`: the number of the call that returned them. 0 is the empty batch, a negative number a handle that was never
+given out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
+
+from tgi_core.backend import Grant, Request, Sampling, Want
+
+Ref: TypeAlias = int
+
+NOTHING: Ref = 0
+STRANGER: Ref = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """New requests, beside a live batch or the empty one."""
+
+    batch: tuple[Request, ...]
+    cached: Ref = NOTHING
+    grants: tuple[Grant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Go on with batches."""
+
+    batches: tuple[Ref, ...]
+    grants: tuple[Grant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Wait for the step that call `step` launched."""
+
+    step: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keep the named rows of a batch."""
+
+    batch: Ref
+    keep: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Drop a batch, or all (None)."""
+
+    batch: Ref | None
+
+
+Call: TypeAlias = Prefill | Decode | Read | Filter | Clear
+Trace: TypeAlias = list[tuple[Ref, Call]]
+"""Calls with their numbers; a shortened trace has gaps."""
+
+_KINDS: dict[str, type[Call]] = {"prefill": Prefill, "decode": Decode, "rows": Read, "filter": Filter, "clear": Clear}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def verb(call: Call) -> str:
+    """The hook that a call goes to."""
+    return _NAMES[type(call)]
+
+
+def references(call: Call) -> tuple[Ref, ...]:
+    """Earlier calls whose results this one takes."""
+    match call:
+        case Prefill():
+            named: tuple[Ref | None, ...] = (call.cached,)
+        case Decode():
+            named = call.batches
+        case Read():
+            named = (call.step,)
+        case _:
+            named = (call.batch,)
+    return tuple(ref for ref in named if ref is not None and ref > 0)
+
+
+def moved(call: Call, now: Callable[[Ref], Ref]) -> Call:
+    """A call that takes other results."""
+    match call:
+        case Prefill():
+            return replace(call, cached=now(call.cached))
+        case Decode():
+            return replace(call, batches=tuple(map(now, call.batches)))
+        case Read():
+            return replace(call, step=now(call.step))
+        case Filter():
+            return replace(call, batch=now(call.batch))
+        case Clear():
+            return call if call.batch is None else replace(call, batch=now(call.batch))
+
+
+def renumbered(trace: Trace) -> Trace:
+    """The same calls, numbered without gaps."""
+    numbers = {old: new for new, (old, _) in enumerate(trace, 1)}
+    return [(numbers[old], moved(call, lambda ref: numbers.get(ref, ref))) for old, call in trace]
+
+
+def encode(number: Ref, call: Call) -> dict[str, Any]:
+    """A call as JSON."""
+    return {"call": number, "verb": verb(call)} | asdict(call)
+
+
+def decode(value: dict[str, Any]) -> tuple[Ref, Call]:
+    """The inverse of `encode`. Raises KeyError, TypeError, ValueError for anything else."""
+    kind = _KINDS[value["verb"]]
+    fields = {name: item for name, item in value.items() if name not in ("call", "verb", "outcome")}
+    if "batch" in fields and kind is Prefill:
+        fields["batch"] = tuple(_request(item) for item in fields["batch"])
+    if "grants" in fields:
+        fields["grants"] = tuple(_grant(item) for item in fields["grants"])
+    for name in ("batches", "keep"):
+        if name in fields:
+            fields[name] = tuple(map(int, fields[name]))
+    return int(value["call"]), kind(**fields)
+
+
+def _tables(value: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, table)) for table in value)
+
+
+def _grant(value: dict[str, Any]) -> Grant:
+    return Grant(int(value["request_id"]), int(value["take"]), _tables(value["blocks"]))
+
+
+def _request(value: dict[str, Any]) -> Request:
+    sampling = dict(value["sampling"])
+    sampling["logit_bias"] = tuple((int(token), float(bias)) for token, bias in sampling["logit_bias"])
+    fields = dict(value) | {
+        "tokens": tuple(value["tokens"]),
+        "blocks": _tables(value["blocks"]),
+        "sampling": Sampling(**sampling),
+        "want": Want(**value["want"]),
+        "media": tuple(str(item).encode() for item in value["media"]),
+    }
+    return Request(**fields)
+
+
+def sentence(number: Ref, call: Call) -> str:
+    """A call in one short line, for people."""
+    match call:
+        case Prefill():
+            rows = ", ".join(_row(request) for request in call.batch) or "nothing"
+            beside = f" beside {_name(call.cached)}" if call.cached else ""
+            text = f"prefill {rows}{beside}{_grants(call.grants)}"
+        case Decode():
+            text = f"decode {', '.join(map(_name, call.batches)) or 'nothing'}{_grants(call.grants)}"
+        case Read():
+            text = f"rows of step {_name(call.step)}"
+        case Filter():
+            text = f"filter {_name(call.batch)} to rows {list(call.keep)}"
+        case Clear():
+            text = f"clear {'everything' if call.batch is None else _name(call.batch)}"
+    return f"#{number} {text}"
+
+
+def _name(ref: Ref) -> str:
+    return "the empty batch" if ref == NOTHING else "a made-up handle" if ref < 0 else f"#{ref}"
+
+
+def _row(request: Request) -> str:
+    unusual = {
+        "cached": request.cached or None,
+        "take": request.take if request.take != len(request.tokens) else None,
+        "sampling": request.sampling if request.sampling != Sampling() else None,
+        "want": request.want if request.want != Want(logprobs=False) else None,
+        "masked": request.masked or None,
+        "adapter": request.adapter,
+    }
+    extra = "".join(f" {name}={value}" for name, value in unusual.items() if value is not None)
+    return f"row {request.id} (tokens {list(request.tokens)}, blocks {[list(table) for table in request.blocks]}{extra})"
+
+
+def _grants(grants: tuple[Grant, ...]) -> str:
+    parts = [
+        f"row {grant.request_id} takes {grant.take}" + (f" +{_tables_text(grant)}" if any(grant.blocks) else "")
+        for grant in grants
+    ]
+    return f", where {'; '.join(parts)}" if parts else ""
+
+
+def _tables_text(grant: Grant) -> str:
+    return "blocks " + ", ".join(str(list(table)) for table in grant.blocks)

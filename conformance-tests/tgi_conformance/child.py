@@ -1,0 +1,73 @@
+"""Looking at a plugin in a process of its own, so that what it imports, hangs on or breaks stays there.
+
+`python -m tgi_conformance.child MODULE` imports the plugin and probes it; one JSON object per stage goes to standard output.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+TIME_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a child saw. `imported` are the top-level modules that the plugin's import added, `probing` those that its probe added;
+    `trouble` is what went wrong, "" if nothing did."""
+
+    imported: tuple[str, ...] = ()
+    probing: tuple[str, ...] = ()
+    probe: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+
+
+def look(module: str, time_limit_s: float = TIME_LIMIT_S) -> Seen:
+    """Import and probe a plugin in a child process."""
+    command = [sys.executable, "-m", "tgi_conformance.child", module]
+    try:
+        child = subprocess.run(
+            command, capture_output=True, text=True, timeout=time_limit_s, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired as expired:
+        output = expired.stdout.decode() if isinstance(expired.stdout, bytes) else expired.stdout or ""
+        return _seen(output, f"it took more than {time_limit_s:.0f} s")
+    last = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+    return _seen(child.stdout, last if child.returncode else "")
+
+
+def _seen(output: str, trouble: str) -> Seen:
+    stages: dict[str, Any] = {}
+    for line in output.splitlines():
+        if line.startswith('{"stage"'):
+            value = json.loads(line)
+            stages[value["stage"]] = value
+    imported = stages.get("import", {}).get("modules", ())
+    probed = stages.get("probe", {})
+    return Seen(tuple(imported), tuple(probed.get("modules", ())), probed.get("result", {}), trouble)
+
+
+def _top_level() -> set[str]:
+    return {name.partition(".")[0] for name in sys.modules}
+
+
+def main(module: str) -> None:
+    """What runs in the child."""
+    before = _top_level()
+    plugin = importlib.import_module(module)
+    imported = _top_level()
+    print(json.dumps({"stage": "import", "modules": sorted(imported - before)}), flush=True)
+    found = plugin.backend_probe()
+    if not hasattr(found, "status"):
+        result: dict[str, Any] = {"wrong": type(found).__name__}
+    else:
+        result = asdict(found) | {"status": getattr(found.status, "value", str(found.status))}
+    print(json.dumps({"stage": "probe", "modules": sorted(_top_level() - imported), "result": result}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

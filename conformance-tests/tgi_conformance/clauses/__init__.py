@@ -1,0 +1,70 @@
+"""The clauses, one module per part of the contract. Importing this package registers them all."""
+
+from tgi_conformance.clause import Clause, registered
+from tgi_conformance.clauses import (
+    capacity,
+    clearing,
+    continuing,
+    cover,
+    drop,
+    failure,
+    faults,
+    formula,
+    further,
+    growth,
+    handles,
+    isolation,
+    leaks,
+    machine,
+    masking,
+    mates,
+    opening,
+    order,
+    package,
+    parity,
+    partial,
+    promise,
+    refusal,
+    speed,
+)
+
+TOPICS = (
+    *("package", "open", "order", "handles", "isolation", "clear", "drop", "cover", "growth", "capacity", "failure", "refusal"),
+    *("machine", "parity", "mates", "continue", "formula", "chunks", "mixing", "prefix", "masks"),
+    *("lora", "media", "speculation", "ranks", "faults", "promise", "leaks", "speed"),
+)
+"""Parts of the contract, in the order in which they are tried."""
+
+CLAUSES: tuple[Clause, ...] = tuple(
+    sorted(registered(), key=lambda item: (item.level.value, not item.essential, TOPICS.index(item.topic)))
+)
+"""By level, the essential ones first."""
+
+__all__ = [
+    "CLAUSES",
+    "TOPICS",
+    "capacity",
+    "clearing",
+    "continuing",
+    "cover",
+    "drop",
+    "failure",
+    "faults",
+    "formula",
+    "further",
+    "growth",
+    "handles",
+    "isolation",
+    "leaks",
+    "machine",
+    "masking",
+    "mates",
+    "opening",
+    "order",
+    "package",
+    "parity",
+    "partial",
+    "promise",
+    "refusal",
+    "speed",
+]

@@ -1,0 +1,104 @@
+"""More than was promised raises CapacityExceeded and admits nothing; what rows give back can be used again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tgi_conformance.calls import Decode, Prefill
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Level, NotReached
+from tgi_core.backend import CapacityExceeded, Request
+
+_MOST = 512
+"""More than this the suite does not fill."""
+
+
+def fill(stage: Stage, count: int) -> list[Request]:
+    """Requests of one token. Raises NotReached when so many are beyond the suite."""
+    if count > _MOST:
+        raise NotReached(f"the backend promises {count} rows when asked for few; the suite fills {_MOST}")
+    return [stage.request((index % 40 + 1,)) for index in range(count)]
+
+
+@clause(
+    "capacity.rows",
+    "One row more than max_rows is CapacityExceeded, and nothing is admitted.",
+    Level.L1,
+    situations=("prefill refused",),
+)
+def rows(scene: Scene) -> None:
+    """All at once; then one more beside a full house; then in its place."""
+    stage = scene.stage()
+    limit = stage.capacity.max_rows
+    requests = fill(stage, limit)
+    beyond = replace(requests[0], id=888_888)
+    stage.refuse(CapacityExceeded, Prefill((*requests, beyond)))
+    at_once = min(limit, stage.capacity.max_step_tokens)
+    batch = stage.start(*requests[:at_once])
+    if at_once == limit:
+        stage.refuse(CapacityExceeded, Prefill((beyond,)))
+        batch = stage.filter(batch, [request.id for request in requests[1:]])
+        stage.start(stage.request((5,)))
+    stage.decode(batch, steps=2)
+
+
+@clause("capacity.step-tokens", "One token more than max_step_tokens in a step is CapacityExceeded.", Level.L1)
+def step_tokens(scene: Scene) -> None:
+    """Several prompts that are too much together, and fit one by one."""
+    stage = scene.stage()
+    limit, length = stage.capacity.max_step_tokens, min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens)
+    count = limit // length + 1
+    if count > min(stage.capacity.max_rows, stage.capacity.max_prefill_rows):
+        raise NotReached(f"{count} rows of {length} tokens are needed to pass max_step_tokens {limit}")
+    lengths = [length] * (count - 1) + [limit + 1 - length * (count - 1)]
+    requests = [stage.request([(3 * index + size) % 50 for index in range(size)]) for size in lengths]
+    stage.refuse(CapacityExceeded, Prefill(tuple(requests)))
+    for request in requests:
+        stage.start(request)
+
+
+@clause(
+    "capacity.merge-tokens",
+    "A merge whose rows take more than max_step_tokens is CapacityExceeded, and every batch lives on.",
+    Level.L1,
+    needs=("chunked_prefill",),
+)
+def merge_tokens(scene: Scene) -> None:
+    """Long prompts that have begun in separate batches, each of which fits by itself."""
+    stage = scene.stage()
+    limit, length = stage.capacity.max_step_tokens, stage.capacity.max_row_tokens - 2
+    count = limit // (length - 1) + 1
+    if length - 1 > limit or count > min(stage.capacity.max_rows, stage.capacity.max_prefill_rows):
+        raise NotReached(f"{count} rows of {length} tokens are needed to pass max_step_tokens {limit}")
+    requests = [stage.request([(5 * index + shift) % 50 for index in range(length)], take=1) for shift in range(count)]
+    batches = [stage.start(request) for request in requests]
+    grants = [stage.grant(stage.row(request.id), length - 1) for request in requests]
+    stage.refuse(CapacityExceeded, Decode(tuple(batches), tuple(grants)))
+    for batch, grant in zip(batches, grants, strict=True):
+        stage.decode(batch, grants=[grant])
+
+
+@clause(
+    "capacity.returns",
+    "Whatever way a row leaves, its place is free again.",
+    Level.L1,
+    situations=("everything is cleared", "a row leaves"),
+)
+def returns(scene: Scene) -> None:
+    """The house is filled again and again, and emptied by filter, by clear, and by clear of everything."""
+    stage = scene.stage()
+    limit = min(stage.capacity.max_rows, stage.capacity.max_step_tokens)
+    for way in range(6):
+        batch = stage.start(*fill(stage, limit))
+        if way % 3 == 0:
+            batch = stage.decode(batch)
+        rows = [row.request.id for row in stage.play.oracle.rows]
+        if way % 2:
+            batch = stage.filter(batch, rows[: len(rows) // 2])
+        if way < 2:
+            stage.filter(batch, ())
+        else:
+            stage.clear(batch if way % 2 else None)
+    stage.decode(stage.start(*(stage.request(prompt) for prompt in PROMPTS[: min(limit, 3)])), steps=2)

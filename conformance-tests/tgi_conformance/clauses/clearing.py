@@ -1,0 +1,46 @@
+"""Clear counts what it drops, and may be repeated for everything."""
+
+from __future__ import annotations
+
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS
+from tgi_conformance.verdict import Level
+
+
+@clause(
+    "clear.all",
+    "Clear of everything drops every batch, counts its rows, and may be repeated.",
+    Level.L1,
+    situations=("everything is cleared",),
+)
+def clear_all(scene: Scene) -> None:
+    """Two batches of three rows, then nothing, then life goes on."""
+    stage = scene.stage()
+    stage.start(stage.request(PROMPTS[0]))
+    stage.start(stage.request(PROMPTS[1]), stage.request(PROMPTS[2]))
+    stage.clear(None)
+    stage.clear(None)
+    stage.decode(stage.start(stage.request(PROMPTS[3])), steps=2)
+
+
+@clause("clear.none", "Clear of everything where nothing lives counts 0.", Level.L1)
+def clear_nothing(scene: Scene) -> None:
+    """Right after warmup."""
+    scene.stage().clear(None)
+
+
+@clause(
+    "clear.one",
+    "Clear of one batch counts its rows and leaves the others.",
+    Level.L1,
+    situations=("a batch is cleared beside others",),
+)
+def clear_one(scene: Scene) -> None:
+    """By the handle that the batch has now, after decodes and a merge."""
+    stage = scene.stage()
+    first, second, third = (stage.start(stage.request(prompt)) for prompt in PROMPTS[:3])
+    merged = stage.decode(first, third)
+    second = stage.decode(second)
+    stage.clear(merged)
+    stage.decode(second, steps=3)

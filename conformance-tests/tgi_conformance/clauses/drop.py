@@ -1,0 +1,76 @@
+"""A row removed by filter or clear is in no step launched later, so its blocks may be granted in the very next verb."""
+
+from __future__ import annotations
+
+from tgi_conformance.calls import Decode
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS
+from tgi_conformance.verdict import Level
+from tgi_core.backend import Grant, UnknownRequest
+
+
+@clause("drop.filtered", "A row that filter removed is in no later step.", Level.L1, situations=("a row leaves",))
+def filtered(scene: Scene) -> None:
+    """It makes no rows, and a grant for it is refused."""
+    stage = scene.stage()
+    stays, leaves = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
+    batch = stage.filter(stage.start(stays, leaves), [stays.id])
+    stage.refuse(UnknownRequest, Decode((batch,), (Grant(leaves.id, 1),)))
+    stage.decode(batch, steps=4)
+
+
+@clause("drop.reuse-after-filter", "The blocks of a row that filter removed may be granted in the very next verb.", Level.L1)
+def reuse_after_filter(scene: Scene) -> None:
+    """A newcomer of the same length takes them over; then another, beside the rows that stayed."""
+    stage = scene.stage()
+    stays, leaves = stage.request(PROMPTS[0]), stage.request(PROMPTS[2])
+    batch = stage.filter(stage.start(stays, leaves), [stays.id])
+    newcomer = stage.start(stage.request(PROMPTS[5], want=stage.wants))
+    stage.decode(batch, newcomer, steps=4)
+
+
+@clause("drop.reuse-after-clear", "The blocks of a cleared batch may be granted in the very next verb.", Level.L1)
+def reuse_after_clear(scene: Scene) -> None:
+    """Everything is cleared, and shorter and longer rows take the blocks over."""
+    stage = scene.stage()
+    stage.decode(stage.start(*(stage.request(prompt) for prompt in PROMPTS[:3])), steps=3)
+    stage.clear(None)
+    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[3:])), steps=3)
+
+
+@clause(
+    "drop.reuse-ahead",
+    "Blocks of a dropped row may be granted while a step that still holds the row is unread.",
+    Level.L1,
+    needs=("run_ahead",),
+    situations=("a late row is ignored",),
+)
+def reuse_ahead(scene: Scene) -> None:
+    """The late row's writes come first, the newcomer's after them."""
+    stage = scene.stage()
+    stays, leaves = stage.request(PROMPTS[0]), stage.request(PROMPTS[2])
+    batch = stage.start(stays, leaves)
+    step = stage.go_on(batch)
+    rest = stage.filter(step, [stays.id])
+    newcomer = stage.launch(stage.request(PROMPTS[5], want=stage.wants))
+    stage.read(step)
+    stage.read(newcomer)
+    stage.decode(rest, newcomer, steps=3)
+
+
+@clause(
+    "drop.after-prefill",
+    "A row that leaves right after its prefill gives everything back.",
+    Level.L1,
+    situations=("a row leaves",),
+)
+def after_prefill(scene: Scene) -> None:
+    """More rows in turn than there is room for at once, each dropped after its first token."""
+    stage = scene.stage()
+    stays = stage.request(PROMPTS[1])
+    batch = stage.start(stays)
+    for index in range(min(stage.capacity.max_rows, 16) + 2):
+        request = stage.request(PROMPTS[index % len(PROMPTS)])
+        stage.filter(stage.start(request), ())
+    stage.decode(batch, steps=2)

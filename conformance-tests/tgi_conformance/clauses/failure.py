@@ -1,0 +1,122 @@
+"""An error from a verb changed nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Level
+from tgi_core.backend import BackendError, Grant, InvalidRequest, UnknownBatch, UnknownRequest
+
+
+def _refuse_all(stage: Stage, bad: list[tuple[type[BackendError], Call]]) -> None:
+    for kind, call in bad:
+        stage.refuse(kind, call)
+
+
+@clause(
+    "failure.decode",
+    "A decode that is refused changed nothing: its batches and blocks are as before.",
+    Level.L1,
+    situations=("decode refused",),
+)
+def decode(scene: Scene) -> None:
+    """Grants of all wrong kinds, each beside a right one with a block; dead batches beside live ones."""
+    stage = scene.stage()
+    first, second = stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[1], want=stage.wants)
+    batch, apart = stage.start(first), stage.start(second)
+    (spare,) = stage.spare_blocks(1)
+    good = Grant(first.id, 1, ((spare,), *((),) * (len(first.blocks) - 1)))
+    _refuse_all(
+        stage,
+        [
+            (UnknownRequest, Decode((batch,), (good, Grant(555_555, 1)))),
+            (UnknownRequest, Decode((batch,), (good, Grant(second.id, 1)))),
+            (InvalidRequest, Decode((batch, apart), (good, Grant(second.id, 2)))),
+            (InvalidRequest, Decode((batch, apart), (good, Grant(second.id, -1)))),
+            (InvalidRequest, Decode((batch,), (good, good))),
+            (InvalidRequest, Decode((batch, apart, apart), (good,))),
+            (UnknownBatch, Decode((batch, apart, -1), (good,))),
+        ],
+    )
+    stage.decode(batch, apart, steps=5)
+
+
+@clause(
+    "failure.prefill", "A prefill that is refused changed nothing: none of its requests lives, the batch it names does.", Level.L1
+)
+def prefill(scene: Scene) -> None:
+    """A bad request after a good one; grants for strangers; afterwards the good one starts under the same id."""
+    stage = scene.stage()
+    old = stage.request(PROMPTS[0])
+    batch = stage.start(old)
+    good, bad = stage.request(PROMPTS[1]), stage.request(PROMPTS[2])
+    vocab = stage.capabilities.vocab_size
+    wrong = [
+        replace(bad, tokens=(*bad.tokens[:-1], vocab)),
+        replace(bad, tokens=(-1, *bad.tokens[1:])),
+        replace(bad, take=len(bad.tokens) + 1),
+        replace(bad, take=0),
+        replace(bad, prompt_len=len(bad.tokens) + 1),
+        replace(bad, cached=-1),
+        replace(bad, id=old.id),
+        replace(bad, id=good.id),
+    ]
+    _refuse_all(stage, [(InvalidRequest, Prefill((good, request))) for request in wrong])
+    stage.refuse(InvalidRequest, Prefill(()))
+    stage.refuse(UnknownRequest, Prefill((good,), NOTHING, (Grant(old.id, 1),)))
+    stage.refuse(UnknownRequest, Prefill((good,), NOTHING, (Grant(555_555, 1),)))
+    stage.decode(batch, stage.start(good, bad), steps=3)
+
+
+@clause(
+    "failure.join",
+    "A prefill that is refused leaves the batch that it would have joined alive and unchanged.",
+    Level.L1,
+    needs=("mixing",),
+)
+def join(scene: Scene) -> None:
+    """The handle is good for the next verb."""
+    stage = scene.stage()
+    old = stage.request(PROMPTS[0], want=stage.wants)
+    batch = stage.start(old)
+    new = stage.request(PROMPTS[1])
+    grant = stage.grant(stage.row(old.id))
+    stage.refuse(InvalidRequest, Prefill((replace(new, take=9),), batch, (grant,)))
+    stage.refuse(UnknownRequest, Prefill((new,), batch, (grant, Grant(555_555, 1))))
+    stage.refuse(InvalidRequest, Prefill((new,), batch, (Grant(old.id, 3),)))
+    stage.decode(stage.start(new, beside=batch), steps=4)
+
+
+@clause(
+    "failure.filter",
+    "A filter or clear that is refused changed nothing.",
+    Level.L1,
+    situations=("filter refused", "clear refused"),
+)
+def filter_refused(scene: Scene) -> None:
+    """Strangers among the kept, twice; a dead batch; all rows go on."""
+    stage = scene.stage()
+    requests = [stage.request(prompt) for prompt in PROMPTS[:3]]
+    batch = stage.start(*requests)
+    for _ in range(2):
+        stage.refuse(UnknownRequest, Filter(batch, (requests[0].id, 555_555)))
+        stage.refuse(UnknownRequest, Filter(batch, (555_555,)))
+    stage.refuse(UnknownBatch, Clear(-1))
+    stage.decode(batch, steps=4)
+
+
+@clause("failure.live-id", "A request whose id lives already is an InvalidRequest.", Level.L1)
+def live_id(scene: Scene) -> None:
+    """Alone, twice in one batch, and in another batch's place."""
+    stage = scene.stage()
+    request, other = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
+    stage.refuse(InvalidRequest, Prefill((request, request)))
+    batch = stage.start(request)
+    stage.refuse(InvalidRequest, Prefill((replace(other, id=request.id),)))
+    batch = stage.decode(batch)
+    stage.refuse(InvalidRequest, Prefill((replace(other, id=request.id),)))
+    stage.decode(batch, stage.start(other))

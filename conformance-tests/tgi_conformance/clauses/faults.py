@@ -1,0 +1,148 @@
+"""A step that fails: the error comes from rows, and kills that step's batch and all derived from it, and nothing else.
+
+A mask source that raises makes a step fail on any device that has masks.
+"""
+
+from __future__ import annotations
+
+from tgi_conformance.calls import Clear, Decode, Filter
+from tgi_conformance.clause import clause
+from tgi_conformance.masks import BREAKING, DOOMED, LOSING
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.target import close
+from tgi_conformance.verdict import Level, Violation
+from tgi_core.backend import EMPTY, UnknownBatch
+
+_LATE = "a step failed late"
+
+
+def _doomed(stage: Stage, *mates: int) -> int:
+    """A batch whose next step fails, with mates by prompt."""
+    doomed = stage.request(PROMPTS[0], id=DOOMED, masked=True)
+    return stage.decode(stage.start(doomed, *(stage.request(PROMPTS[mate]) for mate in mates)))
+
+
+def _dead(stage: Stage, batch: int) -> None:
+    stage.refuse(UnknownBatch, Decode((batch,)))
+    stage.refuse(UnknownBatch, Filter(batch, ()))
+    stage.refuse(UnknownBatch, Clear(batch))
+
+
+@clause(
+    "faults.rows", "An error in a step is raised by its rows, and by no verb.", Level.L3, needs=("masks",), situations=(_LATE,)
+)
+def rows(scene: Scene) -> None:
+    """Then the batch is dead."""
+    stage = scene.stage(masks=BREAKING)
+    step = stage.go_on(_doomed(stage, 1))
+    stage.read(step)
+    _dead(stage, step)
+
+
+@clause(
+    "faults.others",
+    "A batch that was not in the failed step lives on unchanged.",
+    Level.L3,
+    needs=("masks",),
+    situations=(_LATE,),
+)
+def others(scene: Scene) -> None:
+    """Another batch, with blocks beside those of the dead one, which newcomers take over."""
+    stage = scene.stage(masks=BREAKING)
+    apart = stage.start(stage.request(PROMPTS[2], want=stage.wants))
+    step = stage.go_on(_doomed(stage, 1, 3))
+    stage.read(step)
+    newcomer = stage.start(stage.request(PROMPTS[5], want=stage.wants))
+    stage.decode(apart, newcomer, steps=4)
+
+
+@clause("faults.place", "The rows of a failed step give their places back.", Level.L3, needs=("masks",), situations=(_LATE,))
+def place(scene: Scene) -> None:
+    """A full house dies, and a full house starts."""
+    stage = scene.stage(masks=BREAKING)
+    room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 6)
+    step = stage.go_on(_doomed(stage, *(index % 5 for index in range(room - 1))))
+    stage.read(step)
+    stage.decode(stage.start(*(stage.request(PROMPTS[index % 6]) for index in range(room))), steps=2)
+
+
+@clause(
+    "faults.derived",
+    "What was derived from a failed step is dead too, launched or filtered in the meantime.",
+    Level.L3,
+    needs=("masks", "run_ahead"),
+    situations=(_LATE, "a step is launched ahead"),
+)
+def derived(scene: Scene) -> None:
+    """The step after it is launched and merged before the error is read."""
+    stage = scene.stage(masks=BREAKING)
+    apart = stage.start(stage.request(PROMPTS[2]))
+    bystander = stage.start(stage.request(PROMPTS[4]))
+    step = stage.go_on(_doomed(stage, 1))
+    after = stage.go_on(step, apart)
+    stage.read(step)
+    _dead(stage, after)
+    stage.decode(bystander, stage.start(stage.request(PROMPTS[5])), steps=3)
+
+
+@clause(
+    "faults.continue",
+    "The requests of a failed step go on from their tokens as new ones.",
+    Level.L3,
+    needs=("masks",),
+    situations=(_LATE,),
+)
+def go_on(scene: Scene) -> None:
+    """The mate of the one that failed, with what it had made."""
+    stage = scene.stage(masks=BREAKING)
+    mate = stage.request(PROMPTS[1])
+    doomed = stage.request(PROMPTS[0], id=DOOMED, masked=True)
+    stage.read(stage.go_on(stage.decode(stage.start(doomed, mate))))
+    made = stage.play.tokens(mate.id)
+    again = stage.request((*mate.tokens, *made), prompt_len=len(mate.tokens))
+    stage.decode(stage.start(again), steps=2)
+    whole = [token for row in scene.alone.rows(mate, len(made) + 3) for token in row.tokens]
+    if stage.play.tokens(again.id) != whole[len(made) : len(made) + 3]:
+        raise Violation("continue", f"after {made} came {stage.play.tokens(again.id)}, undisturbed it is {whole[len(made) :]}")
+
+
+@clause(
+    "faults.lost",
+    "After DeviceLost the session closes, and a new one opens and works.",
+    Level.L3,
+    needs=("masks",),
+    situations=(_LATE,),
+)
+def lost(scene: Scene) -> None:
+    """The mask source plays the lost device."""
+    stage = scene.stage(masks=LOSING)
+    stage.read(stage.go_on(_doomed(stage, 1)))
+    close(stage.play.session)
+    fresh = scene.stage()
+    fresh.decode(fresh.start(fresh.request(PROMPTS[0]), fresh.request(PROMPTS[1])), steps=3)
+
+
+@clause("faults.reopen", "Close is idempotent, ends the session, and leaves the device ready for the next one.", Level.L3)
+def reopen(scene: Scene) -> None:
+    """With rows alive and a step unread, three times over."""
+    for _ in range(3):
+        stage = scene.stage()
+        stage.go_on(stage.start(stage.request(PROMPTS[0]), stage.request(PROMPTS[1])))
+        stage.play.session.close()
+        stage.play.session.close()
+    stage = scene.stage()
+    stage.decode(stage.start(stage.request(PROMPTS[2])), steps=3)
+
+
+@clause("faults.after-close", "No step runs after close: every verb says that the session is over.", Level.L3)
+def after_close(scene: Scene) -> None:
+    """Decode, prefill, and the rows of a step that was under way raise an error of the contract."""
+    stage = scene.stage()
+    request, other = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
+    step = stage.go_on(stage.start(request))
+    unread = stage.play.steps[step]
+    stage.play.session.close()
+    stage.play.raises_anything(lambda session: session.rows(unread))
+    stage.play.raises_anything(lambda session: session.prefill((other,), EMPTY, ()))
+    stage.play.raises_anything(lambda session: session.decode((stage.play.handles[1],), ()))

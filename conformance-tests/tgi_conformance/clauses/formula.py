@@ -1,0 +1,161 @@
+"""The published sampling formula: one number per seed and position, and the inverse of the cumulative distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses.mates import WAYS
+from tgi_conformance.published import Scores, draw, logprobs, penalized
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Level, NotReached, Violation
+from tgi_core.backend import Sampling, Want
+
+_CONTEXTS = (PROMPTS[0], PROMPTS[5], (7, 7, 8))
+_SEEDS = (0, 1, 2, 3, 12345, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1)
+
+
+def distribution(scene: Scene, stage: Stage, tokens: Sequence[int]) -> Scores:
+    """Logprobs of all tokens that can follow, as a greedy row reports them."""
+    request = stage.outline(tokens, want=Want(True, stage.capabilities.vocab_size))
+    tops = scene.alone.rows(request, 1)[0].top[0]
+    return {top.id: top.logprob for top in tops}
+
+
+def _compare(
+    scene: Scene, hows: Sequence[Sampling], prompt_len: int | None = None, contexts: Sequence[tuple[int, ...]] = _CONTEXTS
+) -> None:
+    """The token and logprob of each way of sampling, after each context, against the formula."""
+    if not scene.target.exact:
+        raise NotReached("the formula is compared in float32")
+    stage = scene.stage()
+    compared = 0
+    for context in contexts:
+        tokens = stage.folded(context)
+        known = len(tokens) if prompt_len is None else prompt_len
+        plain = distribution(scene, stage, tokens)
+        for how in hows:
+            request = stage.outline(tokens, how, want=Want(True), prompt_len=known)
+            row = scene.alone.rows(request, 1)[0]
+            expected = draw(penalized(plain, how, tokens, known), how, len(tokens))
+            if not expected.sure:
+                continue
+            compared += 1
+            if row.tokens[0] != expected.token:
+                raise Violation("formula", f"{how} after {list(tokens)}: token {row.tokens[0]}, by the formula {expected.token}")
+            if abs(row.logprobs[0] - expected.logprob) > 2e-3:
+                text = f"logprob {row.logprobs[0]:.5f}, by the formula {expected.logprob:.5f}"
+                raise Violation("formula", f"{how} after {list(tokens)}: token {expected.token} has {text}")
+    if not compared:
+        raise NotReached("every draw was too close to a cut to tell")
+    scene.situations["draws compared"] += compared
+
+
+@clause(
+    "formula.uniform",
+    "The number that a draw uses comes from seed and position alone, by Philox-4x32-10.",
+    Level.L2,
+    needs=("formula", "top_n", "logprobs"),
+)
+def uniform(scene: Scene) -> None:
+    """Seeds of up to 64 bits, at temperatures that spread the distribution."""
+    _compare(scene, [Sampling(True, temperature, seed=seed) for seed in _SEEDS for temperature in (1.0, 2.0)])
+
+
+@clause(
+    "formula.filters",
+    "Temperature, then top-k, then top-p; what they leave is renormalized.",
+    Level.L2,
+    needs=("formula", "top_n", "logprobs"),
+)
+def filters(scene: Scene) -> None:
+    """Each alone and all together, by several seeds."""
+    hows = [
+        filtered
+        for seed in range(5)
+        for filtered in (
+            Sampling(True, 1.5, top_k=1, seed=seed),
+            Sampling(True, 1.5, top_k=3, seed=seed),
+            Sampling(True, 1.5, top_p=0.5, seed=seed),
+            Sampling(True, 1.5, top_p=0.9, seed=seed),
+            Sampling(True, 0.4, seed=seed),
+            Sampling(True, 3.0, top_k=5, top_p=0.7, seed=seed),
+        )
+    ]
+    _compare(scene, [*hows, *WAYS])
+
+
+@clause(
+    "formula.typical",
+    "Typical-p keeps the tokens whose surprise is nearest to the entropy, after top-p.",
+    Level.L2,
+    needs=("formula", "top_n", "logprobs", "typical_p"),
+)
+def typical(scene: Scene) -> None:
+    """Alone, and behind the other filters."""
+    hows = [Sampling(True, 1.5, typical_p=mass, seed=seed) for mass in (0.3, 0.7, 0.95) for seed in range(4)]
+    _compare(scene, [*hows, *(Sampling(True, 2.0, 6, 0.9, 0.6, seed=seed) for seed in range(4))])
+
+
+@clause(
+    "formula.counts",
+    "Frequency and presence penalties count the generated tokens only, and bias is added to its tokens.",
+    Level.L2,
+    needs=("formula", "top_n", "logprobs", "frequency_penalty", "presence_penalty", "logit_bias"),
+    situations=("draws compared",),
+)
+def counts(scene: Scene) -> None:
+    """On a row that ends in a token which may well follow once more: with all of the row generated, and with none of it."""
+    stage = scene.stage()
+    tokens, again = _repeating(scene, stage)
+    hows = [
+        Sampling(logit_bias=((again, -9.0),)),
+        Sampling(logit_bias=((again, 0.5), (again, 0.75))),
+        Sampling(frequency_penalty=2.0),
+        Sampling(presence_penalty=2.0),
+        Sampling(frequency_penalty=0.5, presence_penalty=-2.0),
+        *(Sampling(True, 1.2, frequency_penalty=0.8, presence_penalty=0.3, seed=seed) for seed in range(3)),
+    ]
+    for prompt_len in (1, len(tokens)):
+        _compare(scene, hows, prompt_len, (tokens,))
+
+
+def _repeating(scene: Scene, stage: Stage) -> tuple[tuple[int, ...], int]:
+    """A row and its last token, which stands there twice and has a fair chance to come again."""
+    for prompt in PROMPTS[1:4]:
+        for token in range(min(stage.capabilities.vocab_size, 120)):
+            tokens = (*stage.folded(prompt), token, token)
+            if distribution(scene, stage, tokens).get(token, -99.0) > -2.5:
+                return tokens, token
+    raise NotReached("no token is likely to come again")
+
+
+@clause(
+    "formula.top-tokens",
+    "The top tokens of a greedy row are a distribution: they sum to one where all are asked for.",
+    Level.L2,
+    needs=("top_n",),
+)
+def top_tokens(scene: Scene) -> None:
+    """Over the whole vocabulary."""
+    stage = scene.stage()
+    for context in _CONTEXTS:
+        found = distribution(scene, stage, stage.folded(context))
+        whole = logprobs(found)
+        if any(abs(whole[token] - found[token]) > 2e-3 for token in found):
+            raise Violation("formula", f"the logprobs of all {len(found)} tokens after {context} do not sum to one")
+
+
+@clause("formula.greedy-limits", "Top-k 1 and a temperature near 0 choose the token that greedy decoding chooses.", Level.L2)
+def greedy_limits(scene: Scene) -> None:
+    """Six tokens each, by any seed; no declared determinism is needed for it."""
+    stage = scene.stage()
+    for prompt in PROMPTS[:3]:
+        greedy = scene.alone.rows(stage.outline(prompt), 6)[:6]
+        for how in (Sampling(True, 1.0, top_k=1, seed=3), Sampling(True, 2.0, top_p=1e-6, seed=4), Sampling(True, 0.001, seed=5)):
+            limit = scene.alone.rows(stage.outline(prompt, how), 6)[:6]
+            if [row.tokens for row in limit] != [row.tokens for row in greedy]:
+                raise Violation(
+                    "formula", f"{how} chose {[row.tokens[0] for row in limit]}, greedy {[row.tokens[0] for row in greedy]}"
+                )

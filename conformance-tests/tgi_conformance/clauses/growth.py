@@ -1,0 +1,93 @@
+"""Rows grow by grants: blocks are appended to a row's table, and `take` is how many tokens it runs."""
+
+from __future__ import annotations
+
+from tgi_conformance.calls import Decode
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses.cover import block_size
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS
+from tgi_conformance.verdict import Level, NotReached
+from tgi_core.backend import CapacityExceeded, Grant, InvalidRequest
+
+
+@clause(
+    "growth.blocks",
+    "A row grows block by block as it is granted them.",
+    Level.L1,
+    needs=("paging",),
+    situations=("a row grows by a block",),
+)
+def blocks(scene: Scene) -> None:
+    """Several rows, each over two boundaries."""
+    stage = scene.stage()
+    steps = min(2 * block_size(stage) + 1, stage.capacity.max_row_tokens - 10)
+    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:3])), steps=steps)
+
+
+@clause(
+    "growth.ahead",
+    "Blocks may be granted long before they are needed, and are used in the order of the grants.",
+    Level.L1,
+    needs=("paging",),
+)
+def ahead(scene: Scene) -> None:
+    """All at once with the first decode; then none."""
+    stage = scene.stage()
+    size = block_size(stage)
+    request, other = stage.request(PROMPTS[1], want=stage.wants), stage.request(PROMPTS[0])
+    batch = stage.start(request, other)
+    row = stage.row(request.id)
+    early = Grant(request.id, 1, stage.grant(row, 2 * size).blocks)
+    batch = stage.decode(batch, grants=[early, stage.grant(stage.row(other.id))])
+    stage.decode(batch, steps=2 * size - 2)
+
+
+@clause(
+    "growth.sit-out",
+    "A take of 0 makes a row sit the step out; it goes on later as if nothing had been.",
+    Level.L1,
+    situations=("a row sits out",),
+)
+def sit_out(scene: Scene) -> None:
+    """One of two rows pauses, is given a block meanwhile, and all pause once."""
+    stage = scene.stage()
+    stays, pauses = stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[2], want=stage.wants)
+    batch = stage.start(stays, pauses)
+    for _ in range(3):
+        batch = stage.decode(batch, grants=[stage.grant(stage.row(stays.id)), Grant(pauses.id, 0)])
+    waiting = Grant(pauses.id, 0, stage.grant(stage.row(pauses.id), min(8, stage.capacity.groups[0].block_size)).blocks)
+    batch = stage.decode(batch, grants=[stage.grant(stage.row(stays.id)), waiting])
+    batch = stage.decode(batch, grants=[Grant(stays.id, 0), Grant(pauses.id, 0)])
+    stage.decode(batch, steps=3)
+
+
+@clause("growth.one-token", "A row whose prompt is complete takes 0 or 1 token a step where no drafts are declared.", Level.L1)
+def one_token(scene: Scene) -> None:
+    """2 and -1 are an InvalidRequest."""
+    stage = scene.stage()
+    request = stage.request(PROMPTS[0])
+    batch = stage.start(request)
+    room = stage.grant(stage.row(request.id), 3).blocks
+    for take in (2, 3, -1):
+        stage.refuse(InvalidRequest, Decode((batch,), (Grant(request.id, take, room),)))
+    stage.decode(batch, steps=2, grants=[Grant(request.id, 1, room)])
+
+
+@clause("growth.to-the-end", "A row runs up to max_row_tokens, whatever tokens it makes; one more is CapacityExceeded.", Level.L1)
+def to_the_end(scene: Scene) -> None:
+    """To the last position, with a mate that goes on."""
+    stage = scene.stage()
+    length = min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - 4
+    steps = stage.capacity.max_row_tokens - length
+    if steps > 256 or length < 1:
+        raise NotReached(
+            f"a row of {stage.capacity.max_row_tokens} tokens is not reached in steps of {stage.capacity.max_step_tokens}"
+        )
+    request, mate = stage.request([(7 * index + 3) % 50 for index in range(length)]), stage.request(PROMPTS[3])
+    batch = stage.start(request, mate)
+    batch = stage.decode(batch, steps=steps)
+    full = stage.row(request.id)
+    spare = tuple(stage.spare_blocks(1, group) if group == 0 else () for group in range(len(full.blocks)))
+    stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 1, spare),)))
+    stage.decode(stage.filter(batch, [mate.id]), steps=2)

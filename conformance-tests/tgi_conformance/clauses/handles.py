@@ -1,0 +1,124 @@
+"""Handles are single use, and a verb never takes a stale one."""
+
+from __future__ import annotations
+
+from tgi_conformance.calls import STRANGER, Clear, Decode, Filter, Prefill
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Level
+from tgi_core.backend import InvalidRequest, UnknownBatch
+
+
+def _all_refuse(stage: Stage, dead: int, row: int) -> None:
+    """Every verb that takes a handle says UnknownBatch."""
+    stage.refuse(UnknownBatch, Decode((dead,)))
+    stage.refuse(UnknownBatch, Filter(dead, (row,)))
+    stage.refuse(UnknownBatch, Filter(dead, ()))
+    stage.refuse(UnknownBatch, Clear(dead))
+
+
+@clause(
+    "handles.after-decode",
+    "A handle is dead once decode has taken it.",
+    Level.L1,
+    situations=("decode refused", "filter refused", "clear refused"),
+)
+def after_decode(scene: Scene) -> None:
+    """Its successor lives on, untouched."""
+    stage = scene.stage()
+    request = stage.request(PROMPTS[0])
+    old = stage.start(request)
+    new = stage.decode(old)
+    _all_refuse(stage, old, request.id)
+    stage.decode(new, steps=2)
+
+
+@clause(
+    "handles.after-filter",
+    "A handle is dead once filter has taken it, whether rows left or not.",
+    Level.L1,
+    situations=("filter keeps all",),
+)
+def after_filter(scene: Scene) -> None:
+    """Keep all, then keep one of two."""
+    stage = scene.stage()
+    first, second = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
+    old = stage.start(first, second)
+    whole = stage.filter(old, (first.id, second.id))
+    _all_refuse(stage, old, first.id)
+    part = stage.filter(whole, (second.id,))
+    _all_refuse(stage, whole, second.id)
+    stage.decode(part, steps=2)
+
+
+@clause("handles.after-clear", "A handle is dead once its batch is cleared.", Level.L1)
+def after_clear(scene: Scene) -> None:
+    """One batch, then everything, then a filter that keeps nothing."""
+    stage = scene.stage()
+    requests = [stage.request(prompt) for prompt in PROMPTS[:3]]
+    batches = [stage.start(request) for request in requests]
+    stage.filter(batches[2], ())
+    _all_refuse(stage, batches[2], requests[2].id)
+    stage.clear(batches[0])
+    _all_refuse(stage, batches[0], requests[0].id)
+    stage.clear(None)
+    _all_refuse(stage, batches[1], requests[1].id)
+
+
+@clause(
+    "handles.after-join",
+    "A handle is dead once prefill has taken its batch along.",
+    Level.L1,
+    needs=("mixing",),
+    situations=("rows join a batch",),
+)
+def after_join(scene: Scene) -> None:
+    """And a stale one is refused as the batch to join."""
+    stage = scene.stage()
+    first = stage.request(PROMPTS[0])
+    old = stage.start(first)
+    new = stage.start(stage.request(PROMPTS[1]), beside=old)
+    _all_refuse(stage, old, first.id)
+    late = stage.request(PROMPTS[2])
+    stage.refuse(UnknownBatch, Prefill((late,), old))
+    stage.decode(new, steps=2)
+
+
+@clause(
+    "handles.after-merge",
+    "Merging kills every handle that it takes, not only the first.",
+    Level.L1,
+    situations=("batches merge",),
+)
+def after_merge(scene: Scene) -> None:
+    """Three batches into one."""
+    stage = scene.stage()
+    requests = [stage.request(prompt) for prompt in PROMPTS[:3]]
+    batches = [stage.start(request) for request in requests]
+    merged = stage.decode(*batches)
+    for batch, request in zip(batches, requests, strict=True):
+        _all_refuse(stage, batch, request.id)
+    stage.decode(merged)
+
+
+@clause("handles.strangers", "A handle that was never given out is an UnknownBatch.", Level.L1)
+def strangers(scene: Scene) -> None:
+    """Beside a live batch."""
+    stage = scene.stage()
+    request = stage.request(PROMPTS[0])
+    batch = stage.start(request)
+    _all_refuse(stage, STRANGER, request.id)
+    stage.refuse(UnknownBatch, Decode((batch, STRANGER)))
+    stage.decode(batch)
+
+
+@clause("handles.distinct", "Decode takes one or more distinct batches.", Level.L1)
+def distinct(scene: Scene) -> None:
+    """None, the same twice, and the same twice among others."""
+    stage = scene.stage()
+    first, second = stage.start(stage.request(PROMPTS[0])), stage.start(stage.request(PROMPTS[1]))
+    stage.refuse(InvalidRequest, Decode(()))
+    stage.refuse(InvalidRequest, Decode((first, first)))
+    stage.refuse(InvalidRequest, Decode((first, second, first)))
+    stage.decode(first, second, steps=2)

@@ -1,0 +1,46 @@
+"""Hours of traffic leave nothing behind: memory and compiled shapes stay what they were after warmup."""
+
+from __future__ import annotations
+
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Level, Violation
+
+_ROUNDS = 24
+
+
+def _round(stage: Stage, index: int) -> None:
+    """Start, merge, filter and drop rows of changing sizes."""
+    first = stage.start(*(stage.request(prompt) for prompt in PROMPTS[: 1 + index % 3]))
+    second = stage.start(stage.request(PROMPTS[index % len(PROMPTS)]))
+    batch = stage.decode(first, second, steps=1 + index % 4)
+    rows = [row.request.id for row in stage.play.oracle.rows]
+    batch = stage.filter(batch, rows[1:])
+    stage.clear(batch if index % 2 else None)
+
+
+@clause("leaks.memory", "The memory that stats reports does not grow with traffic.", Level.L3)
+def memory(scene: Scene) -> None:
+    """The slope over rounds of mixed traffic is 0."""
+    stage = scene.stage()
+    sizes = []
+    for index in range(_ROUNDS):
+        _round(stage, index)
+        sizes.append(sum(share.num_bytes for share in stage.play.session.stats().memory))
+    half = _ROUNDS // 2
+    scene.figures["bytes grown per round"] = (sizes[-1] - sizes[half - 1]) / half
+    if sizes[-1] > sizes[half - 1]:
+        raise Violation("leak", f"stats reports {sizes[half - 1]} bytes after {half} rounds and {sizes[-1]} after {_ROUNDS}")
+
+
+@clause("leaks.compiles", "Nothing is compiled after warmup.", Level.L3)
+def compiles(scene: Scene) -> None:
+    """Rounds of mixed traffic, every batch size and many lengths."""
+    stage = scene.stage()
+    before = stage.play.session.stats().compiles
+    for index in range(_ROUNDS // 2):
+        _round(stage, index)
+    after = stage.play.session.stats().compiles
+    if after > before:
+        raise Violation("compile", f"{after - before} shapes were compiled in the middle of traffic")

@@ -1,0 +1,149 @@
+"""A row never depends on its batch mates: what it makes in company is what it makes alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Level, Violation
+from tgi_core.backend import Request, Sampling, SamplingField
+
+WAYS = (
+    Sampling(),
+    Sampling(True, 1.3, top_k=20, seed=7),
+    Sampling(True, 0.7, top_p=0.8, seed=8),
+    Sampling(True, 1.0, seed=2**40 + 9),
+    Sampling(True, 2.0, top_k=3, top_p=0.95, seed=1),
+)
+"""Greedy, and the filters of `text-core`."""
+
+
+def ways(stage: Stage) -> tuple[Sampling, ...]:
+    """The ways above, and one for each further field that the session declares."""
+    more = {
+        SamplingField.REPETITION_PENALTY: Sampling(repetition_penalty=1.8),
+        SamplingField.FREQUENCY_PENALTY: Sampling(frequency_penalty=1.1),
+        SamplingField.PRESENCE_PENALTY: Sampling(True, presence_penalty=0.9, seed=4),
+        SamplingField.LOGIT_BIAS: Sampling(logit_bias=((3, 1.5), (4, -30.0))),
+        SamplingField.TYPICAL_P: Sampling(True, 1.1, typical_p=0.6, seed=5),
+    }
+    seeded = WAYS if SamplingField.SEED in stage.capabilities.sampling else WAYS[:1]
+    return seeded + tuple(
+        how for field, how in more.items() if field in stage.capabilities.sampling and (seeded is WAYS or not how.do_sample)
+    )
+
+
+def company(stage: Stage, hows: tuple[Sampling, ...], **fields: object) -> list[Request]:
+    """One request per way, as many as there is room for."""
+    room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 8)
+    return [stage.request(PROMPTS[i % len(PROMPTS)], how, want=stage.wants, **fields) for i, how in enumerate(hows[:room])]  # type: ignore[arg-type]
+
+
+@clause(
+    "mates.together",
+    "Rows that start together make the tokens that each makes alone.",
+    Level.L2,
+    situations=("several requests start together",),
+)
+def together(scene: Scene) -> None:
+    """All prompts, greedy."""
+    stage = scene.stage()
+    stage.decode(stage.start(*company(stage, (Sampling(),) * 8)), steps=6)
+
+
+@clause("mates.same-prompt", "Rows with one and the same prompt make the same tokens, each from its own blocks.", Level.L2)
+def same_prompt(scene: Scene) -> None:
+    """Three twins, of which the first leaves."""
+    stage = scene.stage()
+    requests = [stage.request(PROMPTS[0], want=stage.wants) for _ in range(3)]
+    batch = stage.decode(stage.start(*requests), steps=2)
+    stage.decode(stage.filter(batch, [request.id for request in requests[1:]]), steps=3)
+
+
+@clause("mates.merge", "Merging batches changes no token.", Level.L2, situations=("batches merge",))
+def merge(scene: Scene) -> None:
+    """Batches of different ages, merged in both orders and by threes."""
+    stage = scene.stage()
+    first = stage.decode(
+        stage.start(stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[5], want=stage.wants)), steps=2
+    )
+    second = stage.start(stage.request(PROMPTS[1], want=stage.wants))
+    both = stage.decode(second, first)
+    third = stage.start(stage.request(PROMPTS[2], want=stage.wants))
+    fourth = stage.start(stage.request(PROMPTS[4], want=stage.wants))
+    stage.decode(fourth, both, third, steps=4)
+
+
+@clause("mates.filter", "Filter changes no token of the rows that it keeps.", Level.L2, situations=("a row leaves",))
+def filtered(scene: Scene) -> None:
+    """Rows leave one by one from a batch of five, from its middle."""
+    stage = scene.stage()
+    requests = company(stage, (Sampling(),) * 5)
+    batch = stage.start(*requests)
+    while len(requests) > 1:
+        del requests[len(requests) // 2]
+        batch = stage.decode(stage.filter(batch, [request.id for request in requests]), steps=2)
+
+
+@clause(
+    "mates.sampling",
+    "Each row is sampled by its own request's parameters, whatever its mates ask for.",
+    Level.L2,
+    needs=("seeds",),
+    situations=("sampling differs within a batch",),
+)
+def sampling(scene: Scene) -> None:
+    """Every way in one batch, in two orders; then the first leaves."""
+    for order in (1, -1):
+        stage = scene.stage()
+        requests = company(stage, ways(stage)[::order])
+        batch = stage.decode(stage.start(*requests), steps=5)
+        stage.decode(stage.filter(batch, [request.id for request in requests[1:]]), steps=3)
+
+
+@clause(
+    "mates.sampling-merge", "Merged batches keep each row's sampling.", Level.L2, needs=("seeds",), situations=("batches merge",)
+)
+def sampling_merge(scene: Scene) -> None:
+    """A greedy batch and sampled ones, merged."""
+    stage = scene.stage()
+    batches = [stage.start(request) for request in company(stage, ways(stage))]
+    stage.decode(*reversed(batches), steps=5)
+
+
+@clause("mates.wants", "Each row gets what its own request asks for, no more and no less.", Level.L2, needs=("logprobs",))
+def wants(scene: Scene) -> None:
+    """Rows that want everything beside rows that want nothing."""
+    stage = scene.stage()
+    plain = replace(stage.wants, logprobs=False, top_n=0, prompt_logprobs=False)
+    kinds = (
+        stage.wants,
+        plain,
+        replace(stage.wants, top_n=0, prompt_logprobs=False),
+        replace(plain, top_n=min(2, stage.wants.top_n)),
+    )
+    stage.decode(stage.start(*(stage.request(prompt, want=want) for prompt, want in zip(PROMPTS, kinds, strict=False))), steps=3)
+
+
+@clause("mates.repeat", "The same request makes the same tokens again, in the same session and in a new one.", Level.L2)
+def repeat(scene: Scene) -> None:
+    """Greedy, twice in one session."""
+    stage = scene.stage()
+    for _ in range(2):
+        stage.filter(stage.decode(stage.start(stage.request(PROMPTS[0], want=stage.wants)), steps=6), ())
+
+
+@clause("mates.seeds", "The same seed makes the same tokens again; other seeds make others.", Level.L2, needs=("seeds",))
+def seeds(scene: Scene) -> None:
+    """Six tokens from a flat distribution by eight seeds, and again in another session and in company."""
+    stage = scene.stage()
+    made = set()
+    for seed in range(8):
+        how = Sampling(True, 2.5, seed=seed)
+        request = stage.request(PROMPTS[0], how)
+        stage.filter(stage.decode(stage.start(request), steps=5), ())
+        made.add(tuple(token for row in scene.alone.rows(request, 6)[:6] for token in row.tokens))
+    if len(made) < 4:
+        raise Violation("seeds", f"eight seeds at temperature 2.5 made only {len(made)} different texts")

@@ -1,0 +1,138 @@
+"""Opening a session: what it declares, what it promises, and its first step."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.target import small_plan
+from tgi_conformance.verdict import Level, Violation
+from tgi_core.backend import BackendError, CacheKind, Capabilities, Capacity, InvalidModel, OpenOptions, WarmupPlan
+
+
+@clause(
+    "open.capabilities",
+    "A session declares what it can do, constantly, and in numbers that make sense.",
+    Level.L1,
+    essential=True,
+)
+def capabilities(scene: Scene) -> None:
+    """Asked before and after warmup."""
+    session = scene.target.session()
+    declared = session.capabilities()
+    scene.target.warm(session)
+    if session.capabilities() != declared:
+        raise Violation("constant", f"capabilities changed: {declared}, then {session.capabilities()}")
+    session.close()
+    _sensible(declared)
+
+
+def _sensible(declared: Capabilities) -> None:
+    if declared.vocab_size < 2 or declared.max_positions < 1:
+        raise Violation("range", f"vocab_size {declared.vocab_size}, max_positions {declared.max_positions}")
+    if not declared.block_sizes or min(declared.block_sizes) < 1:
+        raise Violation("range", f"block sizes {declared.block_sizes}")
+
+
+@clause(
+    "open.promise",
+    "Warmup promises limits of at least one row, within which one row of the promised length fits.",
+    Level.L1,
+    essential=True,
+)
+def promise(scene: Scene) -> None:
+    """With the suite's small plan."""
+    _kept(scene.stage().capacity)
+
+
+def _kept(promised: Capacity) -> None:
+    limits = (promised.max_rows, promised.max_row_tokens, promised.max_step_tokens, promised.max_prefill_rows, promised.in_flight)
+    if not all(type(limit) is int for limit in limits):
+        raise Violation("range", f"a promise that is no number: {promised}")
+    if min(limits) < 1 or promised.draft < 0 or promised.compiles < 0 or not promised.groups:
+        raise Violation("range", f"a promise of nothing: {promised}")
+    for group in promised.groups:
+        if group.block_size < 1 or group.num_blocks < 1:
+            raise Violation("range", f"a cache group without room: {group}")
+        if group.kind is CacheKind.FULL and group.num_blocks * group.block_size < promised.max_row_tokens:
+            raise Violation(
+                "range", f"{group.num_blocks} blocks of {group.block_size} do not hold a row of {promised.max_row_tokens}"
+            )
+
+
+@clause(
+    "open.partial-plan",
+    "A limit that the plan leaves open is the backend's choice, and a small cache promises short rows.",
+    Level.L1,
+)
+def partial_plan(scene: Scene) -> None:
+    """Each limit but the number of blocks is left open in turn; then two blocks for rows as long as they allow."""
+    plan = small_plan(scene.declared[0].block_sizes)
+    for name in ("max_rows", "max_row_tokens", "max_step_tokens", "block_size"):
+        _works(scene.stage(replace(plan, **{name: None})))  # type: ignore[arg-type]
+    _works(scene.stage(replace(plan, num_blocks=2, max_rows=2, max_row_tokens=None)))
+
+
+def _works(stage: Stage) -> None:
+    _kept(stage.capacity)
+    if stage.capacity.max_row_tokens >= 4:
+        stage.decode(stage.start(stage.request(PROMPTS[1])))
+
+
+@clause("open.block-sizes", "Every block size that is declared can be asked for, and is what is promised then.", Level.L1)
+def block_sizes(scene: Scene) -> None:
+    """The smaller ones; a row runs over each."""
+    for size in sorted(scene.declared[0].block_sizes)[:6]:
+        stage = scene.stage(WarmupPlan(2, 2 * size, 2 * size, num_blocks=4, block_size=size))
+        group = stage.capacity.groups[0]
+        if group.kind is CacheKind.FULL and group.block_size != size:
+            raise Violation(
+                "range", f"blocks of {size} are declared and were asked for; the promise has blocks of {group.block_size}"
+            )
+        stage.decode(stage.start(stage.request((4,))))
+
+
+@clause("open.first-step", "A prompt in one step makes one token and a live batch.", Level.L1, essential=True)
+def first_step(scene: Scene) -> None:
+    """One request, then one more token."""
+    stage = scene.stage()
+    stage.decode(stage.start(stage.request(PROMPTS[0])))
+
+
+@clause("open.invalid-model", "A model that is not there, or damaged, is an InvalidModel that names the file.", Level.L1)
+def invalid_model(scene: Scene) -> None:
+    """An empty directory, and a config.json that is no JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        _refuses_to_open(scene, Path(folder))
+        (Path(folder) / "config.json").write_text("{not json")
+        _refuses_to_open(scene, Path(folder))
+
+
+def _refuses_to_open(scene: Scene, model: Path) -> None:
+    try:
+        scene.target.open(OpenOptions(str(model), dtype=scene.target.dtype))
+    except InvalidModel as error:
+        if "config.json" not in str(error) and str(model) not in str(error):
+            raise Violation("message", f"the message names no file: {error}") from error
+        return
+    except BackendError as error:
+        raise Violation("refusal", f"it raised {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise Violation("refusal", f"it raised {type(error).__name__}, no error of the contract: {error}") from error
+    raise Violation("refusal", "it opened")
+
+
+@clause("open.stats", "Stats counts the steps, and never goes back.", Level.L1)
+def stats(scene: Scene) -> None:
+    """Three steps."""
+    stage = scene.stage()
+    session = stage.play.session
+    before = session.stats().steps
+    stage.decode(stage.start(stage.request(PROMPTS[0])), steps=2)
+    after = session.stats().steps
+    if after - before != 3:
+        raise Violation("stats", f"three steps were read and stats went from {before} to {after}")

@@ -1,0 +1,96 @@
+"""Verbs take effect in call order, steps are read once, and rows come in the order of the batch."""
+
+from __future__ import annotations
+
+from tgi_conformance.calls import Read
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Level
+from tgi_core.backend import InvalidRequest
+
+
+def four(stage: Stage) -> int:
+    """A batch of four rows."""
+    return stage.start(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:4]))
+
+
+@clause(
+    "order.batch",
+    "Rows come in the order of the batch: merged batches as listed, then new requests.",
+    Level.L1,
+    situations=("batches merge",),
+)
+def batch_order(scene: Scene) -> None:
+    """Two batches, merged the other way round."""
+    stage = scene.stage()
+    first = stage.start(*(stage.request(prompt) for prompt in PROMPTS[:2]))
+    second = stage.start(*(stage.request(prompt) for prompt in PROMPTS[2:4]))
+    stage.decode(second, first, steps=3)
+
+
+@clause(
+    "order.read-once", "A step is read once; reading it again, or one that was never launched, is an InvalidRequest.", Level.L1
+)
+def read_once(scene: Scene) -> None:
+    """Between live steps."""
+    stage = scene.stage()
+    batch = stage.start(stage.request(PROMPTS[0]))
+    stage.refuse(InvalidRequest, Read(batch))
+    stage.refuse(InvalidRequest, Read(-1))
+    stage.decode(batch, steps=2)
+
+
+@clause(
+    "order.run-ahead",
+    "A step may be launched before the last one is read, and makes the tokens that it makes in lock step.",
+    Level.L1,
+    needs=("run_ahead",),
+    situations=("a step is launched ahead",),
+)
+def run_ahead(scene: Scene) -> None:
+    """Always one step ahead, over block boundaries."""
+    stage = scene.stage()
+    step = stage.launch(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:3]))
+    for _ in range(8):
+        after = stage.go_on(step)
+        stage.read(step)
+        step = after
+    stage.read(step)
+
+
+@clause(
+    "order.join-ahead",
+    "New rows may join a batch whose last step is not read.",
+    Level.L1,
+    needs=("run_ahead", "mixing"),
+    situations=("rows join a batch", "an earlier step is unread"),
+)
+def join_ahead(scene: Scene) -> None:
+    """Two joins in a row, read afterwards."""
+    stage = scene.stage()
+    first = stage.launch(stage.request(PROMPTS[0]))
+    second = stage.launch(stage.request(PROMPTS[1]), beside=first)
+    stage.read(first)
+    third = stage.launch(stage.request(PROMPTS[2]), beside=second)
+    stage.read(second)
+    stage.decode(stage.read(third), steps=2)
+
+
+@clause(
+    "order.filter-ahead",
+    "Filter takes effect between the steps around it, read or not.",
+    Level.L1,
+    needs=("run_ahead",),
+    situations=("a late row is ignored", "a row leaves"),
+)
+def filter_ahead(scene: Scene) -> None:
+    """The row that leaves is still in the step launched before."""
+    stage = scene.stage()
+    requests = [stage.request(prompt) for prompt in PROMPTS[:3]]
+    step = stage.launch(*requests)
+    kept = stage.filter(step, [requests[0].id, requests[2].id])
+    after = stage.go_on(kept)
+    stage.read(step)
+    stage.read(after)
+    stage.decode(after, steps=2)

@@ -1,0 +1,174 @@
+"""Tiny checkpoints make the tokens, logprobs and top tokens of their golden transcripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tgi_conformance.clause import clause
+from tgi_conformance.golden import Case, Golden, names
+from tgi_conformance.masks import ALTERNATING
+from tgi_conformance.play import Setup
+from tgi_conformance.rules import needs_of
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PLAIN, Stage
+from tgi_conformance.verdict import Level, NotReached, Violation
+from tgi_core.backend import InvalidModel, Request, Unsupported, Want
+
+
+def _stages(scene: Scene, dtype: str | None = None) -> Iterator[tuple[Golden, Stage]]:
+    """A session on each golden checkpoint."""
+    for name in names(scene.target.device_kind):
+        yield Golden.load(name), Stage(scene.play(Setup(golden=name, dtype=dtype)))
+
+
+def _greedy(case: Case) -> bool:
+    return case.id.startswith("greedy")
+
+
+def _fits(stage: Stage, case: Case) -> bool:
+    """Whether everything that a case samples by is declared."""
+    declared = {item.value for item in (*stage.capabilities.features, *stage.capabilities.sampling)}
+    return declared.issuperset(needs_of(Request(1, case.prompt, len(case.prompt), 0, (), len(case.prompt), case.sampling, PLAIN)))
+
+
+def _run(stage: Stage, cases: list[Case], want: Want) -> None:
+    """All tokens of some cases, as many at a time as there is room for."""
+    room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 4)
+    for first in range(0, len(cases), room):
+        batch = stage.start(
+            *(stage.request(case.prompt, case.sampling, want=want, masked=case.masked) for case in cases[first : first + room])
+        )
+        stage.filter(stage.decode(batch, steps=len(cases[first].tokens) - 1), ())
+
+
+def _compare_masked(scene: Scene) -> None:
+    for name in names(scene.target.device_kind):
+        golden, stage = Golden.load(name), Stage(scene.play(Setup(masks=ALTERNATING, golden=name)))
+        cases = [case for case in golden.cases if case.masked and _fits(stage, case)]
+        scene.situations["golden cases compared"] += len(cases)
+        _run(stage, cases, stage.wants)
+
+
+def _compare(scene: Scene, chosen: Callable[[Case], bool], want: Callable[[Stage], Want]) -> None:
+    compared = 0
+    for golden, stage in _stages(scene):
+        cases = [case for case in golden.cases if chosen(case) and _fits(stage, case)]
+        _run(stage, cases, want(stage))
+        compared += len(cases)
+    if not compared:
+        raise NotReached("no golden case fits what the session declares")
+    scene.situations["golden cases compared"] += compared
+
+
+def _plain(stage: Stage) -> Want:
+    return PLAIN
+
+
+def _everything(stage: Stage) -> Want:
+    return stage.wants
+
+
+@clause("parity.greedy", "Greedy tokens are those of the golden transcripts.", Level.L2, essential=True)
+def greedy(scene: Scene) -> None:
+    """Prompts of 1 to 18 tokens, over block boundaries and a sliding window."""
+    _compare(scene, _greedy, _plain)
+
+
+@clause("parity.one-by-one", "They are the same for a prompt that runs alone.", Level.L2)
+def one_by_one(scene: Scene) -> None:
+    """Each greedy case in a step of its own."""
+    for golden, stage in _stages(scene):
+        for case in filter(_greedy, golden.cases):
+            _run(stage, [case], PLAIN)
+
+
+@clause("parity.logprobs", "Logprobs of tokens are those of the golden transcripts.", Level.L2, needs=("logprobs",))
+def logprobs(scene: Scene) -> None:
+    """Of greedy rows."""
+    _compare(scene, _greedy, lambda stage: Want(True))
+
+
+@clause(
+    "parity.top",
+    "The likeliest tokens and their logprobs are those of the golden transcripts.",
+    Level.L2,
+    needs=("top_n", "logprobs"),
+)
+def top(scene: Scene) -> None:
+    """Four of them."""
+    _compare(scene, _greedy, lambda stage: Want(True, 4))
+
+
+@clause("parity.prompt", "Logprobs of prompts are those of the golden transcripts.", Level.L2, needs=("prompt_logprobs",))
+def prompt(scene: Scene) -> None:
+    """Beside rows that ask for none."""
+    _compare(scene, _greedy, lambda stage: Want(False, 0, True))
+
+
+@clause("parity.sampled", "Sampled tokens and logprobs are those of the published formula.", Level.L2, needs=("formula",))
+def sampled(scene: Scene) -> None:
+    """Temperature, top-k, top-p and typical-p."""
+    ways = ("temperature", "cool", "top-k", "top-p", "top-k-top-p", "typical")
+    _compare(scene, lambda case: case.id.startswith(ways), _everything)
+
+
+@clause(
+    "parity.repetition",
+    "The repetition penalty divides positive logits and multiplies negative ones.",
+    Level.L2,
+    needs=("formula", "repetition_penalty"),
+)
+def repetition(scene: Scene) -> None:
+    """Greedy and sampled, of the prompt's tokens too."""
+    _compare(scene, lambda case: case.id.startswith("repetition"), _everything)
+
+
+@clause("parity.counts", "Frequency and presence penalties and bias make the golden tokens.", Level.L2, needs=("formula",))
+def counts(scene: Scene) -> None:
+    """As far as they are declared."""
+    _compare(scene, lambda case: case.id.startswith(("frequency", "presence", "counts", "bias")), _everything)
+
+
+@clause(
+    "parity.masked",
+    "Masked rows make the golden tokens: the mask comes before temperature and filters, and logprobs are of what it leaves.",
+    Level.L2,
+    needs=("formula", "masks"),
+    situations=("golden cases compared",),
+)
+def masked(scene: Scene) -> None:
+    """Greedy, sampled, and behind a penalty and filters."""
+    _compare_masked(scene)
+
+
+@clause(
+    "parity.end-of-text",
+    "A row goes on past the model's end-of-text token: stopping is not the backend's.",
+    Level.L2,
+    situations=("end of text passed",),
+)
+def end_of_text(scene: Scene) -> None:
+    """The greedy case whose third token is the end of text."""
+    for golden, stage in _stages(scene):
+        for case in golden.cases:
+            if _greedy(case) and golden.eos in case.tokens[:-1]:
+                _run(stage, [case], PLAIN)
+                scene.situations["end of text passed"] += 1
+
+
+@clause(
+    "parity.other-dtypes",
+    "In other dtypes logprobs stay within the declared tolerance, and tokens differ only where rounding decides.",
+    Level.L2,
+    needs=("real_model",),
+)
+def other_dtypes(scene: Scene) -> None:
+    """bfloat16 and float16, where the backend opens them; a dtype that it does not run is refused as Unsupported."""
+    for dtype in ("bfloat16", "float16"):
+        try:
+            for golden, stage in _stages(scene, dtype):
+                _run(stage, [case for case in golden.cases if _greedy(case)], stage.wants)
+        except Unsupported:
+            scene.situations[f"{dtype} refused"] += 1
+        except InvalidModel as error:
+            raise Violation("dtype", f"{dtype}: {error}") from error

@@ -1,0 +1,175 @@
+"""Prompts in chunks, new rows beside running ones, and prefixes that are there already: none of it changes a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tgi_conformance.calls import Decode, Prefill
+from tgi_conformance.clause import clause
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Level, NotReached
+from tgi_core.backend import Grant, InvalidRequest, Request, UnknownRequest
+
+LONG = tuple((5 * index + index // 3) % 50 for index in range(23))
+"""A prompt worth cutting."""
+
+
+def finish(stage: Stage, batch: int, id: int, chunk: int) -> int:
+    """Run the rest of a prompt in chunks; other rows go on."""
+    while stage.row(id).owed:
+        row = stage.row(id)
+        grants = [stage.grant(row, min(chunk, row.owed))]
+        grants += [stage.grant(mate) for mate in stage.play.oracle.batches[batch] if not mate.owed]
+        batch = stage.decode(batch, grants=grants)
+    return batch
+
+
+@clause(
+    "chunks.tokens",
+    "A prompt in chunks makes the tokens of the prompt in one piece, and none before it is complete.",
+    Level.L2,
+    needs=("chunked_prefill",),
+    situations=("a prompt begins in part", "a prompt goes on"),
+)
+def chunks(scene: Scene) -> None:
+    """In pieces of many sizes, with everything that a row can return."""
+    for chunk in (1, 2, 3, 5, 7, 16):
+        stage = scene.stage()
+        request = stage.request(LONG, take=chunk, want=stage.wants)
+        stage.decode(finish(stage, stage.start(request), request.id, chunk), steps=3)
+
+
+@clause(
+    "chunks.rest",
+    "A row whose prompt is incomplete sits out unless it is granted its next chunk.",
+    Level.L1,
+    needs=("chunked_prefill",),
+    situations=("a row sits out", "a prompt goes on"),
+)
+def rest(scene: Scene) -> None:
+    """It waits while its mate decodes, then goes on."""
+    stage = scene.stage()
+    waits, mate = stage.request(LONG, take=5), stage.request(PROMPTS[0])
+    batch = stage.start(waits, mate)
+    for _ in range(3):
+        batch = stage.decode(batch, grants=[stage.grant(stage.row(mate.id))])
+    stage.decode(finish(stage, batch, waits.id, 6), steps=2)
+
+
+@clause("chunks.too-much", "A chunk is no longer than what is left of the prompt.", Level.L1, needs=("chunked_prefill",))
+def too_much(scene: Scene) -> None:
+    """One more is an InvalidRequest, and the exact rest is not."""
+    stage = scene.stage()
+    request = stage.request(LONG, take=5)
+    batch = stage.start(request)
+    room = stage.grant(stage.row(request.id), len(LONG) - 4)
+    stage.refuse(InvalidRequest, Decode((batch,), (room,)))
+    stage.decode(batch, steps=2, grants=[Grant(request.id, len(LONG) - 5, room.blocks)])
+
+
+@clause(
+    "chunks.leave",
+    "A row may leave while its prompt is incomplete.",
+    Level.L1,
+    needs=("chunked_prefill",),
+    situations=("a row leaves",),
+)
+def leave(scene: Scene) -> None:
+    """Its blocks go to a newcomer."""
+    stage = scene.stage()
+    leaves, stays = stage.request(LONG, take=9), stage.request(PROMPTS[0])
+    batch = stage.filter(stage.start(leaves, stays), [stays.id])
+    stage.refuse(UnknownRequest, Decode((batch,), (Grant(leaves.id, 1),)))
+    stage.decode(batch, stage.start(stage.request(PROMPTS[5])), steps=3)
+
+
+@clause(
+    "mixing.tokens",
+    "New rows that join a running batch in one step change no token, theirs or others'.",
+    Level.L2,
+    needs=("mixing",),
+    situations=("rows join a batch",),
+)
+def mixing(scene: Scene) -> None:
+    """Rows join one after another, and two at a time."""
+    stage = scene.stage()
+    batch = stage.start(stage.request(PROMPTS[0], want=stage.wants))
+    batch = stage.start(stage.request(PROMPTS[1], want=stage.wants), beside=batch)
+    batch = stage.start(stage.request(PROMPTS[2], want=stage.wants), stage.request(PROMPTS[3]), beside=batch)
+    stage.decode(batch, steps=5)
+
+
+@clause(
+    "mixing.chunks",
+    "Chunks of new prompts run beside rows that decode.",
+    Level.L2,
+    needs=("mixing", "chunked_prefill"),
+    situations=("rows join a batch", "a prompt goes on"),
+)
+def mixing_chunks(scene: Scene) -> None:
+    """A long prompt joins in pieces; another joins while it is incomplete; one sits out the join."""
+    stage = scene.stage()
+    old, new = stage.request(PROMPTS[0], want=stage.wants), stage.request(LONG, take=4, want=stage.wants)
+    batch = stage.start(new, beside=stage.start(old))
+    last = stage.request(PROMPTS[1], want=stage.wants)
+    batch = stage.start(last, beside=batch, grants=[stage.grant(stage.row(new.id), 7), Grant(old.id, 0)])
+    stage.decode(finish(stage, batch, new.id, 5), steps=3)
+
+
+def _sharing(stage: Stage, first: Request, cached: int, tail: tuple[int, ...], take: int | None = None) -> Request:
+    want = replace(stage.wants, prompt_logprobs=False)
+    return stage.request((*first.tokens[:cached], *tail), take=take, want=want, cached=cached, shares=first)
+
+
+@clause(
+    "prefix.tokens",
+    "A request may start behind blocks that another row has filled, and makes the tokens that it makes without.",
+    Level.L2,
+    needs=("prefix_reuse",),
+    situations=("a prefix is reused",),
+)
+def prefix(scene: Scene) -> None:
+    """While the owner lives and decodes; two sharers; then the owner leaves and its prefix is still read."""
+    stage = scene.stage()
+    size = stage.capacity.groups[0].block_size
+    if 2 * size + 10 > stage.capacity.max_row_tokens:
+        raise NotReached(f"a prefix of whole blocks of {size} does not fit a row of {stage.capacity.max_row_tokens}")
+    owner = stage.request([(3 * index + 1) % 50 for index in range(2 * size + 2)], want=stage.wants)
+    batch = stage.start(owner)
+    first = stage.start(_sharing(stage, owner, size, (8, 9, 7)))
+    second = stage.start(_sharing(stage, owner, 2 * size, (4,)), _sharing(stage, owner, 2 * size, owner.tokens[2 * size :]))
+    batch = stage.decode(batch, first, second, steps=2)
+    others = [row.request.id for row in stage.play.oracle.rows if row.request.id != owner.id]
+    stage.keep_blocks(owner.id)
+    stage.decode(stage.filter(batch, others), steps=3)
+
+
+@clause(
+    "prefix.chunks",
+    "A request behind a prefix may run the rest of its prompt in chunks.",
+    Level.L2,
+    needs=("prefix_reuse", "chunked_prefill"),
+    situations=("a prefix is reused", "a prompt goes on"),
+)
+def prefix_chunks(scene: Scene) -> None:
+    """One block of prefix, then pieces of two."""
+    stage = scene.stage()
+    size = stage.capacity.groups[0].block_size
+    if size + 12 > stage.capacity.max_row_tokens:
+        raise NotReached(f"a prefix of a block of {size} does not fit a row of {stage.capacity.max_row_tokens}")
+    owner = stage.request([(7 * index + 2) % 50 for index in range(size + 1)])
+    stage.start(owner)
+    sharer = _sharing(stage, owner, size, (1, 2, 3, 4, 5), take=2)
+    stage.decode(finish(stage, stage.start(sharer), sharer.id, 2), steps=3)
+
+
+@clause("prefix.range", "What is cached leaves at least one token to run.", Level.L1, needs=("prefix_reuse",))
+def prefix_range(scene: Scene) -> None:
+    """All of the prompt cached is an InvalidRequest."""
+    stage = scene.stage()
+    request = stage.request(PROMPTS[0])
+    stage.start(request)
+    for cached in (len(request.tokens), len(request.tokens) + 3):
+        wrong = replace(stage.request(PROMPTS[0]), cached=cached, take=1)
+        stage.refuse(InvalidRequest, Prefill((wrong,)))

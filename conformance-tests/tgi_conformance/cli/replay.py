@@ -1,0 +1,63 @@
+"""`tgi-conformance replay`: a recorded failure once more."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tgi_conformance.replay import Recording
+    from tgi_conformance.target import Target
+
+
+@click.command("replay")
+@click.argument("failure", type=click.Path(path_type=Path))
+@click.option("--backend", help="Another backend than the one that failed.")
+@click.option("--model", type=click.Path(path_type=Path), help="Another model than the suite's own.")
+def command(failure: Path, backend: str | None, model: Path | None) -> None:
+    """Run a recorded FAILURE again, call by call. Exit status 0 when every law is kept now."""
+    from tgi_conformance.replay import BadRecording, read_recording
+    from tgi_conformance.subject import UnknownBackend, resolve
+
+    try:
+        recording = read_recording(failure)
+        target = resolve(backend or recording.header["backend"], model, recording.header["dtype"]).target
+    except (BadRecording, UnknownBackend) as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(f"{recording.clause}: {recording.header.get('sentence', '')}\n")
+    sys.exit(_whole_clause(recording, target) if not recording.header.get("judged") else _calls(recording, target))
+
+
+def _calls(recording: Recording, target: Target) -> int:
+    from tgi_conformance.replay import replay
+    from tgi_conformance.verdict import Violation
+    from tgi_core.backend import BackendError
+
+    try:
+        for line in replay(recording, target):
+            click.echo(line)
+    except (Violation, BackendError) as error:
+        click.echo(f"\nFAIL {error}")
+        return 1
+    click.echo("\nEvery law is kept.")
+    return 0
+
+
+def _whole_clause(recording: Recording, target: Target) -> int:
+    """A failure that lies between the calls, not in one of them: its clause is tried again."""
+    from tgi_conformance.alone import Alone
+    from tgi_conformance.clauses import CLAUSES
+    from tgi_conformance.trying import attempt
+    from tgi_conformance.verdict import Verdict
+
+    clause = next((item for item in CLAUSES if item.id == recording.clause), None)
+    if clause is None:
+        raise click.UsageError(f"this suite has no clause {recording.clause}")
+    result = attempt(clause, target, Alone(target), recording.header["seed"], recording.header["effort"])
+    for line in result.sequence:
+        click.echo(line)
+    click.echo(f"\n{result.verdict.value.upper()} {result.message}")
+    return 0 if result.verdict is Verdict.PASS else 1

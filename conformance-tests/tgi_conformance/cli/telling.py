@@ -1,0 +1,131 @@
+"""How a run is told: rich on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from tgi_conformance.clause import Clause
+from tgi_conformance.replay import write_recording
+from tgi_conformance.report.grading import exit_status
+from tgi_conformance.result import Result
+from tgi_conformance.verdict import Verdict
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_COLOURS = {
+    Verdict.PASS: "green",
+    Verdict.FAIL: "red",
+    Verdict.KNOWN: "yellow",
+    Verdict.UNSUPPORTED: "bright_black",
+    Verdict.INCONCLUSIVE: "magenta",
+    Verdict.ERROR: "red",
+    Verdict.NOT_RUN: "bright_black",
+}
+
+
+class Teller:
+    """Plain lines: one per clause, and what a failure needs."""
+
+    def __init__(self, backend: str, total: int, failures: Path) -> None:
+        self._backend, self._total, self._failures = backend, total, failures
+        self.failed: list[tuple[Clause, Result]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+    def starting(self, clause: Clause) -> None:
+        """Nothing is said before there is something to say."""
+
+    def result(self, clause: Clause, result: Result) -> None:
+        """One line, and a failure in full."""
+        if result.verdict is Verdict.NOT_RUN:
+            return
+        self.say(self.line(clause, result))
+        if result.verdict in (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE):
+            self.failed.append((clause, result))
+            self.say(self.explained(clause, result))
+
+    def line(self, clause: Clause, result: Result) -> str:
+        """The verdict of a clause."""
+        text = click.style(f"{result.verdict.value:<12}", fg=_COLOURS[result.verdict], bold=result.verdict is Verdict.FAIL)
+        figures = "".join(f"  {name} {value:.4g}" for name, value in result.figures.items())
+        reason = f"  {result.message}" if result.verdict in (Verdict.UNSUPPORTED, Verdict.KNOWN) else ""
+        return f"{clause.level.value}  {text} {clause.id}{reason}{figures}"
+
+    def explained(self, clause: Clause, result: Result) -> str:
+        """Clause, sentence, shortest sequence, and how to see it again."""
+        lines = ["", f"    {clause.sentence}", f"    {result.message}"]
+        if result.sequence:
+            lines += ["", *(f"      {step}" for step in result.sequence)]
+        again = f"tgi-conformance run --backend {self._backend} --only {clause.id}"
+        if result.failure:
+            again = f"tgi-conformance replay {write_recording(self._failures, clause.id, result.failure)}"
+        return "\n".join([*lines, "", f"    again: {again}", ""])
+
+    def say(self, text: str) -> None:
+        """To standard output."""
+        click.echo(text)
+
+    def end(self, document: dict[str, Any], level: str, partial: bool) -> int:
+        """What was granted; the exit status."""
+        counts = {verdict.value: sum(entry["verdict"] == verdict.value for entry in document["results"]) for verdict in Verdict}
+        self.say("\n" + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + f" in {document['seconds']} s")
+        if partial:
+            return 3 if counts["error"] else 1 if self.failed else 0
+        for name, outcome in document["levels"].items():
+            if name <= level:
+                self.say(f"{name}  {click.style(outcome, fg='green' if outcome == 'granted' else 'red')}")
+        if level >= "L2":
+            self.say(
+                f"text-core  {click.style(document['text_core'], fg='green' if document['text_core'] == 'granted' else 'red')}"
+            )
+        return exit_status(document["results"], level)
+
+
+class LiveTeller(Teller):
+    """The same with a bar and the name of the clause that is being tried."""
+
+    def __init__(self, backend: str, total: int, failures: Path) -> None:
+        super().__init__(backend, total, failures)
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (BarColumn(bar_width=28), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._bar: Progress = Progress(*columns, transient=True)
+        self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def starting(self, clause: Clause) -> None:
+        """Name it under the bar."""
+        self._bar.update(self._task, description=clause.id)
+
+    def result(self, clause: Clause, result: Result) -> None:
+        """Above the bar."""
+        super().result(clause, result)
+        if result.verdict is not Verdict.NOT_RUN:
+            self._bar.advance(self._task)
+
+    def say(self, text: str) -> None:
+        """Above the bar, with its colours."""
+        from rich.text import Text
+
+        self._bar.console.print(Text.from_ansi(text), soft_wrap=True)
+
+
+def teller(backend: str, total: int, failures: Path) -> Teller:
+    """The one that fits standard output."""
+    return LiveTeller(backend, total, failures) if sys.stdout.isatty() else Teller(backend, total, failures)

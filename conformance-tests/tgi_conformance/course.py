@@ -1,0 +1,60 @@
+"""The order in which clauses are tried, and when it is pointless to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tgi_conformance.clause import Clause
+from tgi_conformance.result import Result, not_run
+from tgi_conformance.verdict import Level, Verdict
+
+Attempt = Callable[[Clause], Result]
+
+
+@dataclass(slots=True)
+class Gate:
+    """A level is tried after the one below it holds; nothing is tried after an essential clause has failed."""
+
+    keep_going: bool = False
+    _closed: str = ""
+    _failed: dict[Level, str] = field(default_factory=dict)
+
+    def why_not(self, clause: Clause) -> str:
+        """Why a clause need not be tried, or ""."""
+        if self._closed:
+            return self._closed
+        below = [(level, id) for level, id in self._failed.items() if level.value < clause.level.value]
+        return f"{below[0][1]} of {below[0][0].value} failed" if below and not self.keep_going else ""
+
+    def note(self, clause: Clause, result: Result) -> None:
+        """What came of a clause."""
+        if result.verdict not in (Verdict.FAIL, Verdict.ERROR) or clause.provisional:
+            return
+        self._failed.setdefault(clause.level, clause.id)
+        if clause.essential:
+            self._closed = f"{clause.id} failed"
+
+
+def run_course(
+    clauses: Iterable[Clause],
+    attempt: Attempt,
+    *,
+    wanted: Callable[[Clause], bool] = lambda clause: True,
+    keep_going: bool = False,
+    absent: str = "",
+    starting: Callable[[Clause], None] = lambda clause: None,
+) -> Iterator[tuple[Clause, Result]]:
+    """Try clauses in order. `absent` says why there is no device, so that only L0 can be tried."""
+    gate = Gate(keep_going)
+    for clause in clauses:
+        why = "not asked for" if not wanted(clause) else gate.why_not(clause)
+        if not why and absent and clause.level is not Level.L0:
+            why = absent
+        if why:
+            yield clause, not_run(clause.id, why)
+            continue
+        starting(clause)
+        result = attempt(clause)
+        gate.note(clause, result)
+        yield clause, result

@@ -1,0 +1,207 @@
+"""The extended features: how a session declares each, and what must happen when one is asked for that was not declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tgi_conformance.calls import Decode, Prefill
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.verdict import Violation
+from tgi_core.backend import (
+    BackendError,
+    Determinism,
+    Feature,
+    Grant,
+    Group,
+    InvalidRequest,
+    Mixing,
+    OpenOptions,
+    Request,
+    Sampling,
+    SamplingField,
+    Unsupported,
+    Want,
+)
+
+Declared = Callable[[Scene], bool]
+Refusal = Callable[[Scene], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A named group beyond `text-core`. `refusal` is None where there is nothing that could be refused, for the reason in `why`."""
+
+    name: str
+    sentence: str
+    declared: Declared
+    refusal: Refusal | None
+    why: str = ""
+    structural: bool = False
+    """A trait of the device, not a feature: clauses that need it still belong to `text-core`."""
+
+
+def _flag(feature: Feature) -> Declared:
+    return lambda scene: feature in scene.declared[0].features
+
+
+def _field(name: SamplingField) -> Declared:
+    return lambda scene: name in scene.declared[0].sampling
+
+
+def _seeded(scene: Scene) -> bool:
+    capabilities = scene.declared[0]
+    return SamplingField.SEED in capabilities.sampling and capabilities.determinism is not Determinism.NONE
+
+
+def _drafts(scene: Scene) -> bool:
+    return Feature.SPECULATION in scene.declared[0].features or scene.declared[1].draft > 0
+
+
+def _pages(scene: Scene) -> bool:
+    capacity = scene.declared[1]
+    return capacity.groups[0].block_size < capacity.max_row_tokens
+
+
+def _refused(change: Callable[[Stage, Request], Request]) -> Refusal:
+    """The request is refused as Unsupported, its innocent mate is not admitted, and the session goes on."""
+
+    def refusal(scene: Scene) -> None:
+        stage = scene.stage()
+        mate, plain = stage.request(PROMPTS[0]), stage.request(PROMPTS[2])
+        wanting = change(stage, plain)
+        if not stage.play.oracle.expect(Prefill((mate, wanting))).errors:
+            raise Violation("constant", "a session without a mask source declares it, one with a mask source does not")
+        stage.refuse(Unsupported, Prefill((mate, wanting)))
+        stage.decode(stage.start(mate), steps=2)
+
+    return refusal
+
+
+def _sampling(**fields: object) -> Refusal:
+    return _refused(lambda stage, request: replace(request, sampling=Sampling(**fields)))  # type: ignore[arg-type]
+
+
+def _reuses(stage: Stage, request: Request) -> Request:
+    return replace(request, cached=1, take=len(request.tokens) - 1)
+
+
+def _no_mixing(scene: Scene) -> None:
+    stage = scene.stage()
+    batch = stage.start(stage.request(PROMPTS[0]))
+    newcomer = stage.request(PROMPTS[1])
+    stage.refuse(Unsupported, Prefill((newcomer,), batch))
+    stage.decode(stage.start(newcomer), batch)
+
+
+def _no_drafts(scene: Scene) -> None:
+    stage = scene.stage()
+    request = stage.request(PROMPTS[0])
+    batch = stage.start(request)
+    stage.refuse(InvalidRequest, Decode((batch,), (Grant(request.id, 2, stage.grant(stage.row(request.id), 2).blocks),)))
+
+
+def _no_ranks(scene: Scene) -> None:
+    target = scene.target
+    options = OpenOptions(str(target.model), target.dtype, Group(0, 2, "127.0.0.1:1"))
+    try:
+        target.open(options)
+    except Unsupported:
+        return
+    except BackendError as error:
+        raise Violation("refusal", f"a group of two ranks raised {type(error).__name__}, and must raise Unsupported") from error
+    raise Violation("refusal", "a group of two ranks was opened, although tensor_parallel is not declared")
+
+
+EXTENSIONS: dict[str, Extension] = {
+    item.name: item
+    for item in (
+        Extension(
+            "logprobs", "the logprob of each token", _flag(Feature.LOGPROBS), _refused(lambda s, r: replace(r, want=Want(True)))
+        ),
+        Extension(
+            "top_n",
+            "the likeliest tokens at each position",
+            _flag(Feature.TOP_N),
+            _refused(lambda s, r: replace(r, want=Want(False, 2))),
+        ),
+        Extension(
+            "prompt_logprobs",
+            "logprobs of the prompt",
+            _flag(Feature.PROMPT_LOGPROBS),
+            _refused(lambda s, r: replace(r, want=Want(False, 0, True))),
+        ),
+        Extension(
+            "chunked_prefill", "a prompt in pieces", _flag(Feature.CHUNKED_PREFILL), _refused(lambda s, r: replace(r, take=3))
+        ),
+        Extension(
+            "mixing",
+            "new rows join a running batch in one step",
+            lambda scene: scene.declared[0].mixing is not Mixing.NONE,
+            _no_mixing,
+        ),
+        Extension(
+            "prefix_reuse", "a request starts behind blocks that are filled", _flag(Feature.PREFIX_REUSE), _refused(_reuses)
+        ),
+        Extension("masks", "grammar masks", _flag(Feature.MASKS), _refused(lambda s, r: replace(r, masked=True))),
+        Extension(
+            "repetition_penalty",
+            "a penalty on every token of the row",
+            _field(SamplingField.REPETITION_PENALTY),
+            _sampling(repetition_penalty=1.3),
+        ),
+        Extension(
+            "frequency_penalty",
+            "a penalty per occurrence among generated tokens",
+            _field(SamplingField.FREQUENCY_PENALTY),
+            _sampling(frequency_penalty=0.4),
+        ),
+        Extension(
+            "presence_penalty",
+            "a penalty once per generated token",
+            _field(SamplingField.PRESENCE_PENALTY),
+            _sampling(presence_penalty=0.4),
+        ),
+        Extension("logit_bias", "a bias per token", _field(SamplingField.LOGIT_BIAS), _sampling(logit_bias=((1, 2.0),))),
+        Extension(
+            "typical_p", "locally typical sampling", _field(SamplingField.TYPICAL_P), _sampling(do_sample=True, typical_p=0.5)
+        ),
+        Extension(
+            "seeds",
+            "a seed makes the same tokens again",
+            _seeded,
+            None,
+            "every request has a seed, so none can be refused for it",
+        ),
+        Extension(
+            "formula",
+            "the published sampling formula",
+            lambda scene: scene.declared[0].determinism is Determinism.CORE,
+            None,
+            "a level, not a request",
+        ),
+        Extension(
+            "run_ahead",
+            "steps are launched before the last is read",
+            lambda scene: scene.declared[1].in_flight > 1,
+            None,
+            "in_flight is 1: lock step",
+            structural=True,
+        ),
+        Extension("paging", "a row spans several blocks", _pages, None, "a block holds a whole row", structural=True),
+        Extension(
+            "real_model", "real checkpoints run", lambda scene: scene.target.device_kind != "none", None, "a toy", structural=True
+        ),
+        Extension("lora", "adapters", _flag(Feature.LORA), _refused(lambda s, r: replace(r, adapter="an-adapter"))),
+        Extension("media", "images in the prompt", _flag(Feature.MEDIA), _refused(lambda s, r: replace(r, media=(b"picture",)))),
+        Extension("speculation", "drafts", _drafts, _no_drafts),
+        Extension("tensor_parallel", "several ranks share a model", _flag(Feature.TENSOR_PARALLEL), _no_ranks),
+    )
+}
+"""By name, in the order of the support matrix."""
+
+
+def missing(scene: Scene, needs: tuple[str, ...]) -> list[Extension]:
+    """The needed features that this session does not declare."""
+    return [EXTENSIONS[name] for name in needs if not EXTENSIONS[name].declared(scene)]

@@ -1,0 +1,104 @@
+"""Golden transcripts of tiny checkpoints: what each must make, by transformers' own definitions and the published formula.
+
+`make.py` wrote them; nothing in them comes from a backend or from this project's engine.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tgi_conformance.verdict import SuiteFault
+from tgi_core.backend import Request, Row, Sampling, TopToken, Want
+
+HERE = Path(__file__).parent / "models"
+TOY = "toy"
+"""The one for device kind "none"; the others are real models."""
+
+TRANSCRIPT = "golden.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request and all that it makes: `tops` per token in falling order, `prompt` logprobs with the leading None."""
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    tops: tuple[tuple[TopToken, ...], ...]
+    prompt_logprobs: tuple[float | None, ...]
+    masked: bool = False
+    """By the suite's ALTERNATING masks."""
+
+
+@dataclass(slots=True)
+class Golden:
+    """A checkpoint with its transcripts; as a yardstick it answers for its own cases only."""
+
+    name: str
+    model: Path
+    cases: tuple[Case, ...]
+    eos: int
+    """What config.json names as the end of text; some transcript goes on past it."""
+    _by_key: dict[tuple[tuple[int, ...], Sampling, bool], Case] = field(default_factory=dict)
+
+    @classmethod
+    @cache
+    def load(cls, name: str) -> Golden:
+        """A checkpoint of the wheel."""
+        folder = HERE / name
+        value = json.loads((folder / TRANSCRIPT).read_text(encoding="utf-8"))
+        cases = tuple(map(_case, value["cases"]))
+        return cls(name, folder, cases, value["eos"], {(case.prompt, case.sampling, case.masked): case for case in cases})
+
+    def row(self, request: Request, index: int) -> Row:
+        """The result that holds the token at `index`."""
+        return self.rows(request, 1)[index - len(request.tokens)]
+
+    def rows(self, request: Request, count: int) -> list[Row]:
+        """All results of a case, with what the request wants of them."""
+        case = self._by_key.get((request.tokens, request.sampling, request.masked))
+        if case is None:
+            raise SuiteFault(f"{self.name} has no golden transcript of {request.tokens} with {request.sampling}")
+        return [_row(request.want, case, index) for index in range(len(case.tokens))]
+
+
+def _row(want: Want, case: Case, index: int) -> Row:
+    return Row(
+        0,
+        (case.tokens[index],),
+        (case.logprobs[index],) if want.logprobs else (),
+        (case.tops[index][: want.top_n],) if want.top_n else (),
+        case.prompt_logprobs if want.prompt_logprobs and index == 0 else (),
+    )
+
+
+def names(device_kind: str) -> tuple[str, ...]:
+    """The checkpoints that a device of this kind is held to: real models, or the toy for a device that is none."""
+    real = sorted(path.name for path in HERE.iterdir() if (path / TRANSCRIPT).exists() and path.name != TOY)
+    return (TOY,) if device_kind == "none" else tuple(real)
+
+
+def default_model(device_kind: str) -> Path:
+    """What the suite runs on unless told otherwise."""
+    return HERE / ("toy-large" if device_kind == "none" else "llama")
+
+
+def _case(value: dict[str, Any]) -> Case:
+    how = dict(value["sampling"])
+    how["logit_bias"] = tuple((int(token), float(bias)) for token, bias in how.get("logit_bias", ()))
+    return Case(
+        value["id"],
+        tuple(value["prompt"]),
+        Sampling(**how),
+        tuple(value["tokens"]),
+        tuple(value["logprobs"]),
+        tuple(tuple(TopToken(int(token), logprob) for token, logprob in tops) for tops in value["tops"]),
+        tuple(value["prompt_logprobs"]),
+        value.get("masked", False),
+    )

@@ -1,0 +1,159 @@
+"""Whether the rows of a step are what the oracle expects, and what each request makes alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from tgi_conformance.masks import AFTER, DOOMED, FAILING
+from tgi_conformance.oracle import Part
+from tgi_conformance.verdict import Violation
+from tgi_core.backend import Request, Row, RowFaultKind, Rows, TopToken
+
+TOLERANCE = {"float32": 2e-3, "float16": 0.35, "bfloat16": 0.35}
+"""By how much a logprob may differ between two shapes of batch, or from the golden transcript, in nats. float16 may run as bfloat16."""
+
+
+class Yardstick(Protocol):
+    """What requests make alone."""
+
+    def row(self, request: Request, index: int) -> Row:
+        """The result that holds the token at `index`."""
+
+    def rows(self, request: Request, count: int) -> list[Row]:
+        """The first results."""
+
+
+class RowJudge:
+    """Holds the rows of steps against the oracle's parts and a yardstick. Rows that left the exact path are in `strayed`."""
+
+    def __init__(self, yardstick: Yardstick, dtype: str, mask_kind: str | None) -> None:
+        self._yardstick, self._mask_kind = yardstick, mask_kind
+        self._exact, self._tolerance = dtype == "float32", TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
+        self.strayed: set[int] = set()
+
+    def step(self, step_id: int, parts: Sequence[Part], result: Rows) -> None:
+        """All rows of one step. Raises Violation. Marks rows that failed as they had to."""
+        if result.step != step_id:
+            raise Violation("step", f"the rows of step {step_id} say that they are of step {result.step}")
+        self._order(parts, result)
+        rows = {row.request_id: row for row in result.rows}
+        for part in parts:
+            id = part.row.request.id
+            if not part.row.live or part.row.failed:
+                continue
+            if id not in rows:
+                raise Violation("rows", f"row {id} ran {part.take} tokens in the step, and the step has no result for it")
+            self._row(part, rows[id])
+
+    @staticmethod
+    def _order(parts: Sequence[Part], result: Rows) -> None:
+        expected = [part.row.request.id for part in parts]
+        found = [row.request_id for row in result.rows]
+        if strangers := set(found) - set(expected):
+            raise Violation("rows", f"the step has a result for row {min(strangers)}, which did not run in it")
+        if len(set(found)) < len(found):
+            raise Violation("rows", f"a row has two results in one step: {found}")
+        if found != [id for id in expected if id in set(found)]:
+            raise Violation("order", f"rows must come in the order of the batch {expected}, not {found}")
+
+    def _row(self, part: Part, row: Row) -> None:
+        if self._doomed(part):
+            if row.fault is None or row.fault.kind is not RowFaultKind.MASK or row.tokens:
+                raise Violation("fault", f"row {row.request_id}'s mask allows no token: it must end with a mask fault, not {row}")
+            part.row.failed = True
+            return
+        if row.fault is not None:
+            raise Violation("fault", f"row {row.request_id} failed for no reason: {row.fault.kind.value}: {row.fault.message}")
+        want = part.row.request.want
+        made = 0 if part.makes is None else 1
+        if len(row.tokens) != made:
+            raise Violation(
+                "tokens",
+                f"row {row.request_id} at position {part.start} + {part.take} makes {made} tokens, not {len(row.tokens)}",
+            )
+        if len(row.logprobs) != (made if want.logprobs else 0):
+            raise Violation(
+                "logprobs", f"row {row.request_id}: {len(row.logprobs)} logprobs for {made} tokens, want {want.logprobs}"
+            )
+        if len(row.top) != (made if want.top_n else 0):
+            raise Violation(
+                "top", f"row {row.request_id}: {len(row.top)} lists of top tokens for {made} tokens, want {want.top_n}"
+            )
+        if part.makes is not None:
+            self._token(part, row, self._yardstick.row(part.row.request, part.makes))
+        self._prompt(part, row)
+
+    def _doomed(self, part: Part) -> bool:
+        request = part.row.request
+        after = part.makes is not None and part.makes - len(request.tokens) >= AFTER
+        return self._mask_kind == FAILING and request.masked and request.id >= DOOMED and after
+
+    def _token(self, part: Part, row: Row, alone: Row) -> None:
+        id = row.request_id
+        if id in self.strayed:
+            return
+        if row.tokens != alone.tokens:
+            if self._exact or not self._close_call(alone):
+                raise Violation("mates", f"row {id} made token {row.tokens[0]} at {part.makes}, alone it makes {alone.tokens[0]}")
+            self.strayed.add(id)
+            return
+        for mine, other in zip(row.logprobs, alone.logprobs, strict=True):
+            self._near(f"row {id}: the logprob of token {row.tokens[0]}", mine, other)
+        for tops, others in zip(row.top, alone.top, strict=True):
+            self._top(part, row, tops, others)
+
+    def _close_call(self, alone: Row) -> bool:
+        """Whether rounding may have chosen another token: unknown without top tokens, and then not held against the backend."""
+        if not alone.top or len(alone.top[0]) < 2:
+            return True
+        return alone.top[0][0].logprob - alone.top[0][1].logprob < 2 * self._tolerance
+
+    def _top(self, part: Part, row: Row, tops: tuple[TopToken, ...], others: tuple[TopToken, ...]) -> None:
+        id, limit = row.request_id, part.row.request.want.top_n
+        if len(tops) > limit or not tops:
+            raise Violation("top", f"row {id} asked for {limit} top tokens and got {len(tops)}")
+        if any(a.logprob < b.logprob for a, b in pairwise(tops)):
+            raise Violation("top", f"row {id}: its top tokens are not in falling order: {tops}")
+        if len({top.id for top in tops}) < len(tops):
+            raise Violation("top", f"row {id}: a token stands twice among its top tokens: {tops}")
+        if self._exact and not part.row.request.sampling.do_sample and tops[0].id != row.tokens[0]:
+            raise Violation("top", f"row {id} is greedy and made token {row.tokens[0]}, its likeliest is {tops[0].id}")
+        if row.logprobs and tops[0].id == row.tokens[0]:
+            self._near(f"row {id}: the logprob of its likeliest token", tops[0].logprob, row.logprobs[0])
+        if len(tops) != len(others):
+            raise Violation("top", f"row {id} has {len(tops)} top tokens, alone it has {len(others)}")
+        for mine, other in zip(tops, others, strict=True):
+            self._near(f"row {id}: the logprob of a top token", mine.logprob, other.logprob)
+
+    def _prompt(self, part: Part, row: Row) -> None:
+        request = part.row.request
+        if not request.want.prompt_logprobs:
+            if row.prompt_logprobs:
+                raise Violation(
+                    "prompt", f"row {row.request_id} did not ask for prompt logprobs and got {len(row.prompt_logprobs)}"
+                )
+            return
+        whole = self._yardstick.rows(request, 1)[0].prompt_logprobs
+        if len(whole) != request.prompt_len or (whole and whole[0] is not None):
+            raise Violation(
+                "prompt", f"a prompt of {request.prompt_len} tokens has {len(whole)} logprobs; it has one each, the first None"
+            )
+        expected = whole[part.start + 1 if part.start else 0 : min(part.start + part.take + 1, request.prompt_len)]
+        if len(row.prompt_logprobs) != len(expected):
+            last = part.start + part.take - 1
+            text = f"positions {part.start}…{last} yield {len(expected)} prompt logprobs, not {len(row.prompt_logprobs)}"
+            raise Violation("prompt", f"row {row.request_id}: {text}")
+        for mine, other in zip(row.prompt_logprobs, expected, strict=True):
+            if (mine is None) is not (other is None):
+                raise Violation("prompt", f"row {row.request_id}: only token 0 of a prompt has no logprob")
+            if mine is not None and other is not None:
+                self._near(f"row {row.request_id}: a prompt logprob", mine, other)
+
+    def _near(self, what: str, mine: float, other: float) -> None:
+        if mine == other == -math.inf:
+            return
+        if math.isnan(mine) or mine > 1e-4 or abs(mine - other) > self._tolerance:
+            raise Violation("logprobs", f"{what} is {mine:.5f}, alone it is {other:.5f}")

@@ -1,0 +1,217 @@
+"""The state machine: rules over the verbs, each judged by the oracle as it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky, HypothesisWarning
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from tgi_conformance.calls import NOTHING, STRANGER, Call, Clear, Decode, Filter, Prefill, Ref
+from tgi_conformance.clauses.mates import ways
+from tgi_conformance.oracle import OracleRow
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PROMPTS
+from tgi_conformance.target import close
+from tgi_conformance.verdict import Violation
+from tgi_core.backend import Feature, Grant, Mixing, Request, UnknownBatch
+
+EXAMPLES, STEPS = 60, 24
+
+_some = st.integers(0, 29)
+
+
+class Verbs(RuleBasedStateMachine):
+    """Live traffic: rows start, join, go on, pause, leave, and now and then somebody calls a verb that must be refused."""
+
+    scene: Scene
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = self.scene.stage()
+        self.oracle = self.stage.play.oracle
+        self.used: list[Ref] = [STRANGER]
+        self.ways = ways(self.stage)
+        size = min(self.oracle.capacity.groups[0].block_size, 32)  # rows that are about to need a block
+        self.prompts = (tuple(range(1, size + 1)), *PROMPTS, tuple(range(2, size + 1)) or (2,))
+
+    def teardown(self) -> None:
+        """Sessions are many; only one that failed is kept for the report."""
+        play = self.stage.play
+        close(play.session)
+        if not play.failed and play in self.scene.plays:
+            self.scene.plays.remove(play)
+
+    @initialize(first=_some, second=_some, count=st.integers(1, 2))
+    def begin(self, first: int, second: int, count: int) -> None:
+        """Two batches, or too little ever happens beside another."""
+        for number in (first, second):
+            if self.room() > 0:
+                self.make_way()
+                numbers = range(number, number + min(count, self.room()))
+                self.stage.launch(*(self.new(item if item > number else 0, 0) for item in numbers))
+
+    # what there is
+
+    @property
+    def batches(self) -> list[Ref]:
+        """Live batches, the oldest first."""
+        return sorted(self.oracle.batches)
+
+    def pick(self, number: int) -> Ref:
+        """One live batch."""
+        return self.batches[number % len(self.batches)]
+
+    def room(self) -> int:
+        """Rows that may start."""
+        return min(self.oracle.capacity.max_rows - len(self.oracle.rows), self.oracle.capacity.max_prefill_rows)
+
+    def new(self, number: int, chunk: int) -> Request:
+        """A request, by a number."""
+        prompt = self.prompts[number % len(self.prompts)]
+        take = None
+        if chunk and len(prompt) > 1 and Feature.CHUNKED_PREFILL in self.oracle.capabilities.features:
+            take = 1 + chunk % (len(prompt) - 1)
+        want = self.stage.wants if number % 3 else self.stage.request(()).want
+        return self.stage.request(prompt, self.ways[(number // 7) % len(self.ways)], take, want=want)
+
+    def make_way(self, *batches: Ref) -> tuple[Ref, ...]:
+        """Read what must be read before a launch, and drop rows that are as long as may be."""
+        while len(self.oracle.steps) >= self.oracle.capacity.in_flight:
+            self.stage.read(min(self.oracle.steps))
+        kept = []
+        for batch in batches:
+            rows = self.oracle.batches[batch]
+            short = [row.request.id for row in rows if row.done < self.oracle.capacity.max_row_tokens - 1]
+            kept.append(self.filter_away(batch, short) if len(short) < len(rows) else batch)
+        return tuple(batch for batch in kept if batch)
+
+    def filter_away(self, batch: Ref, keep: list[int]) -> Ref:
+        """Filter, and remember the dead handle."""
+        self.used.append(batch)
+        return self.stage.filter(batch, keep)
+
+    def grants(self, rows: list[OracleRow], numbers: int) -> list[Grant]:
+        """Chunks for prompts, blocks for rows that need them, and a pause for one now and then."""
+        grants = []
+        for index, row in enumerate(rows):
+            if row.owed:
+                grants.append(self.stage.grant(row, 1 + numbers % row.owed))
+            elif numbers % 4 == 3 and index == numbers % len(rows):
+                grants.append(Grant(row.request.id, 0))
+            else:
+                grant = self.stage.grant(row)
+                grants += [grant] if any(grant.blocks) or numbers % 2 else []
+        return grants
+
+    # rules
+
+    @precondition(lambda self: self.room() > 0)
+    @rule(first=_some, count=st.integers(1, 3), chunk=st.integers(0, 4), joins=st.integers(0, 2), numbers=_some)
+    def start(self, first: int, count: int, chunk: int, joins: int, numbers: int) -> None:
+        """New rows, by themselves or beside a batch."""
+        mixes = self.oracle.capabilities.mixing is not Mixing.NONE
+        beside = self.make_way(self.pick(joins)) if joins and self.batches and mixes else self.make_way()
+        requests = [self.new(first + 5 * index, chunk) for index in range(min(count, self.room()))]
+        cached = beside[0] if beside else NOTHING
+        grants = self.grants(self.oracle.batches[cached], numbers) if cached else []
+        if cached:
+            self.used.append(cached)
+        self.stage.launch(*requests, beside=cached, grants=grants)
+
+    @precondition(lambda self: self.batches)
+    @rule(first=_some, count=st.integers(1, 3), numbers=_some, order=st.booleans())
+    def decode(self, first: int, count: int, numbers: int, order: bool) -> None:
+        """One batch, or several merged."""
+        chosen = self.batches[first % len(self.batches) :][:count]
+        batches = self.make_way(*(chosen if order else reversed(chosen)))
+        if batches:
+            rows = [row for batch in batches for row in self.oracle.batches[batch]]
+            grants = self.grants(rows, numbers)
+            self.used += batches
+            self.stage.go_on(*batches, grants=grants)
+            if numbers % 3 == 2:  # somebody comes late with a handle that has just been used
+                self.stage.refuse(UnknownBatch, Decode(batches[:1]) if numbers % 2 else Filter(batches[-1], ()))
+
+    @precondition(lambda self: self.oracle.steps)
+    @rule()
+    def read(self) -> None:
+        """The oldest step that is unread."""
+        self.stage.read(min(self.oracle.steps))
+
+    @precondition(lambda self: self.batches)
+    @rule(batch=_some, mask=st.integers(0, 63))
+    def filter(self, batch: int, mask: int) -> None:
+        """Keep some rows, in any order."""
+        chosen = self.pick(batch)
+        keep = [row.request.id for index, row in enumerate(self.oracle.batches[chosen]) if mask >> index & 1]
+        self.filter_away(chosen, keep[::-1] if mask % 3 == 0 else keep)
+
+    @precondition(lambda self: len(self.batches) > 1)
+    @rule(batch=_some, everything=st.integers(0, 7))
+    def clear(self, batch: int, everything: int) -> None:
+        """One batch; everything only now and then, or deep states starve."""
+        self.used += self.batches if everything == 7 else [self.pick(batch)]
+        self.stage.clear(None if everything == 7 else self.pick(batch))
+
+    @rule(number=_some, kind=st.integers(0, 8))
+    def refuse(self, number: int, kind: int) -> None:
+        """A verb that the oracle says must be refused."""
+        call = self.wrong(number, kind)
+        if not self.oracle.expect(call).errors:
+            return
+        self.stage.play.call(call)
+
+    def wrong(self, number: int, kind: int) -> Call:
+        """A call with one mistake."""
+        dead, batches = self.used[-1 - number % min(4, len(self.used))], self.batches
+        if kind == 0:
+            return Decode((dead, *batches[:1]))
+        if kind == 1:
+            return Filter(dead, ())
+        if kind == 2:
+            return Clear(dead)
+        if not batches:
+            return Prefill(())
+        batch = self.pick(number)
+        row = self.oracle.batches[batch][0]
+        wrong: dict[int, Call] = {
+            3: Decode((batch, batch)),
+            4: Filter(batch, (row.request.id, 555_555)),
+            5: Decode((batch,), (Grant(555_555, 1),)),
+            6: Decode((batch,), (Grant(row.request.id, max(1, row.owed) + 1),)),
+            7: Decode((batch,), (Grant(row.request.id, 0), Grant(row.request.id, 0))),
+            8: Prefill((row.request,)),
+        }
+        return wrong[kind]
+
+
+def explore(scene: Scene) -> None:
+    """Run the machine. Raises Violation with the shortest sequence found, which is then the scene's culprit."""
+    machine: Any = type("Machine", (Verbs,), {"scene": scene})
+    machine = hypothesis.seed(scene.seed)(machine)
+    chosen = settings(
+        max_examples=max(5, int(EXAMPLES * scene.effort)),
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        with contextlib.redirect_stdout(None), warnings.catch_warnings():
+            warnings.simplefilter("ignore", HypothesisWarning)
+            run_state_machine_as_test(machine, settings=chosen)
+    except Violation as violation:
+        last = next(play for play in reversed(scene.plays) if play.failed)
+        scene.plays[:] = [last]
+        raise violation
+    except Flaky as error:
+        raise Violation("flaky", f"the same calls gave different results: {str(error).splitlines()[0]}") from error

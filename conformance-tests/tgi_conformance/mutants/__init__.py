@@ -1,0 +1,44 @@
+"""Backends that each break one law, and twins that look unusual and break none: the proof that the suite bites, and bites nothing else.
+
+A mutant's docstring says where its defect was seen. `killed_by` names the clauses that are there to catch it.
+"""
+
+from tgi_conformance.mutants import (
+    batches,
+    blocks,
+    faults,
+    handles,
+    limits,
+    masks,
+    packages,
+    prompts,
+    sampling,
+    steps,
+    twins,
+    values,
+)
+from tgi_conformance.mutants.base import Mutant, mutants, twins_of
+
+MUTANTS: dict[str, Mutant] = mutants()
+TWINS: dict[str, Mutant] = twins_of()
+EVERY: dict[str, Mutant] = MUTANTS | TWINS
+"""By name: `tgi-conformance run --backend mutant:NAME`."""
+
+__all__ = [
+    "EVERY",
+    "MUTANTS",
+    "TWINS",
+    "Mutant",
+    "batches",
+    "blocks",
+    "faults",
+    "handles",
+    "limits",
+    "masks",
+    "packages",
+    "prompts",
+    "sampling",
+    "steps",
+    "twins",
+    "values",
+]

@@ -1,0 +1,94 @@
+"""What a mutant is, and the sound session that each is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import TypeVar
+
+from tgi_conformance.golden import default_model
+from tgi_conformance.target import Target
+from tgi_core.backend import Handle, OpenOptions
+from tgi_core.backend.ledger import Ledger, LiveRow
+from tgi_core.backend.reference import ReferenceSession, backend_open
+from tgi_core.model_files import read_json
+
+
+class Sound(ReferenceSession):
+    """The reference backend's session as it is, with its books within reach."""
+
+    @property
+    def books(self) -> dict[Handle, list[LiveRow]]:
+        """Live batches by handle."""
+        return self.ledger._batches
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its bookkeeping, after warmup."""
+        return self._book
+
+    def row(self, id: int) -> LiveRow | None:
+        """A live row."""
+        return next((row for rows in self.books.values() for row in rows if row.request.id == id), None)
+
+
+Open = Callable[[OpenOptions], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A broken backend, or a good twin where `killed_by` is empty. `origin` says where the defect was seen."""
+
+    name: str
+    origin: str
+    open: Open
+    killed_by: tuple[str, ...] = ()
+    entry: EntryPoint | None = None
+
+    def target(self, name: str = "") -> Target:
+        """It as the suite takes it."""
+        return Target(name or self.name, self.open, Path(default_model("none")), "none", "float32", self.entry)
+
+
+_ALL: dict[str, Mutant] = {}
+_Kind = TypeVar("_Kind", bound=type[ReferenceSession])
+
+
+def opening(kind: type[ReferenceSession]) -> Open:
+    """How a kind of session opens a model: as the reference backend does."""
+
+    def open_session(options: OpenOptions) -> object:
+        backend_open(options)
+        config = read_json(Path(options.model) / "config.json")
+        return kind(int(config["vocab_size"]), int(config["max_position_embeddings"]), masks=options.masks)
+
+    return open_session
+
+
+def mutant(name: str, *killed_by: str) -> Callable[[_Kind], _Kind]:
+    """Register a session class as a mutant, or with no clause as a twin."""
+
+    def register(kind: _Kind) -> _Kind:
+        add(Mutant(name, (kind.__doc__ or "").strip(), opening(kind), killed_by))
+        return kind
+
+    return register
+
+
+def add(made: Mutant) -> None:
+    """Register one that opens in a way of its own."""
+    if made.name in _ALL:
+        raise ValueError(f"two mutants are called {made.name}")
+    _ALL[made.name] = made
+
+
+def mutants() -> dict[str, Mutant]:
+    """Those that some clause must kill."""
+    return {name: item for name, item in _ALL.items() if item.killed_by}
+
+
+def twins_of() -> dict[str, Mutant]:
+    """Those that no clause may kill."""
+    return {name: item for name, item in _ALL.items() if not item.killed_by}

@@ -1,0 +1,283 @@
+"""Batches: what TGI's own backends disagree on, and what forks got wrong."""
+
+from __future__ import annotations
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import (
+    EMPTY,
+    BackendError,
+    Cleared,
+    Grant,
+    Handle,
+    Request,
+    Step,
+    UnknownBatch,
+    UnknownRequest,
+    hookimpl,
+)
+
+
+@mutant("filter-clears-others", "isolation.filter", "isolation.filter-empty", "machine.laws")
+class FilterClearsOthers(Sound):
+    """TGI's Neuron generator: filter clears every slot that is not in keep, whatever its batch."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Other batches lose their rows too."""
+        kept = super().filter(batch, keep)
+        for other in [handle for handle in self.books if handle != kept]:
+            self.ledger.clear(other)
+        return kept
+
+
+@mutant("filter-nothing-clears-all", "isolation.filter-empty")
+class FilterNothingClearsAll(Sound):
+    """TGI's Neuron generator: filter with nothing to keep clears everything and returns an empty batch."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Only for an empty keep."""
+        kept = super().filter(batch, keep)
+        if not keep:
+            self.ledger.clear(None)
+        return kept
+
+
+@mutant("filter-nothing-refused", "isolation.filter-empty", "drop.after-prefill")
+class FilterNothingRefused(Sound):
+    """TGI's CUDA server: filter with nothing to keep is a ValueError."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """A foreign exception."""
+        if not keep:
+            raise ValueError("Batch must have at least one request")
+        return super().filter(batch, keep)
+
+
+@mutant("filter-compares-counts", "isolation.ids-not-counts")
+class FilterComparesCounts(Sound):
+    """TGI's CUDA and Gaudi servers: as many ids as rows means all of them, whatever the ids."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """The ids are not looked at."""
+        if len(keep) == len(self.books.get(batch, ())):
+            keep = tuple(row.request.id for row in self.books[batch])
+        return super().filter(batch, keep)
+
+
+@mutant("filter-loses-batch", "failure.filter", "isolation.ids-not-counts")
+class FilterLosesBatch(Sound):
+    """TGI's CUDA server: an unknown id is a KeyError after the batch was popped from the cache."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """A refused filter drops the batch."""
+        try:
+            return super().filter(batch, keep)
+        except UnknownRequest:
+            self.ledger.clear(batch)
+            raise
+
+
+@mutant("filter-echoes-strangers", "isolation.ids-not-counts")
+class FilterEchoesStrangers(Sound):
+    """TGI's Neuron generator: ids that the batch does not have are echoed back as if they were kept."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Strangers are left out in silence."""
+        known = {row.request.id for row in self.books.get(batch, ())}
+        return super().filter(batch, tuple(id for id in keep if id in known))
+
+
+@mutant("filter-keeps-handle", "handles.after-filter")
+class FilterKeepsHandle(Sound):
+    """TGI's servers return the batch itself when all rows are kept: its handle works on after its single use."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """The same handle once more."""
+        if len(keep) == len({row.request.id for row in self.books.get(batch, ())} & set(keep)) == len(self.books.get(batch, ())):
+            return batch
+        return super().filter(batch, keep)
+
+
+@mutant("filter-keeps-the-first", "isolation.which-row", "mates.filter")
+class FilterKeepsTheFirst(Sound):
+    """A batch that is compacted by count: the first rows survive, not those named (vllm#3945 had its like for swapped blocks)."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Right ids, wrong rows."""
+        rows = self.books.get(batch, [])
+        kept = super().filter(batch, keep)
+        for row, other in zip(self.books.get(kept, ()), rows, strict=False):
+            row.tokens, row.computed = list(other.tokens), other.computed
+            for table, blocks in zip(row.tables, other.tables, strict=True):
+                table[:] = blocks
+        return kept
+
+
+@mutant("decode-clears-unlisted", "isolation.decode")
+class DecodeClearsUnlisted(Sound):
+    """TGI's Neuron generator: a live batch that decode does not list has its slots cleared."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """All other batches go."""
+        step = super().decode(batches, grants)
+        for other in [handle for handle in self.books if handle != step.handle]:
+            self.ledger.clear(other)
+        return step
+
+
+@mutant("unlisted-row-advances", "isolation.decode", "isolation.prefill")
+class UnlistedRowAdvances(Sound):
+    """A device with fixed slots runs all of them in each step and moves every cursor on (TGI#3248)."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """The last token of every other row is run twice."""
+        others = [row for handle, rows in self.books.items() if handle not in batches for row in rows]
+        step = super().decode(batches, grants)
+        for row in others:
+            if len(row.tokens) > row.computed:
+                row.tokens.append(row.tokens[-1])
+        return step
+
+
+@mutant("clear-by-birth-id", "clear.one")
+class ClearByBirthId(Sound):
+    """TGI's Neuron generator: clear takes the id that a batch had at prefill, although decode gives it a new one."""
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """Batches that decode has renamed are not found, in silence."""
+        if batch is not None and batch in self.books and any(row.computed > len(row.request.tokens) for row in self.books[batch]):
+            return Cleared(0)
+        return super().clear(batch)
+
+
+@mutant("clear-miscounts", "clear.all", "clear.one")
+class ClearMiscounts(Sound):
+    """Batches counted where rows are meant."""
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """One per batch."""
+        count = len(self.books) if batch is None else 1
+        super().clear(batch)
+        return Cleared(count)
+
+
+@mutant("clear-of-nothing-refused", "clear.none", "clear.all")
+class ClearOfNothingRefused(Sound):
+    """Clear is not idempotent: what is empty cannot be emptied."""
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """UnknownBatch where nothing lives."""
+        if batch is None and not self.books:
+            raise UnknownBatch("there is no batch")
+        return super().clear(batch)
+
+
+@mutant("clear-all-leaves-one", "clear.all")
+class ClearAllLeavesOne(Sound):
+    """A dict that is changed while it is walked: the newest batch stays behind (TGI#283's "Batch ID 0 not found" was the other side)."""
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """The newest batch lives on, its rows counted."""
+        if batch is not None or not self.books:
+            return super().clear(batch)
+        rows = sum(map(len, self.books.values()))
+        for handle in list(self.books)[: max(1, len(self.books) - 1)]:
+            self.ledger.clear(handle)
+        return Cleared(rows)
+
+
+@mutant("failing-decode-loses-batch", "failure.decode", "machine.laws")
+class FailingDecodeLosesBatch(Sound):
+    """TGI's CUDA and Gaudi servers pop batches from the cache before they check anything."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """A refused decode drops what it names."""
+        try:
+            return super().decode(batches, grants)
+        except BackendError:
+            for handle in batches:
+                self.books.pop(handle, None)
+            raise
+
+
+@mutant("failing-decode-grants", "failure.decode")
+class FailingDecodeGrants(Sound):
+    """Blocks appended to the tables before the step was checked, so a retry appends them twice (an early version of this project's own)."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """The first grant of a refused decode stays."""
+        try:
+            return super().decode(batches, grants)
+        except BackendError:
+            row = self.row(grants[0].request_id) if grants else None
+            if row is not None:
+                for table, more in zip(row.tables, grants[0].blocks, strict=False):
+                    table[:0] = [block for block in more if block not in table]
+            raise
+
+
+@mutant("failing-prefill-admits", "failure.prefill", "refusal.undeclared")
+class FailingPrefillAdmits(Sound):
+    """Requests admitted one by one: the good ones before a bad one stay in, and their ids are taken."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """The first request of a refused prefill lives."""
+        try:
+            return super().prefill(batch, cached, grants)
+        except BackendError:
+            if len(batch) > 1:
+                super().prefill(batch[:1], EMPTY, ())
+            raise
+
+
+@mutant("failing-join-loses-batch", "failure.join")
+class FailingJoinLosesBatch(Sound):
+    """A prefill that takes the batch it joins out of the cache first, and fails afterwards (TGI's prefill with a cached batch)."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """The joined batch goes."""
+        try:
+            return super().prefill(batch, cached, grants)
+        except BackendError:
+            self.books.pop(cached, None)
+            raise
+
+
+@mutant("any-error-ends-session", "failure.filter", "failure.decode")
+class AnyErrorEndsSession(Sound):
+    """TGI's interceptor shuts the server down on any RuntimeError; Gaudi's copy calls exit(1)."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """One wrong id ends everything."""
+        try:
+            return super().filter(batch, keep)
+        except BackendError:
+            self.books.clear()
+            raise
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """The same."""
+        try:
+            return super().decode(batches, grants)
+        except BackendError:
+            self.books.clear()
+            raise

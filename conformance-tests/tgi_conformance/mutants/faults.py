@@ -1,0 +1,152 @@
+"""Steps that fail, and sessions that end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import BackendBug, BackendError, Closed, Grant, Handle, InvalidRequest, Request, Rows, Step, hookimpl
+
+
+@mutant("late-error-swallowed", "faults.rows")
+class LateErrorSwallowed(Sound):
+    """An error in a step is logged and answered with no rows."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """As if nothing had run."""
+        try:
+            return super().rows(step)
+        except InvalidRequest:
+            raise
+        except BackendError:
+            return Rows(step.id, ())
+
+
+@mutant("late-error-revives", "faults.rows", "faults.derived")
+class LateErrorRevives(Sound):
+    """The batch of a failed step lives on, with holes in its cache (TGI's Neuron backend keeps its slots after a failing decode)."""
+
+    def _compute(self, launch: Any) -> None:
+        kept = dict(self.books)
+        super()._compute(launch)
+        self.books.update(kept)
+
+
+@mutant("late-error-kills-all", "faults.others")
+class LateErrorKillsAll(Sound):
+    """One failed step ends every batch."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Everything is dropped."""
+        try:
+            return super().rows(step)
+        except InvalidRequest:
+            raise
+        except BackendError:
+            self.ledger.clear(None)
+            raise
+
+
+@mutant("late-error-keeps-places", "faults.place")
+class LateErrorKeepsPlaces(Sound):
+    """The rows of a failed step are forgotten, their places are not."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """They stay counted."""
+        before = set(self.ledger._live)
+        try:
+            return super().rows(step)
+        except InvalidRequest:
+            raise
+        except BackendError:
+            self.ledger._live.update(-id for id in before)
+            raise
+
+
+@mutant("late-error-untyped", "faults.rows")
+class LateErrorUntyped(Sound):
+    """Whatever happens in a step is one kind of error."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """BackendBug for everything."""
+        try:
+            return super().rows(step)
+        except InvalidRequest:
+            raise
+        except BackendError as error:
+            raise BackendBug(str(error)) from error
+
+
+@mutant("derived-lives", "faults.derived")
+class DerivedLives(Sound):
+    """Only the failed step's own handle dies: what was launched from it in the meantime lives on."""
+
+    def _compute(self, launch: Any) -> None:
+        kept = {handle: rows for handle, rows in self.books.items() if handle != launch.step.handle}
+        super()._compute(launch)
+        self.books.update(kept)
+
+
+@mutant("continued-under-fault", "faults.continue")
+class ContinuedUnderFault(Sound):
+    """After a failure the next new requests are given the dead rows' states."""
+
+    _scarred = False
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Note a failure."""
+        try:
+            return super().rows(step)
+        except InvalidRequest:
+            raise
+        except BackendError:
+            self._scarred = True
+            raise
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """The last token of a prompt is lost."""
+        step = super().prefill(batch, cached, grants)
+        for request in batch if self._scarred else ():
+            row = self.row(request.id)
+            if row is not None:
+                row.tokens[-1] = 0
+        return step
+
+
+@mutant("loss-is-final", "faults.lost", "faults.reopen")
+class LossIsFinal(Sound):
+    """Closing fails after a loss, or at all."""
+
+    @hookimpl
+    def close(self) -> Closed:
+        """Once is enough."""
+        if self._ledger is None:
+            raise InvalidRequest("the session is closed already")
+        return super().close()
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """After a failure nothing opens any more."""
+        try:
+            return super().rows(step)
+        except BackendError as error:
+            raise BackendBug("the device is lost for good") from error
+
+
+@mutant("runs-after-close", "faults.after-close")
+class RunsAfterClose(Sound):
+    """Close frees memory that the next verb uses (a use after free on a device, an IndexError here)."""
+
+    @hookimpl
+    def close(self) -> Closed:
+        """The books stay open."""
+        kept = self._ledger
+        closed = super().close()
+        self._ledger = kept
+        return closed

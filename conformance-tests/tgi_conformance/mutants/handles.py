@@ -1,0 +1,126 @@
+"""Handles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import EMPTY, Cleared, Grant, Handle, InvalidRequest, Request, Step, UnknownBatch, hookimpl
+
+
+@mutant("stale-handle-accepted", "handles.after-decode", "machine.laws")
+class StaleHandleAccepted(Sound):
+    """The cache is looked up by request, so an old handle still finds its rows."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._renamed: dict[Handle, Handle] = {}
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Every handle stands for what became of it."""
+        step = super().decode(tuple(self._now(handle) for handle in batches), grants)
+        self._renamed |= dict.fromkeys(batches, step.handle)
+        return step
+
+    def _now(self, handle: Handle) -> Handle:
+        while handle in self._renamed and handle not in self.books:
+            handle = self._renamed[handle]
+        return handle
+
+
+@mutant("merge-keeps-second-handle", "handles.after-merge")
+class MergeKeepsSecondHandle(Sound):
+    """Merging empties the first batch only; the second's handle still names its rows (mixed up in early TGI concatenate)."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """It can be cleared or filtered again."""
+        rows = {handle: self.books.get(handle, []) for handle in batches[1:]}
+        step = super().decode(batches, grants)
+        self.books.update(rows)
+        return step
+
+
+@mutant("join-keeps-handle", "handles.after-join")
+class JoinKeepsHandle(Sound):
+    """Prefill copies the batch that it joins instead of taking it over."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """The old handle still works."""
+        rows = self.books.get(cached, [])
+        step = super().prefill(batch, cached, grants)
+        if cached != EMPTY:
+            self.books[cached] = rows
+        return step
+
+
+@mutant("same-batch-twice", "handles.distinct", "failure.decode")
+class SameBatchTwice(Sound):
+    """A set of handles where a list was promised: the same batch twice is taken as once."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Doubles are dropped."""
+        return super().decode(tuple(dict.fromkeys(batches)), grants)
+
+
+@mutant("cleared-handle-lives", "handles.after-clear")
+class ClearedHandleLives(Sound):
+    """Clear frees the rows and leaves an empty batch behind under the handle."""
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """The handle of nothing."""
+        count = super().clear(batch)
+        if batch is not None:
+            self.books[batch] = []
+        return count
+
+
+@mutant("unknown-handle-untyped", "handles.strangers")
+class UnknownHandleUntyped(Sound):
+    """TGI's servers: an unknown batch id is a bare ValueError, "Batch ID 0 not found in cache" (TGI#283)."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """A foreign exception."""
+        try:
+            return super().decode(batches, grants)
+        except UnknownBatch as error:
+            raise ValueError(str(error)) from error
+
+
+@mutant("unknown-handle-mistyped", "handles.strangers", "handles.after-decode")
+class UnknownHandleMistyped(Sound):
+    """One error type for everything: callers cannot tell a stale handle from a bad argument."""
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """InvalidRequest where UnknownBatch is meant."""
+        try:
+            return super().clear(batch)
+        except UnknownBatch as error:
+            raise InvalidRequest(str(error)) from error
+
+
+@mutant("none-result", "handles.after-filter", "isolation.filter")
+class NoneResult(Sound):
+    """A stub that returns nothing (ONNX Runtime PR#29924)."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Any:
+        """The work is done, the answer forgotten."""
+        super().filter(batch, keep)
+
+
+@mutant("live-id-accepted", "failure.live-id")
+class LiveIdAccepted(Sound):
+    """A request under an id that lives already replaces it in the books."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """The ids are not compared."""
+        self.ledger._live.difference_update(request.id for request in batch)
+        return super().prefill(batch, cached, grants)

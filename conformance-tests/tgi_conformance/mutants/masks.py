@@ -1,0 +1,138 @@
+"""Grammar masks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import MaskRow, OutOfMemory, RowFaultKind, Rows, Step, hookimpl
+from tgi_core.backend.ledger import Work
+
+
+class _Source:
+    """A source between the session and the real one."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """As it is."""
+        found: bytes = self.real.fill(rows)
+        return found
+
+
+class Between(Sound):
+    """A session whose mask source is spied upon."""
+
+    source: type[_Source] = _Source
+
+    def __init__(self, *arguments: Any, masks: Any = None, **options: Any) -> None:
+        super().__init__(*arguments, masks=None if masks is None else self.source(masks), **options)
+
+
+class _Late(_Source):
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """Allows everything to a row that has made nothing."""
+        found = super().fill(rows)
+        return found if rows[0].tokens else b"\xff" * (len(found) - 4) + found[-4:]
+
+
+@mutant("first-token-unmasked", "masks.allowed")
+class FirstTokenUnmasked(Between):
+    """Masks begin with the second token (guidance state made after prefill, seen in early outlines integrations)."""
+
+    source = _Late
+
+
+class _Twice(_Source):
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """Every token is told twice."""
+        return super().fill(tuple(replace(row, tokens=row.tokens * 2) for row in rows))
+
+
+@mutant("tokens-told-twice", "masks.told")
+class TokensToldTwice(Between):
+    """A retry tells the grammar the same token again, which walks its state on (vllm structured output under preemption)."""
+
+    source = _Twice
+
+
+class _Never(_Source):
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """No token is told."""
+        return super().fill(tuple(replace(row, tokens=()) for row in rows))
+
+
+@mutant("tokens-not-told", "masks.told")
+class TokensNotTold(Between):
+    """The grammar stands still."""
+
+    source = _Never
+
+
+@mutant("mask-for-all", "masks.allowed")
+class MaskForAll(Sound):
+    """One masked row masks its mates (a mask broadcast over the batch)."""
+
+    def _compute(self, launch: Any) -> None:
+        self._any = any(work.row.request.masked for work in launch.work)
+        super()._compute(launch)
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        row, kept = work.row, work.row.request
+        row.request = replace(kept, masked=self._masks is not None and self._any)
+        try:
+            return super()._sample(work, state)
+        finally:
+            row.request = kept
+
+
+@mutant("mask-fault-ends-step", "masks.row-fault")
+class MaskFaultEndsStep(Sound):
+    """One row's empty mask is everybody's error."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """The whole step fails."""
+        found = super().rows(step)
+        if any(row.fault for row in found.rows):
+            raise OutOfMemory("a mask allows nothing")
+        return found
+
+
+@mutant("mask-fault-as-nan", "masks.row-fault", "masks.fault-ahead")
+class MaskFaultAsNan(Sound):
+    """A softmax over nothing is NaN, and is told as such."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """The wrong kind."""
+        found = super().rows(step)
+        return replace(
+            found,
+            rows=tuple(replace(row, fault=replace(row.fault, kind=RowFaultKind.NAN)) if row.fault else row for row in found.rows),
+        )
+
+
+@mutant("mask-fault-picks-token", "masks.row-fault")
+class MaskFaultPicksToken(Sound):
+    """Where nothing is allowed, token 0 is made."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Argmax of nothing."""
+        found = super().rows(step)
+        return replace(found, rows=tuple(replace(row, fault=None, tokens=(0,)) if row.fault else row for row in found.rows))
+
+
+@mutant("failed-row-returns", "masks.fault-ahead")
+class FailedRowReturns(Sound):
+    """A row that failed is in the step that was launched before the failure was known, and takes its mates' place there."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Its mate is missing instead."""
+        failed = bool(self._failed)
+        found = super().rows(step)
+        return replace(found, rows=()) if failed and not any(row.fault for row in found.rows) else found

@@ -1,0 +1,25 @@
+"""Raises while it is imported."""
+
+from __future__ import annotations
+
+from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, hookimpl
+
+raise OSError("libdevice.so: cannot open shared object file")
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """Who it says it is."""
+    return Manifest("raises-at-import", "tgi-core", "1.0", (1, 0), (1, 0), "accelerator")
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """What it says it finds."""
+    return Probe(ProbeStatus.READY, devices=("made up",))
+
+
+@hookimpl
+def backend_open(options: OpenOptions) -> object:
+    """Nothing to open."""
+    return object()

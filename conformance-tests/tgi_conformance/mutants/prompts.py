@@ -1,0 +1,234 @@
+"""Prompts in parts, prefixes, and stopping."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tgi_conformance.mutants.base import Mutant, Sound, add, mutant, opening
+from tgi_core.backend import EMPTY, Grant, Handle, OpenOptions, Request, Rows, Step, hookimpl
+from tgi_core.backend.ledger import LiveRow
+
+
+@mutant("chunk-off-by-one", "chunks.tokens", "chunks.rest")
+class ChunkOffByOne(Sound):
+    """The first token of each later chunk is run twice, in the place of the last of it (a half-open range that was closed)."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """The tokens of a chunk are shifted by one."""
+        for grant in grants:
+            row = self.row(grant.request_id)
+            if row is not None and row.prompt_left and grant.take > 1:
+                part = slice(row.computed + 1, row.computed + grant.take)
+                row.tokens[part] = row.tokens[row.computed : row.computed + grant.take - 1]
+        return super().decode(batches, grants)
+
+
+@mutant("chunk-yields-early", "chunks.tokens")
+class ChunkYieldsEarly(Sound):
+    """Every chunk ends in a token, and those of incomplete prompts reach the client."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """A token for each row."""
+        found = super().rows(step)
+        return replace(found, rows=tuple(replace(row, tokens=row.tokens or (0,)) for row in found.rows))
+
+
+@mutant("chunk-runs-by-itself", "chunks.rest")
+class ChunkRunsByItself(Sound):
+    """A row whose prompt is incomplete takes its next token without a grant."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """One, where its blocks allow it."""
+        named = {grant.request_id for grant in grants}
+        rows = [
+            row for handle in batches for row in self.books.get(handle, ()) if row.request.id not in named and row.prompt_left
+        ]
+        more = tuple(Grant(row.request.id, 1) for row in rows if row.computed < len(row.tables[0]) * self._block_size)
+        return super().decode(batches, (*grants, *more))
+
+
+@mutant("chunk-too-long", "chunks.too-much")
+class ChunkTooLong(Sound):
+    """A chunk longer than what is left is cut in silence."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """To what is left."""
+
+        def cut(grant: Grant) -> Grant:
+            row = self.row(grant.request_id)
+            return replace(grant, take=min(grant.take, row.prompt_left)) if row is not None and row.prompt_left else grant
+
+        return super().decode(batches, tuple(map(cut, grants)))
+
+
+@mutant("incomplete-cannot-leave", "chunks.leave")
+class IncompleteCannotLeave(Sound):
+    """Only rows that decode can be dropped: one whose prompt is incomplete stays."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """It is kept unasked."""
+        stuck = [row for row in self.books.get(batch, ()) if row.prompt_left and row.request.id not in keep]
+        kept = super().filter(batch, keep)
+        if kept != EMPTY:
+            self.books[kept].extend(stuck)
+        return kept
+
+
+@mutant("join-restarts", "mixing.tokens", "failure.join")
+class JoinRestarts(Sound):
+    """The rows of the batch that is joined are run from their prompt again, into the same blocks."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Their last token is forgotten."""
+        for row in self.books.get(cached, ()):
+            if len(row.tokens) > len(row.request.tokens) and row.computed >= len(row.request.tokens):
+                row.tokens[-1] = row.tokens[-2]
+        return super().prefill(batch, cached, grants)
+
+
+@mutant("join-first-sits-out", "mixing.tokens", "mixing.chunks")
+class JoinFirstSitsOut(Sound):
+    """In a mixed step the running rows wait: right in a server that never mixes, wrong by this contract."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """They take 0."""
+        rows = self.books.get(cached, ()) if cached != EMPTY else ()
+        given = {grant.request_id: grant for grant in grants}
+        waiting = tuple(replace(given.get(row.request.id, Grant(row.request.id, 0)), take=0) for row in rows)
+        known = {row.request.id for row in rows}
+        return super().prefill(batch, cached, waiting + tuple(grant for grant in grants if grant.request_id not in known))
+
+
+@mutant("prefix-not-read", "prefix.tokens", "prefix.chunks")
+class PrefixNotRead(Sound):
+    """A prefix is entered before it is computed, or its blocks are not looked at: its states are those of nothing."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """The prefix is read from fresh blocks."""
+        step = super().prefill(batch, cached, grants)
+        for request in batch:
+            row = self.row(request.id)
+            if request.cached and row is not None:
+                count = request.cached // self._block_size
+                row.tables[0][:count] = [self._capacity_blocks - index for index in range(count)]
+        return step
+
+    @property
+    def _capacity_blocks(self) -> int:
+        return len(self._slots) // self._block_size - 1
+
+
+@mutant("prefix-owned", "prefix.tokens")
+class PrefixOwned(Sound):
+    """A shared prefix dies with the row that made it: the blocks are wiped when it leaves."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Wiped, whoever reads them."""
+        gone = [row for row in self.books.get(batch, ()) if row.request.id not in keep]
+        kept = super().filter(batch, keep)
+        for row in gone:
+            for block in row.tables[0]:
+                self._slots[block * self._block_size : (block + 1) * self._block_size] = [0] * self._block_size
+        return kept
+
+
+@mutant("prefix-of-everything", "prefix.range")
+class PrefixOfEverything(Sound):
+    """A prompt that is cached whole is accepted, and its last token run again."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """One token is taken back."""
+
+        def cut(request: Request) -> Request:
+            most = len(request.tokens) - 1
+            return replace(request, cached=most) if request.cached > most >= 0 else request
+
+        return super().prefill(tuple(map(cut, batch)), cached, grants)
+
+
+@mutant("prompts-confused", "mates.together", "parity.greedy")
+class PromptsConfused(Sound):
+    """Prompts of several requests are run one token too far into each other (cu_seqlens off by one)."""
+
+    def _write(self, table: list[int] | LiveRow, position: int, *rest: int) -> int:
+        state: int = super()._write(table, position, *rest)  # type: ignore[arg-type]
+        return state ^ (1 << 50) if position and self._several else state
+
+    _several = False
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Only where several start together."""
+        self._several = len(batch) > 1
+        return super().prefill(batch, cached, grants)
+
+
+class _Stops(Sound):
+    """Stops by itself after the model's end-of-text token: stopping was the model server's (several forks of TGI)."""
+
+    ends: Sequence[int] = ()
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Nothing after the end of text."""
+        found = super().rows(step)
+        ended = {row.request_id for row in found.rows if set(row.tokens) & set(self.ends)}
+        self._over: set[int] = getattr(self, "_over", set())
+        rows = tuple(replace(row, tokens=(), logprobs=(), top=()) if row.request_id in self._over else row for row in found.rows)
+        self._over |= ended
+        return replace(found, rows=rows)
+
+
+def _stopping(options: OpenOptions) -> object:
+    end = json.loads((Path(options.model) / "config.json").read_text()).get("eos_token_id", -1)
+    return opening(type("Stops", (_Stops,), {"ends": (end,)}))(options)
+
+
+add(Mutant("stops-at-end-of-text", _Stops.__doc__ or "", _stopping, ("parity.end-of-text",)))
+
+
+@mutant("continued-restarts", "continue.greedy")
+class ContinuedRestarts(Sound):
+    """A continued request is run from its prompt: the tokens that it had made are cut off."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Back to the prompt."""
+
+        def cut(request: Request) -> Request:
+            if not 0 < request.prompt_len < len(request.tokens) or request.take < len(request.tokens):
+                return request
+            return replace(request, tokens=request.tokens[: request.prompt_len], take=request.prompt_len)
+
+        return super().prefill(tuple(map(cut, batch)), cached, grants)
+
+
+@mutant("greedy-drifts", "mates.repeat", "mates.seeds")
+class GreedyDrifts(Sound):
+    """Atomics in a reduction: the same request makes other tokens the second time."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """The prompt's first token depends on how many came before."""
+        self._came = getattr(self, "_came", 0) + 1
+        shifted = tuple(
+            replace(request, tokens=((request.tokens[0] + self._came // 2) % self._vocab_size, *request.tokens[1:]))
+            if request.tokens
+            else request
+            for request in batch
+            if all(0 <= token < self._vocab_size for token in request.tokens)
+        )
+        return super().prefill(shifted if len(shifted) == len(batch) else batch, cached, grants)

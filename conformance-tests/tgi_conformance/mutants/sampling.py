@@ -1,0 +1,293 @@
+"""Choosing tokens: parameters of the wrong row, the wrong generator, the wrong order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import Request, Sampling
+from tgi_core.backend import sampling as formula
+from tgi_core.backend.ledger import Launch, Work
+
+
+class Altered(Sound):
+    """Samples each row by a request that `change` has altered."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """What a row is sampled by."""
+        return request
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        row, kept = work.row, work.row.request
+        row.request = self.change(work, kept)
+        try:
+            return super()._sample(work, state)
+        finally:
+            row.request = kept
+
+    def _how(self, request: Request, **fields: Any) -> Request:
+        return replace(request, sampling=replace(request.sampling, **fields))
+
+
+@mutant("first-sampling-for-all", "mates.sampling", "mates.sampling-merge")
+class FirstSamplingForAll(Altered):
+    """The first request's parameters are used for the whole batch (paiml/aprender#2027: per-request temperature ignored when batched)."""
+
+    def _compute(self, launch: Launch) -> None:
+        self._first = launch.work[0].row.request.sampling if launch.work else Sampling()
+        super()._compute(launch)
+
+    def change(self, work: Work, request: Request) -> Request:
+        """The first row's."""
+        return replace(request, sampling=self._first)
+
+
+@mutant("seed-by-place", "mates.sampling", "formula.uniform")
+class SeedByPlace(Altered):
+    """One generator for the batch: a row's numbers depend on its place in it."""
+
+    def _compute(self, launch: Launch) -> None:
+        self._places = itertools.count(1)
+        super()._compute(launch)
+
+    def change(self, work: Work, request: Request) -> Request:
+        """The place is mixed into the seed."""
+        return self._how(request, seed=(request.sampling.seed + 1000 * next(self._places)) % 2**64)
+
+
+@mutant("seed-by-step", "mates.seeds", "continue.sampled", "formula.uniform")
+class SeedByStep(Altered):
+    """A generator with state: the numbers depend on how many steps the session has made."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """The step is mixed into the seed."""
+        return self._how(request, seed=(request.sampling.seed + self._steps) % 2**64)
+
+
+@mutant("seed-low-word", "formula.uniform")
+class SeedLowWord(Altered):
+    """A seed of 64 bits is cut to 32 (numpy's legacy seeding, and several HTTP servers)."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """The high word is lost."""
+        return self._how(request, seed=request.sampling.seed & 0xFFFFFFFF)
+
+
+@mutant("seed-ignored", "mates.seeds", "formula.uniform")
+class SeedIgnored(Altered):
+    """The seed is not passed on."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """Always 0."""
+        return self._how(request, seed=0)
+
+
+@mutant("greedy-is-sampled", "parity.greedy", "parity.one-by-one", "formula.greedy-limits")
+class GreedyIsSampled(Altered):
+    """do_sample is not looked at."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """Always sampled."""
+        return self._how(request, do_sample=True)
+
+
+@mutant("frequency-ignored", "parity.counts", "formula.counts")
+class FrequencyIgnored(Altered):
+    """A declared field that nothing reads: a silent no-op (what vllm-ascend's patches kept running into)."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """No frequency penalty."""
+        return self._how(request, frequency_penalty=0.0)
+
+
+@mutant("bias-ignored", "parity.counts", "formula.counts")
+class BiasIgnored(Altered):
+    """Bias is accepted and dropped."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """None."""
+        return self._how(request, logit_bias=())
+
+
+@mutant("bias-once", "formula.counts")
+class BiasOnce(Altered):
+    """Biases as a dict: of two for one token the last wins."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """The last one."""
+        return self._how(request, logit_bias=tuple(dict(request.sampling.logit_bias).items()))
+
+
+@mutant("penalties-count-prompt", "parity.counts", "formula.counts")
+class PenaltiesCountPrompt(Altered):
+    """Frequency and presence penalties count the prompt as well."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """All of the row is taken as generated."""
+        return replace(request, prompt_len=0)
+
+
+@mutant("penalties-forget", "continue.sampled", "formula.counts")
+class PenaltiesForget(Altered):
+    """A continued request's penalties start from nothing: what it brought along is all taken for its prompt."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """As if it were new."""
+        return replace(request, prompt_len=len(request.tokens))
+
+
+@mutant("top-k-and-one", "formula.filters", "parity.sampled")
+class TopKAndOne(Altered):
+    """One token too many survives top-k (> for >= in a threshold)."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """k + 1."""
+        how = request.sampling
+        return self._how(request, top_k=how.top_k + 1 if how.top_k else 0)
+
+
+@mutant("typical-is-off", "formula.typical", "parity.sampled")
+class TypicalIsOff(Altered):
+    """typical_p is declared and does nothing."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """1."""
+        return self._how(request, typical_p=1.0)
+
+
+@mutant("repetition-off", "parity.repetition")
+class RepetitionOff(Altered):
+    """The repetition penalty does nothing."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """1."""
+        return self._how(request, repetition_penalty=1.0)
+
+
+class Patched(Sound):
+    """Samples with some functions of the formula exchanged."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """By name."""
+        return {}
+
+    @contextmanager
+    def _exchanged(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for name, function in self.other().items():
+                stack.enter_context(patch.object(formula, name, function))
+            yield
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        with self._exchanged():
+            return super()._sample(work, state)
+
+
+@mutant("nucleus-without-edge", "formula.filters", "parity.sampled", "parity.masked")
+class NucleusWithoutEdge(Patched):
+    """Top-p drops the token that crosses the mass, which belongs to the nucleus."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """One less, unless it is the only one."""
+
+        def keep(order: list[int], logprobs: formula.Logits, mass: float) -> set[int]:
+            whole = _keep_nucleus(order, logprobs, mass)
+            return whole - {order[len(whole) - 1]} if len(whole) > 1 else whole
+
+        return {"_keep_nucleus": keep}
+
+
+_keep_nucleus = formula._keep_nucleus
+_warp = formula.warp
+_penalize = formula.penalize
+_uniform = formula.uniform
+
+
+@mutant("top-p-before-top-k", "parity.sampled", "formula.filters")
+class TopPBeforeTopK(Patched):
+    """Top-p over the whole distribution, then top-k: another order than the published one."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """In two passes."""
+
+        def warp(logits: formula.Logits, how: Sampling) -> dict[int, float]:
+            first = _warp(logits, replace(how, top_k=0, typical_p=1.0))
+            return _warp(first, replace(how, temperature=1.0, top_p=1.0))
+
+        return {"warp": warp}
+
+
+@mutant("temperature-last", "parity.sampled", "formula.filters")
+class TemperatureLast(Patched):
+    """Temperature after the filters (llama.cpp's default order), so that top-p cuts elsewhere."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """Filters first."""
+
+        def warp(logits: formula.Logits, how: Sampling) -> dict[int, float]:
+            kept = _warp(logits, replace(how, temperature=1.0))
+            return {token: logits[token] / how.temperature for token in kept}
+
+        return {"warp": warp}
+
+
+@mutant("repetition-divides-all", "parity.repetition")
+class RepetitionDividesAll(Patched):
+    """The repetition penalty divides negative logits too, which makes repetition likelier."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """Division only."""
+
+        def penalize(logits: formula.Logits, how: Sampling, tokens: list[int], prompt_len: int) -> dict[int, float]:
+            out = {token: value / (how.repetition_penalty if token in set(tokens) else 1) for token, value in logits.items()}
+            return _penalize(out, replace(how, repetition_penalty=1.0), tokens, prompt_len)
+
+        return {"penalize": penalize}
+
+
+@mutant("presence-per-count", "parity.counts", "formula.counts")
+class PresencePerCount(Patched):
+    """The presence penalty is charged per occurrence, as the frequency penalty is."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """Both per occurrence."""
+
+        def penalize(logits: formula.Logits, how: Sampling, tokens: list[int], prompt_len: int) -> dict[int, float]:
+            both = replace(how, frequency_penalty=how.frequency_penalty + how.presence_penalty, presence_penalty=0.0)
+            return _penalize(logits, both, tokens, prompt_len)
+
+        return {"penalize": penalize}
+
+
+@mutant("position-off-by-one", "formula.uniform", "parity.sampled")
+class PositionOffByOne(Patched):
+    """The draw is numbered by the token before the one that is chosen."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """One less."""
+        return {"uniform": lambda seed, position: _uniform(seed, position - 1)}
+
+
+@mutant("draw-by-rank", "formula.uniform", "parity.sampled")
+class DrawByRank(Patched):
+    """The cumulative distribution is walked from the likeliest token down, not by token id."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """By rank."""
+
+        def choose(logprobs: formula.Logits, how: Sampling, position: int) -> int:
+            if not how.do_sample:
+                return formula._by_logprob(logprobs)[0]
+            by_rank = dict(enumerate(formula._by_logprob(logprobs)))
+            place = _choose({rank: logprobs[token] for rank, token in by_rank.items()}, how, position)
+            return by_rank[place]
+
+        return {"choose": choose}
+
+
+_choose = formula.choose

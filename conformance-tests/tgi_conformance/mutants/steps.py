@@ -1,0 +1,292 @@
+"""Steps, takes, blocks and rows."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import EMPTY, Grant, Handle, Request, Rows, Step, hookimpl
+from tgi_core.backend.ledger import Work
+
+
+@mutant("rows-out-of-order", "order.batch")
+class RowsOutOfOrder(Sound):
+    """Rows by request id: right until batches merge the other way round."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Sorted."""
+        found = super().rows(step)
+        return replace(found, rows=tuple(sorted(found.rows, key=lambda row: row.request_id)))
+
+
+@mutant("rows-of-another-step", "order.run-ahead", "open.first-step")
+class RowsOfAnotherStep(Sound):
+    """Steps counted from zero on one side and from one on the other."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Labelled with the step before."""
+        return replace(super().rows(step), step=step.id - 1)
+
+
+@mutant("rows-read-twice", "order.read-once")
+class RowsReadTwice(Sound):
+    """Results kept for ever: a step can be read again, and its memory never comes back."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._kept: dict[int, Rows] = {}
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """From the archive."""
+        if step.id not in self._kept:
+            self._kept[step.id] = super().rows(step)
+        return self._kept[step.id]
+
+
+@mutant("row-missing-when-merged", "order.batch", "mates.merge")
+class RowMissingWhenMerged(Sound):
+    """The result of a batch's last row is cut off when several are merged (a slice that ends one early)."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """More than three rows lose one."""
+        found = super().rows(step)
+        return replace(found, rows=found.rows[:-1]) if len(found.rows) > 3 else found
+
+
+@mutant("run-ahead-stale-token", "order.run-ahead", "order.filter-ahead")
+class RunAheadStaleToken(Sound):
+    """A step launched before the last was read is fed that step's input token again, not its output (seen while porting to async)."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """If a step is unread, its rows' newest token is repeated."""
+        if self._launched:
+            for row in (row for handle in batches for row in self.books.get(handle, ())):
+                if row.computed == len(row.tokens) and row.computed >= len(row.request.tokens):
+                    row.tokens.append(row.tokens[-1])
+        return super().decode(batches, grants)
+
+
+@mutant("join-ahead-stale-token", "order.join-ahead")
+class JoinAheadStaleToken(Sound):
+    """New rows join a batch whose step is unread, and its rows run their last input token again."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Only if a step is unread."""
+        for row in self.books.get(cached, ()) if self._launched else ():
+            if row.computed == len(row.tokens):
+                row.tokens.append(row.tokens[-1])
+        return super().prefill(batch, cached, grants)
+
+
+@mutant("late-row-writes-last", "drop.reuse-ahead")
+class LateRowWritesLast(Sound):
+    """The writes of a dropped row in a step under way land after those of the next step (a second stream without an event)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._late: list[tuple[int, list[int]]] = []
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Note the blocks, and the newest step under way."""
+        if self._launched:
+            under_way = self._launched[-1].step.id
+            rows = [row for row in self.books.get(batch, ()) if row.request.id not in keep]
+            self._late += [(under_way, list(row.tables[0])) for row in rows]
+        return super().filter(batch, keep)
+
+    def _compute(self, launch: Any) -> None:
+        super()._compute(launch)
+        for _, blocks in (late for late in self._late if late[0] < launch.step.id):
+            for block in blocks:
+                self._slots[block * self._block_size : (block + 1) * self._block_size] = [7] * self._block_size
+        self._late = [late for late in self._late if late[0] >= launch.step.id]
+
+
+@mutant("dropped-row-runs-on", "drop.filtered", "isolation.which-row")
+class DroppedRowRunsOn(Sound):
+    """A slot that is freed on the host and still active on the device: its results keep coming."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """The rows stay in the batch; only the handle is new."""
+        rows = list(self.books.get(batch, ()))
+        kept = super().filter(batch, keep)
+        if keep:
+            self.books[kept] = rows
+        return kept
+
+
+@mutant("dropped-row-writes-late", "drop.reuse-after-filter", "drop.reuse-after-clear")
+class DroppedRowWritesLate(Sound):
+    """A freed row's cache is wiped with the next step, when its blocks have a new owner (a lazy zeroing kernel)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._to_wipe: list[int] = []
+
+    def _before(self) -> None:
+        self._held = {block for rows in self.books.values() for row in rows for block in row.tables[0]}
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Note what will be wiped."""
+        self._before()
+        kept = super().filter(batch, keep)
+        self._note()
+        return kept
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Any:
+        """The same."""
+        self._before()
+        count = super().clear(batch)
+        self._note()
+        return count
+
+    def _note(self) -> None:
+        self._to_wipe += self._held - {block for rows in self.books.values() for row in rows for block in row.tables[0]}
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Wiped after the step that follows the drop."""
+        found = super().rows(step)
+        size = self._block_size
+        for block in self._to_wipe:
+            self._slots[block * size : (block + 1) * size] = [0] * size
+        self._to_wipe.clear()
+        return found
+
+
+@mutant("late-row-kept-place", "drop.after-prefill", "capacity.returns")
+class LeakAtPrefill(Sound):
+    """A request that ends with its first token is never removed from the running set (finish at prefill, several engines)."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Its place stays taken."""
+        lost = [
+            row for row in self.books.get(batch, ()) if row.computed == len(row.request.tokens) and row.request.id not in keep
+        ]
+        kept = super().filter(batch, keep)
+        self.ledger._live.update(-row.request.id for row in lost)
+        return kept
+
+
+@mutant("handles-reused", "handles.after-decode")
+class HandlesReused(Sound):
+    """A small pool of handle ids: a stale one soon names another batch."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """The first handle taken is given out again."""
+        step = super().decode(batches, grants)
+        rows = self.books.pop(step.handle)
+        self.books[batches[0]] = rows
+        return Step(step.id, batches[0])
+
+
+@mutant("swapped-on-merge", "mates.merge", "order.batch", "machine.laws")
+class SwappedOnMerge(Sound):
+    """Tokens of the first rows change places when batches are merged (paiml/aprender#659 had all rows answer alike)."""
+
+    def _compute(self, launch: Any) -> None:
+        super()._compute(launch)
+        outcome = self._done.get(launch.step.id)
+        if isinstance(outcome, Rows) and getattr(self, "_merged", None) == launch.step.id and len(outcome.rows) > 1:
+            first, second, *rest = outcome.rows
+            swapped = (replace(first, tokens=second.tokens), replace(second, tokens=first.tokens), *rest)
+            self._done[launch.step.id] = replace(outcome, rows=swapped)
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Notes a merge."""
+        step = super().decode(batches, grants)
+        if len(batches) > 1:
+            self._merged = step.id
+        return step
+
+
+@mutant("one-answer-for-all", "mates.together", "parity.greedy")
+class OneAnswerForAll(Sound):
+    """All batched requests get one answer (paiml/aprender#659)."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """The first row's tokens for every row."""
+        found = super().rows(step)
+        first = found.rows[0].tokens if found.rows else ()
+        return replace(found, rows=tuple(replace(row, tokens=first) if row.tokens and first else row for row in found.rows))
+
+
+@mutant("mates-shift-logits", "mates.together", "mates.filter")
+class MatesShiftLogits(Sound):
+    """Padding of the longest row leaks into the others: what a row makes depends on how many run beside it."""
+
+    def _compute(self, launch: Any) -> None:
+        self._beside = len(launch.work)
+        super()._compute(launch)
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        return super()._sample(work, state ^ (0 if self._beside == 1 else self._beside << 40))
+
+
+@mutant("twins-share-cache", "mates.same-prompt")
+class TwinsShareCache(Sound):
+    """A cache keyed by the prompt alone: two rows with the same prompt share one cursor."""
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """The later twin is given the earlier one's first block, which it then writes as well."""
+        step = super().decode(batches, grants)
+        seen: dict[tuple[int, ...], list[int]] = {}
+        for row in self.books.get(step.handle, ()):
+            first = seen.setdefault(row.request.tokens, row.tables[0])
+            if first is not row.tables[0]:
+                row.tokens[-1:] = [first[0] % self._vocab_size]
+        return step
+
+
+@mutant("step-ids-repeat", "order.run-ahead", "open.first-step")
+class StepIdsRepeat(Sound):
+    """Steps numbered by batch, so two of them have the same id."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Always step 1."""
+        self._numbers = itertools.count(2)
+        step = super().prefill(batch, cached, grants)
+        self._real = {1: step}
+        return Step(1, step.handle)
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Always step 1."""
+        step = super().decode(batches, grants)
+        self._real = {1: step}
+        return Step(1, step.handle)
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """The last one launched."""
+        real = self._real.get(step.id, step)
+        return replace(super().rows(real), step=step.id)
+
+
+@mutant("empty-is-a-batch", "isolation.filter-empty")
+class EmptyIsABatch(Sound):
+    """Filter with nothing to keep returns a handle of no rows instead of EMPTY."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """A handle that names nothing."""
+        kept = super().filter(batch, keep)
+        return Handle(10**6 + batch.id) if kept == EMPTY else kept

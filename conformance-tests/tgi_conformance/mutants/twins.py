@@ -1,0 +1,163 @@
+"""Good twins: unusual, and legal. No clause may hold anything against them."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from typing import Any
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import (
+    CacheGroup,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    Determinism,
+    Feature,
+    Mixing,
+    Progress,
+    Rows,
+    SamplingField,
+    Step,
+    WarmupPlan,
+    hookimpl,
+)
+from tgi_core.backend.ledger import Work
+
+
+@mutant("synchronous")
+class Synchronous(Sound):
+    """Lock step: every step is computed when it is launched."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, asynchronous=False, **options)
+
+
+@mutant("random-handles")
+class RandomHandles(Sound):
+    """Handle and step ids in no order."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Ids drawn without repetition."""
+        promised = super().warmup(plan, progress)
+        ids = random.Random(5).sample(range(10**6, 10**9), 4000)
+        self.ledger._handles = iter(ids)  # type: ignore[assignment]
+        return promised
+
+
+@mutant("slow")
+class Slow(Sound):
+    """Every step takes a while to be read."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """A fifth of a millisecond."""
+        time.sleep(0.0002)
+        return super().rows(step)
+
+
+@mutant("larger-capacity")
+class LargerCapacity(Sound):
+    """More of everything than was asked for."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Half as much again."""
+        more = replace(plan, max_rows=9, max_row_tokens=80, max_step_tokens=128, num_blocks=300)
+        return super().warmup(more, progress)
+
+
+@mutant("tiny-blocks")
+class TinyBlocks(Sound):
+    """A block per token."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """No other size."""
+        return replace(super().capabilities(), block_sizes=(1,))
+
+
+@mutant("slots")
+class Slots(Sound):
+    """A device with fixed slots: a block holds a whole row, and nothing can be chunked, mixed or shared."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """One block size, the length of a row."""
+        found = super().capabilities()
+        features = found.features - {Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE}
+        return replace(found, block_sizes=(64,), features=features, mixing=Mixing.NONE)
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """As many slots as rows."""
+        promised = super().warmup(replace(plan, block_size=64, num_blocks=plan.max_rows), progress)
+        return replace(promised, groups=(CacheGroup(CacheKind.STATE, 64, promised.groups[0].num_blocks),), in_flight=1)
+
+
+@mutant("modest")
+class Modest(Sound):
+    """Declares nothing beyond text-core."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """No feature, no field, no seeds."""
+        found = super().capabilities()
+        return replace(found, features=frozenset(), sampling=frozenset(), mixing=Mixing.NONE, determinism=Determinism.NONE)
+
+
+@mutant("repeatable")
+class Repeatable(Sound):
+    """Seeds repeat, by a generator of its own: determinism SELF."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """Not the published formula."""
+        return replace(
+            super().capabilities(),
+            determinism=Determinism.SELF,
+            sampling=frozenset({SamplingField.SEED, SamplingField.LOGIT_BIAS}),
+        )
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        row, kept = work.row, work.row.request
+        row.request = replace(kept, sampling=replace(kept.sampling, seed=(kept.sampling.seed * 31 + 7) % 2**64))
+        try:
+            return super()._sample(work, state)
+        finally:
+            row.request = kept
+
+
+@mutant("reversed-inside")
+class ReversedInside(Sound):
+    """Rows of a step are computed last first; they are reported in order all the same."""
+
+    def _compute(self, launch: Any) -> None:
+        super()._compute(replace(launch, work=tuple(reversed(launch.work))))
+        outcome = self._done[launch.step.id]
+        if isinstance(outcome, Rows):
+            self._done[launch.step.id] = replace(outcome, rows=tuple(reversed(outcome.rows)))
+
+
+@mutant("late-rows-kept-back")
+class LateRowsKeptBack(Sound):
+    """A row that was dropped is left out of the step that it was still in."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Only live ones."""
+        found = super().rows(step)
+        live = {row.request.id for rows in self.books.values() for row in rows}
+        return replace(found, rows=tuple(row for row in found.rows if row.request_id in live))
+
+
+@mutant("three-ahead")
+class ThreeAhead(Sound):
+    """Up to four steps may be unread."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """in_flight 4."""
+        return replace(super().warmup(plan, progress), in_flight=4)

@@ -1,0 +1,298 @@
+"""What the contract says will happen: the suite's own account of rows, handles, takes and blocks.
+
+It is written from the contract's sentences alone and shares no line with `tgi_core.backend.ledger` or any backend, so that a mistake
+there is not made here too. `expect` predicts a call without changing anything; `accept` takes note that it succeeded. Where a call
+breaks several rules at once, any of their errors will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref
+from tgi_conformance.rules import broken_rules
+from tgi_core.backend import (
+    BackendError,
+    Capabilities,
+    Capacity,
+    CapacityExceeded,
+    Feature,
+    Grant,
+    InvalidRequest,
+    Mixing,
+    Request,
+    UnknownBatch,
+    UnknownRequest,
+    Unsupported,
+)
+
+Why = tuple[type[BackendError], str]
+"""An error that the contract asks for, and the reason."""
+
+
+@dataclass(slots=True, eq=False)
+class OracleRow:
+    """One request's life: positions below `done` are in launched steps; `blocks` per cache group."""
+
+    request: Request
+    done: int
+    blocks: list[list[int]]
+    live: bool = True
+    failed: bool = False
+
+    @property
+    def owed(self) -> int:
+        """Tokens that it brought and no step has taken yet."""
+        return max(0, len(self.request.tokens) - self.done)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A row's part of a step: positions start…start + take - 1. `makes` is the index in the row of the token it yields, or None."""
+
+    row: OracleRow
+    start: int
+    take: int
+    makes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """`errors`: the call must raise one of these; empty: it must succeed. `parts`: what its step will run."""
+
+    errors: tuple[Why, ...] = ()
+    parts: tuple[Part, ...] = ()
+    rows: tuple[OracleRow, ...] = ()
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Oracle:
+    """The books of one session."""
+
+    capabilities: Capabilities
+    capacity: Capacity
+    batches: dict[Ref, list[OracleRow]] = field(default_factory=dict)
+    """Live batches by the call that returned their handle."""
+    steps: dict[Ref, tuple[Part, ...]] = field(default_factory=dict)
+    """Launched steps that are not read."""
+    used_ids: set[int] = field(default_factory=set)
+
+    @property
+    def rows(self) -> list[OracleRow]:
+        """All live rows."""
+        return [row for rows in self.batches.values() for row in rows]
+
+    def expect(self, call: Call) -> Expected:
+        """What the contract says of a call, now."""
+        match call:
+            case Prefill():
+                return self._prefill(call)
+            case Decode():
+                return self._decode(call)
+            case Read():
+                return self._read(call)
+            case Filter():
+                return self._filter(call)
+            case Clear():
+                return self._clear(call)
+
+    def accept(self, number: Ref, call: Call, expected: Expected) -> None:
+        """A call succeeded."""
+        match call:
+            case Prefill() | Decode():
+                taken = (call.cached,) if isinstance(call, Prefill) else call.batches
+                for ref in taken:
+                    self.batches.pop(ref, None)
+                self._launch(number, call, expected)
+            case Read():
+                del self.steps[call.step]
+            case Filter():
+                before = self.batches.pop(call.batch)
+                if expected.rows:
+                    self.batches[number] = list(expected.rows)
+                self._drop(row for row in before if row not in expected.rows)
+            case Clear():
+                for ref in list(self.batches) if call.batch is None else [call.batch]:
+                    self._drop(self.batches.pop(ref))
+
+    def kill(self, step: Ref) -> list[OracleRow]:
+        """Reading a step failed: its batch and all derived from it are gone. Returns the rows that died."""
+        doomed = {part.row.request.id for part in self.steps[step]}
+        self.steps = {ref: parts for ref, parts in self.steps.items() if not doomed & {part.row.request.id for part in parts}}
+        dead = [ref for ref, rows in self.batches.items() if doomed & {row.request.id for row in rows}]
+        rows = [row for ref in dead for row in self.batches.pop(ref)]
+        self._drop(rows)
+        return rows
+
+    def illegal(self, call: Call) -> str:
+        """Why the core itself would break the contract by this call, or "": then it proves nothing about a backend."""
+        if isinstance(call, Prefill | Decode) and len(self.steps) >= self.capacity.in_flight:
+            return "more unread steps than in_flight"
+        if (
+            isinstance(call, Prefill)
+            and {request.id for request in call.batch if request.id not in self._live_ids()} & self.used_ids
+        ):
+            return "a request id is used again"
+        if isinstance(call, Read) and call.step in self.steps and call.step != min(self.steps):
+            return "steps are read in order"
+        return "a block has two owners" if isinstance(call, Prefill | Decode) and self._shares_blocks(call) else ""
+
+    def _live_ids(self) -> set[int]:
+        return {row.request.id for row in self.rows}
+
+    def _shares_blocks(self, call: Prefill | Decode) -> bool:
+        """Whether a block that is not the computed prefix of its owner goes to a second row."""
+        for group in range(len(self.capacity.groups)):
+            owned = {block for row in self.rows for block in row.blocks[group]}
+            asked = [grant.blocks[group] for grant in call.grants if len(grant.blocks) > group]
+            if isinstance(call, Prefill):
+                size = self.capacity.groups[group].block_size
+                asked += [
+                    request.blocks[group][request.cached // size :] for request in call.batch if len(request.blocks) > group
+                ]
+            flat = [block for blocks in asked for block in set(blocks)]
+            own = {
+                block
+                for grant in call.grants
+                for row in self.rows
+                if row.request.id == grant.request_id
+                for block in row.blocks[group]
+            }
+            if len(set(flat)) < len(flat) or set(flat) & (owned - own):
+                return True
+        return False
+
+    # predictions
+
+    def _prefill(self, call: Prefill) -> Expected:
+        errors: list[Why] = []
+        if not call.batch:
+            errors.append((InvalidRequest, "there is no request"))
+        if call.cached != NOTHING and self.capabilities.mixing is Mixing.NONE:
+            errors.append((Unsupported, "mixing is not declared"))
+        running = self._named([call.cached] if call.cached != NOTHING else [], errors)
+        live = self._live_ids()
+        for request in call.batch:
+            errors += broken_rules(request, self.capabilities, self.capacity)
+            if request.id in live:
+                errors.append((InvalidRequest, f"request {request.id} lives already"))
+        if len({request.id for request in call.batch}) < len(call.batch):
+            errors.append((InvalidRequest, "a request stands twice in the batch"))
+        if len(live) + len(call.batch) > self.capacity.max_rows:
+            errors.append(
+                (CapacityExceeded, f"{len(live) + len(call.batch)} rows are more than max_rows {self.capacity.max_rows}")
+            )
+        if errors:
+            return Expected(tuple(errors))
+        fresh = [OracleRow(request, request.cached, [list(table) for table in request.blocks]) for request in call.batch]
+        takes = self._takes(running, call.grants, errors) + [request.take for request in call.batch]
+        return self._step(running + fresh, takes, call.grants, errors)
+
+    def _decode(self, call: Decode) -> Expected:
+        errors: list[Why] = []
+        if not call.batches or len(set(call.batches)) < len(call.batches):
+            errors.append((InvalidRequest, "decode takes one or more distinct batches"))
+        rows = self._named(call.batches, errors)
+        if errors:
+            return Expected(tuple(errors))
+        return self._step(rows, self._takes(rows, call.grants, errors), call.grants, errors)
+
+    def _read(self, call: Read) -> Expected:
+        if call.step not in self.steps:
+            return Expected(((InvalidRequest, "this step was read before, or never launched"),))
+        return Expected(parts=self.steps[call.step])
+
+    def _filter(self, call: Filter) -> Expected:
+        errors: list[Why] = []
+        rows = self._named([call.batch], errors)
+        strangers = set(call.keep) - {row.request.id for row in rows}
+        if strangers and not errors:
+            errors.append((UnknownRequest, f"the batch has no row {min(strangers)}"))
+        return Expected(tuple(errors), rows=tuple(row for row in rows if row.request.id in call.keep))
+
+    def _clear(self, call: Clear) -> Expected:
+        errors: list[Why] = []
+        rows = self.rows if call.batch is None else self._named([call.batch], errors)
+        return Expected(tuple(errors), count=len(rows))
+
+    def _named(self, refs: Iterable[Ref], errors: list[Why]) -> list[OracleRow]:
+        rows: list[OracleRow] = []
+        for ref in refs:
+            if ref not in self.batches:
+                errors.append((UnknownBatch, "its handle was used before, or never given out"))
+            rows += self.batches.get(ref, [])
+        return rows
+
+    def _takes(self, rows: list[OracleRow], grants: tuple[Grant, ...], errors: list[Why]) -> list[int]:
+        by_id = {grant.request_id: grant for grant in grants}
+        if len(by_id) < len(grants):
+            errors.append((InvalidRequest, "two grants name one row"))
+        if strangers := by_id.keys() - {row.request.id for row in rows}:
+            errors.append((UnknownRequest, f"a grant names row {min(strangers)}, which is not in this step"))
+        takes = []
+        for row in rows:
+            usual = 0 if row.owed else 1
+            take = by_id[row.request.id].take if row.request.id in by_id else usual
+            most = row.owed or 1
+            if not 0 <= take <= most:
+                errors.append((InvalidRequest, f"row {row.request.id} may take from 0 to {most} tokens, not {take}"))
+            takes.append(take)
+        return takes
+
+    def _step(self, rows: list[OracleRow], takes: list[int], grants: tuple[Grant, ...], errors: list[Why]) -> Expected:
+        granted = {grant.request_id: grant.blocks for grant in grants}
+        for row, take in zip(rows, takes, strict=True):
+            errors += self._row_rules(row, take, granted.get(row.request.id, ()))
+        total = sum(max(0, take) for take in takes)
+        if total > self.capacity.max_step_tokens:
+            errors.append((CapacityExceeded, f"{total} tokens are more than max_step_tokens {self.capacity.max_step_tokens}"))
+        long = sum(take > 1 for take in takes)
+        if long > self.capacity.max_prefill_rows:
+            errors.append((CapacityExceeded, f"{long} rows prefill, max_prefill_rows is {self.capacity.max_prefill_rows}"))
+        parts = []
+        for row, take in zip(rows, takes, strict=True):
+            if take > 0:
+                end = row.done + take
+                parts.append(Part(row, row.done, take, end if end >= len(row.request.tokens) else None))
+        return Expected(tuple(errors), tuple(parts), tuple(rows))
+
+    def _row_rules(self, row: OracleRow, take: int, more: tuple[tuple[int, ...], ...]) -> Iterable[Why]:
+        id, end = row.request.id, row.done + take
+        if 0 < take < row.owed and Feature.CHUNKED_PREFILL not in self.capabilities.features:
+            yield Unsupported, f"row {id} is given part of its prompt, and chunked_prefill is not declared"
+        if end > self.capacity.max_row_tokens:
+            yield CapacityExceeded, f"row {id} would reach {end} tokens, max_row_tokens is {self.capacity.max_row_tokens}"
+        if more and len(more) != len(self.capacity.groups):
+            yield InvalidRequest, f"row {id} needs one tuple of blocks per cache group"
+            return
+        for index, group in enumerate(self.capacity.groups):
+            new = more[index] if more else ()
+            table = [*row.blocks[index], *new] if index < len(row.blocks) else list(new)
+            if any(not 1 <= block <= group.num_blocks for block in table):
+                yield InvalidRequest, f"row {id} has a block id outside 1…{group.num_blocks}"
+            if len(set(table)) < len(table):
+                yield InvalidRequest, f"row {id} has a block twice"
+            if len(table) * group.block_size < end:
+                yield InvalidRequest, f"row {id}: its blocks do not cover position {end - 1}"
+
+    # changes
+
+    def _launch(self, number: Ref, call: Prefill | Decode, expected: Expected) -> None:
+        granted = {grant.request_id: grant.blocks for grant in call.grants}
+        for row in expected.rows:
+            for table, more in zip(row.blocks, granted.get(row.request.id, ()), strict=False):
+                table.extend(more)
+        takes = {part.row.request.id: part.take for part in expected.parts}
+        for row in expected.rows:
+            row.done += takes.get(row.request.id, 0)
+            self.used_ids.add(row.request.id)
+        if expected.rows:
+            self.batches[number] = list(expected.rows)
+        self.steps[number] = expected.parts
+
+    @staticmethod
+    def _drop(rows: Iterable[OracleRow]) -> None:
+        for row in rows:
+            row.live = False

@@ -1,0 +1,240 @@
+"""One session under the oracle's eyes: every call is predicted, made, judged and noted down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tgi_conformance.alone import Alone
+from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, references, sentence, verb
+from tgi_conformance.golden import Golden
+from tgi_conformance.judge import RowJudge, Yardstick
+from tgi_conformance.masks import AFTER, BREAKING, DOOMED, LOSING, Masks
+from tgi_conformance.oracle import Expected, Oracle
+from tgi_conformance.target import Target
+from tgi_conformance.verdict import NotReached, SuiteFault, Violation
+from tgi_core.backend import (
+    EMPTY,
+    BackendBug,
+    BackendError,
+    Capacity,
+    Cleared,
+    DeviceLost,
+    Handle,
+    OutOfMemory,
+    Row,
+    Rows,
+    Step,
+    WarmupPlan,
+)
+from tgi_core.backend.session import Session
+
+_STRANGER = 987_654_321
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a session is opened: what a recorded failure needs to be run again."""
+
+    plan: WarmupPlan | None = None
+    masks: str | None = None
+    golden: str | None = None
+    """The golden checkpoint to open instead of the target's model; its transcripts are the yardstick then."""
+    dtype: str | None = None
+
+
+@dataclass(slots=True)
+class Play:
+    """A session, its oracle, and what has been called. `situations` counts what was reached."""
+
+    setup: Setup
+    session: Session
+    capacity: Capacity
+    oracle: Oracle
+    judge: RowJudge
+    situations: Counter[str]
+    masks: Masks | None = None
+    trace: Trace = field(default_factory=list)
+    handles: dict[Ref, Handle] = field(default_factory=dict)
+    steps: dict[Ref, Step] = field(default_factory=dict)
+    results: dict[int, list[Row]] = field(default_factory=dict)
+    failed: Violation | None = None
+
+    @classmethod
+    def open(cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None) -> Play:
+        """A fresh, warmed session. Raises BackendError as the backend does."""
+        yardstick: Yardstick = alone
+        if setup.golden is not None:
+            yardstick = Golden.load(setup.golden)
+            target = target.on(yardstick.model, setup.dtype)
+        masks = Masks(target.vocab_size, setup.masks) if setup.masks else None
+        session = target.session(masks)
+        capacity = target.warm(session, setup.plan)
+        oracle = Oracle(session.capabilities(), capacity)
+        if capacity.draft:
+            raise NotReached("the suite has no oracle for sessions that draft tokens")
+        judge = RowJudge(yardstick, target.dtype, setup.masks)
+        return cls(setup, session, capacity, oracle, judge, Counter() if situations is None else situations, masks)
+
+    def call(self, call: Call, number: Ref | None = None) -> Ref:
+        """Make a call that the contract allows or refuses, and judge what comes; the call's number. Raises Violation."""
+        ref = number or (self.trace[-1][0] + 1 if self.trace else 1)
+        expected = self.oracle.expect(call)
+        if not expected.errors and (why := self.oracle.illegal(call)):
+            raise SuiteFault(f"{sentence(ref, call)}: {why}")
+        self.trace.append((ref, call))
+        try:
+            self._judged(ref, call, expected)
+        except Violation as violation:
+            self.failed = violation
+            raise
+        return ref
+
+    def tokens(self, id: int) -> list[int]:
+        """What a request has made here so far."""
+        return [token for row in self.results.get(id, []) for token in row.tokens]
+
+    def raises_anything(self, verb: Callable[[Session], object]) -> None:
+        """A verb on a session that is over. Raises Violation unless an error of the contract comes, and no BackendBug."""
+        try:
+            result = verb(self.session)
+        except BackendError as error:
+            if isinstance(error, BackendBug):
+                raise Violation("refusal", f"after close: {error}") from error
+            return
+        raise Violation("refusal", f"after close a verb returned {result}")
+
+    def possible(self, call: Call) -> bool:
+        """Whether a call of a shortened trace still means something."""
+        known = self.handles.keys() | self.steps.keys()
+        if not known.issuperset(references(call)):
+            return False
+        return bool(self.oracle.expect(call).errors) or not self.oracle.illegal(call)
+
+    def _judged(self, ref: Ref, call: Call, expected: Expected) -> None:
+        text = sentence(ref, call)
+        try:
+            result = self._issue(call)
+        except BackendError as error:
+            self._refused(text, call, error, expected)
+            return
+        if expected.errors:
+            kinds = " or ".join(sorted({kind.__name__ for kind, _ in expected.errors}))
+            raise Violation("refusal", f"{text} succeeded, and must raise {kinds}: {expected.errors[0][1]}")
+        if isinstance(call, Read) and self._breaks(expected):
+            raise Violation("late", f"{text} succeeded, although the step had failed")
+        self._take(ref, call, expected, result)
+        self._count(call, expected)
+        self.oracle.accept(ref, call, expected)
+
+    def _issue(self, call: Call) -> object:
+        match call:
+            case Prefill():
+                return self.session.prefill(call.batch, self._handle(call.cached), call.grants)
+            case Decode():
+                return self.session.decode(tuple(map(self._handle, call.batches)), call.grants)
+            case Read():
+                return self.session.rows(self.steps.get(call.step, Step(_STRANGER, Handle(_STRANGER))))
+            case Filter():
+                return self.session.filter(self._handle(call.batch), call.keep)
+            case Clear():
+                return self.session.clear(None if call.batch is None else self._handle(call.batch))
+
+    def _handle(self, ref: Ref) -> Handle:
+        return EMPTY if ref == 0 else self.handles.get(ref, Handle(_STRANGER))
+
+    def _refused(self, text: str, call: Call, error: BackendError, expected: Expected) -> None:
+        if isinstance(call, Read) and not expected.errors and self._breaks(expected):
+            kind = DeviceLost if self.setup.masks == LOSING else OutOfMemory
+            if type(error) is not kind:
+                raise Violation("late", f"{text} raised {type(error).__name__}, the step failed with {kind.__name__}") from error
+            self.oracle.kill(call.step)
+            self.situations["a step failed late"] += 1
+            return
+        name = type(error).__name__
+        if not expected.errors:
+            raise Violation("refusal", f"{text} raised {name}: {error}; the contract allows it") from error
+        if type(error) not in {kind for kind, _ in expected.errors}:
+            kinds = " or ".join(sorted({kind.__name__ for kind, _ in expected.errors}))
+            raise Violation(
+                "refusal", f"{text} raised {name}: {error}; it must raise {kinds}: {expected.errors[0][1]}"
+            ) from error
+        if "\n" in str(error) or not str(error):
+            raise Violation("message", f"{text}: the message of its {name} is not one line: {str(error)!r}") from error
+        self.situations[f"{verb(call)} refused"] += 1
+
+    def _breaks(self, expected: Expected) -> bool:
+        """Whether the suite's mask source raises in this step."""
+        if self.setup.masks not in (BREAKING, LOSING) or self.masks is None or self.masks.stopped:
+            return False
+        for part in expected.parts:
+            request = part.row.request
+            made = -1 if part.makes is None else part.makes - len(request.tokens)
+            if request.masked and request.id >= DOOMED and made >= AFTER:
+                return True
+        return False
+
+    def _take(self, ref: Ref, call: Call, expected: Expected, result: object) -> None:
+        """Judge a result."""
+        if isinstance(call, Read) and isinstance(result, Rows):
+            self.judge.step(self.steps[call.step].id, expected.parts, result)
+            for row in result.rows:
+                self.results.setdefault(row.request_id, []).append(row)
+        elif isinstance(result, Step):
+            self._new_handle(result.handle, empty=not expected.rows)
+            if any(result.id == step.id for step in self.steps.values()):
+                raise Violation("step", f"step id {result.id} was given out before")
+            self.handles[ref], self.steps[ref] = result.handle, result
+        elif isinstance(result, Handle):
+            self._new_handle(result, empty=not expected.rows)
+            self.handles[ref] = result
+        elif isinstance(result, Cleared) and result.count != expected.count:
+            raise Violation("clear", f"clear dropped {expected.count} rows and counted {result.count}")
+
+    def _new_handle(self, handle: Handle, *, empty: bool) -> None:
+        if empty != (handle == EMPTY):
+            raise Violation("handles", f"a batch of {'no' if empty else 'some'} rows got the handle {handle.id}")
+        if not empty and handle in self.handles.values():
+            raise Violation("handles", f"handle {handle.id} was given out before; a stale one would be taken for it")
+
+    def _count(self, call: Call, expected: Expected) -> None:
+        """Note what was reached."""
+        for name in _situations(self.oracle, call, expected):
+            self.situations[name] += 1
+
+
+def _situations(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
+    """Names of the situations that an accepted call reaches; the oracle is as it was before the call."""
+    named = set(references(call))
+    others = any(ref not in named for ref in oracle.batches)
+    found = {"another batch lives": others, "an earlier step is unread": bool(oracle.steps) and not isinstance(call, Read)}
+    match call:
+        case Prefill():
+            found |= {
+                "rows join a batch": call.cached != 0,
+                "a prefix is reused": any(request.cached for request in call.batch),
+                "a prompt begins in part": any(request.cached + request.take < len(request.tokens) for request in call.batch),
+                "several requests start together": len(call.batch) > 1,
+                "sampling differs within a batch": len({request.sampling for request in call.batch}) > 1,
+            }
+        case Decode():
+            found |= {
+                "batches merge": len(call.batches) > 1,
+                "a row sits out": len(expected.parts) < len(expected.rows),
+                "a row grows by a block": any(any(grant.blocks) for grant in call.grants),
+                "a prompt goes on": any(part.row.owed for part in expected.parts),
+                "a batch goes on beside others": others,
+                "a step is launched ahead": bool(oracle.steps),
+            }
+        case Filter():
+            leaves = len(oracle.batches.get(call.batch, ())) - len(expected.rows)
+            found |= {"a row leaves": leaves > 0, "a batch is filtered beside others": others, "filter keeps all": leaves == 0}
+        case Clear():
+            found |= {
+                "everything is cleared": call.batch is None,
+                "a batch is cleared beside others": call.batch is not None and others,
+            }
+        case Read():
+            found["a late row is ignored"] = any(not part.row.live for part in expected.parts)
+    return [name for name, reached in found.items() if reached]

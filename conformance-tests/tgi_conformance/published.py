@@ -1,0 +1,142 @@
+"""The published sampling formula, written a second time from its description, for one distribution at a time.
+
+Nothing here comes from `tgi_core.backend.sampling`: Philox-4x32-10 with key (low, high word of the seed) and counter (low, high word of
+the position, 0, 0), the top 24 bits of the first word as a fraction; repetition penalty on every distinct token of the row, frequency
+and presence penalty on what was generated, bias; temperature, top-k, top-p, typical-p; then the first token in rising id order at
+which the cumulative probability exceeds the fraction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tgi_core.backend import Sampling
+
+Scores = dict[int, float]
+"""Token id to logit or logprob."""
+
+CLOSE = 2e-5
+"""Cumulative probabilities nearer than this to a cut may fall on either side, by rounding."""
+
+
+def fraction(seed: int, position: int) -> float:
+    """A number in [0, 1)."""
+    low = 0xFFFFFFFF
+    counter = [position & low, position >> 32 & low, 0, 0]
+    key = [seed & low, seed >> 32 & low]
+    for _ in range(10):
+        first, third = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [third >> 32 ^ counter[1] ^ key[0], third & low, first >> 32 ^ counter[3] ^ key[1], first & low]
+        key = [key[0] + 0x9E3779B9 & low, key[1] + 0xBB67AE85 & low]
+    return (counter[0] >> 8) / (1 << 24)
+
+
+def logprobs(scores: Scores) -> Scores:
+    """Normalized to probabilities that sum to one, as logarithms."""
+    highest = max(scores.values())
+    norm = highest + math.log(math.fsum(math.exp(score - highest) for score in scores.values()))
+    return {token: score - norm for token, score in scores.items()}
+
+
+def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: int) -> Scores:
+    """Penalties and bias. The repetition penalty depends on a logit's sign, so it needs true logits."""
+    made = list(tokens[prompt_len:])
+    biases = dict.fromkeys(scores, 0.0)
+    for token, bias in how.logit_bias:
+        if token in biases:
+            biases[token] += bias
+
+    def score(token: int) -> float:
+        value = scores[token]
+        if token in tokens:
+            value = value / how.repetition_penalty if value > 0 else value * how.repetition_penalty
+        count = made.count(token)
+        return value - how.frequency_penalty * count - (how.presence_penalty if count else 0.0) + biases[token]
+
+    return {token: score(token) for token in scores}
+
+
+def filtered(scores: Scores, how: Sampling) -> Scores:
+    """Logprobs after temperature, top-k, top-p and typical-p."""
+    kept = logprobs({token: score / how.temperature for token, score in scores.items()})
+    ranked = sorted(kept, key=lambda token: (-kept[token], token))
+    if how.top_k:
+        ranked = ranked[: how.top_k]
+    kept = logprobs({token: kept[token] for token in ranked})
+    if how.top_p < 1:
+        kept = logprobs({token: kept[token] for token in _head(ranked, kept, how.top_p)})
+    if how.typical_p < 1:
+        entropy = math.fsum(-math.exp(value) * value for value in kept.values())
+        nearest = sorted(kept, key=lambda token: (abs(-kept[token] - entropy), token))
+        kept = logprobs({token: kept[token] for token in _head(nearest, kept, how.typical_p)})
+    return kept
+
+
+def _head(ranked: Sequence[int], kept: Scores, mass: float) -> list[int]:
+    """The shortest head whose probability reaches `mass`."""
+    reached = 0.0
+    for count, token in enumerate(ranked, 1):
+        reached += math.exp(kept[token])
+        if reached >= mass:
+            return list(ranked[:count])
+    return list(ranked)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A token, its logprob, and whether rounding could not have made it another."""
+
+    token: int
+    logprob: float
+    sure: bool
+
+
+def draw(scores: Scores, how: Sampling, position: int, close: float = CLOSE) -> Draw:
+    """The token at `position` of a row, from scores after penalties and mask."""
+    if not how.do_sample:
+        return _greedy(logprobs(scores), close)
+    kept = filtered(scores, how)
+    target = fraction(how.seed, position)
+    token = _at(kept, target)
+    near = (replace(how, top_p=_moved(how.top_p, by), typical_p=_moved(how.typical_p, by)) for by in (-close, close))
+    neighbours = [filtered(scores, other) for other in near]
+    tied = _tied(scores, how, close)
+    sure = not tied and all(
+        other.keys() == kept.keys() and _at(other, target + by) == token for other in neighbours for by in (-close, close)
+    )
+    return Draw(token, kept[token], sure)
+
+
+def _greedy(kept: Scores, close: float) -> Draw:
+    best = min(kept, key=lambda token: (-kept[token], token))
+    second = max((value for token, value in kept.items() if token != best), default=-math.inf)
+    return Draw(best, kept[best], kept[best] - second > 10 * close)
+
+
+def _at(kept: Scores, target: float) -> int:
+    reached = 0.0
+    for token in sorted(kept):
+        reached += math.exp(kept[token])
+        if reached > target:
+            return token
+    return max(kept)
+
+
+def _moved(mass: float, by: float) -> float:
+    return mass if mass == 1 else min(1.0, max(1e-6, mass + by))
+
+
+def _tied(scores: Scores, how: Sampling, close: float) -> bool:
+    """Whether the tokens on both sides of the top-k cut are as good as equal, or those on both sides of typical-p's as typical."""
+    ranked = sorted(scores.values(), reverse=True)
+    if 0 < how.top_k < len(ranked) and ranked[how.top_k - 1] - ranked[how.top_k] < 10 * close:
+        return True
+    if how.typical_p == 1:
+        return False
+    kept = filtered(scores, replace(how, typical_p=1.0))
+    entropy = math.fsum(-math.exp(value) * value for value in kept.values())
+    far = sorted(abs(-value - entropy) for value in kept.values())
+    count = len(filtered(scores, how))
+    return count < len(far) and far[count] - far[count - 1] < close

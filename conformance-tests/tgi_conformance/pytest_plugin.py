@@ -1,0 +1,63 @@
+"""The suite in a backend's own pytest, one test per clause.
+
+from tgi_conformance.pytest_plugin import conformance_tests
+
+test_conformance = conformance_tests("NAME", level="L2")
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tgi_conformance.alone import Alone
+from tgi_conformance.clause import Clause
+from tgi_conformance.clauses import CLAUSES
+from tgi_conformance.known import FILE, apply, read_known
+from tgi_conformance.subject import resolve
+from tgi_conformance.target import Target
+from tgi_conformance.trying import attempt
+from tgi_conformance.verdict import Level, Verdict
+
+_PASSING = (Verdict.PASS, Verdict.KNOWN)
+
+
+def conformance_tests(
+    backend: str | Target,
+    level: str = "L3",
+    *,
+    model: Path | None = None,
+    known: Path | None = None,
+    seed: int = 0,
+    effort: float = 1.0,
+) -> Callable[..., None]:
+    """A test function, parametrized by clause up to `level`. UNSUPPORTED skips with its reason; whatever blocks a level fails.
+
+    `backend` is an entry-point name, or a `Target` for a session that is not installed. `known` is the file of known failures, by default
+    conformance.toml in the working directory.
+    """
+    target = backend if isinstance(backend, Target) else resolve(backend, model).target
+    alone = Alone(target)
+    file = known or (Path(FILE) if Path(FILE).exists() else None)
+    expected = read_known(file, {clause.id for clause in CLAUSES}) if file else {}
+    chosen = [clause for clause in CLAUSES if clause.level.value <= Level(level).value]
+    if target.entry is None:
+        chosen = [clause for clause in chosen if clause.level is not Level.L0]
+
+    @pytest.mark.parametrize("clause", chosen, ids=lambda clause: clause.id)
+    def test(clause: Clause) -> None:
+        """The backend keeps the clause."""
+        result = apply(attempt(clause, target, alone, seed, effort), expected.get(clause.id), datetime.date.today())
+        if result.verdict is Verdict.UNSUPPORTED:
+            pytest.skip(result.message)
+        if result.verdict not in _PASSING:
+            steps = "\n".join(f"  {step}" for step in result.sequence)
+            message = f"{clause.id}: {result.verdict.value}\n{clause.sentence}\n{result.message}\n{steps}"
+            if clause.provisional:
+                pytest.skip(message)
+            pytest.fail(message, pytrace=False)
+
+    return test

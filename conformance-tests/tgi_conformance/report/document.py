@@ -1,0 +1,188 @@
+"""The report as a JSON document: made, written, and verified."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tgi_conformance import __version__
+from tgi_conformance.clause import Clause
+from tgi_conformance.clauses import CLAUSES
+from tgi_conformance.features import EXTENSIONS
+from tgi_conformance.report import grading
+from tgi_conformance.result import Result
+from tgi_conformance.subject import Subject
+from tgi_conformance.verdict import Verdict
+from tgi_core.backend import API_VERSION
+
+SCHEMA = 1
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
+_PACKAGES = ("tgi-core", "tgi-conformance", "torch", "transformers", "numpy")
+NAMES = tuple(name for name, extension in EXTENSIONS.items() if not extension.structural)
+"""The extended features, in the order of the support matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a report says of how it was made."""
+
+    subject: Subject
+    devices: tuple[str, ...]
+    verified_on_hardware: bool
+    model: str
+    seed: int
+    effort: float
+    seconds: float
+
+
+@cache
+def suite_digest() -> str:
+    """Of all files of the suite that decide a verdict, so that two reports of the same suite can be told."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root)
+        if path.suffix in (".py", ".json", ".safetensors") and inside.parts[0] not in ("mutants", "kit", "cli", "report"):
+            digest.update(f"{inside.as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def make(run: Run, results: Sequence[tuple[Clause, Result]]) -> dict[str, Any]:
+    """A report, with its digest."""
+    entries = [_entry(clause, result) for clause, result in results]
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "suite": {"version": __version__, "digest": suite_digest(), "clauses": len(CLAUSES), "api": list(API_VERSION)},
+        "backend": _backend(run),
+        "model": run.model,
+        "dtype": run.subject.target.dtype,
+        "seed": run.seed,
+        "effort": run.effort,
+        "environment": _environment(),
+        "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seconds": round(run.seconds, 1),
+        "results": entries,
+    }
+    document |= grades(entries)
+    document["digest"] = digest_of(document)
+    return document
+
+
+def grades(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the results grant."""
+    return {
+        "levels": grading.levels(entries),
+        "text_core": grading.text_core(entries),
+        "extended": grading.extended(entries, NAMES),
+    }
+
+
+def _backend(run: Run) -> dict[str, Any]:
+    manifest = run.subject.manifest
+    return {
+        "name": run.subject.target.name,
+        "distribution": run.subject.distribution,
+        "vendor": manifest.vendor if manifest else "",
+        "version": manifest.version if manifest else "",
+        "api_built": list(manifest.api_built) if manifest else [],
+        "device_kind": run.subject.target.device_kind,
+        "devices": list(run.devices),
+        "verified_on_hardware": run.verified_on_hardware,
+    }
+
+
+def _environment() -> dict[str, str]:
+    found = {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _entry(clause: Clause, result: Result) -> dict[str, Any]:
+    return {
+        "id": clause.id,
+        "sentence": clause.sentence,
+        "level": clause.level.value,
+        "features": [name for name in clause.needs if not EXTENSIONS[name].structural],
+        "provisional": clause.provisional,
+        "verdict": result.verdict.value,
+        "message": result.message,
+        "seconds": round(result.seconds, 3),
+        "situations": result.situations,
+        "figures": {name: round(value, 4) for name, value in result.figures.items()},
+        "sequence": list(result.sequence),
+    }
+
+
+def digest_of(document: dict[str, Any]) -> str:
+    """Of everything in a report but its digest."""
+    content = {name: value for name, value in document.items() if name != "digest"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def written(document: dict[str, Any]) -> str:
+    """As it stands in a file."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+class BadReport(ValueError):
+    """A file that is no report of this suite; the message says why."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A report from a file. Raises BadReport for what is no report."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadReport(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise BadReport(f"{path}: no JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(document.get("results"), list):
+        raise BadReport(f"{path}: not a report of schema {SCHEMA}")
+    return document
+
+
+def objections(document: dict[str, Any]) -> list[str]:
+    """What is wrong with a report: edits, other clauses than the suite's, verdicts that do not follow from the results."""
+    found = []
+    try:
+        entries = document["results"]
+        if document["digest"] != digest_of(document):
+            found.append("its digest does not fit its content: it was edited after it was written")
+        for name, value in grades(entries).items():
+            if document[name] != value:
+                found.append(f"its {name.replace('_', ' ')} do not follow from its results")
+        verdicts = {verdict.value for verdict in Verdict}
+        found += [f"{entry['id']} has the verdict {entry['verdict']!r}" for entry in entries if entry["verdict"] not in verdicts]
+        found += _other_clauses(document)
+    except (KeyError, TypeError, AttributeError) as error:
+        found.append(f"it lacks what every report has: {type(error).__name__}: {error}")
+    return found
+
+
+def _other_clauses(document: dict[str, Any]) -> list[str]:
+    """Against this suite, where it is the one that wrote the report."""
+    if document["suite"]["digest"] != suite_digest():
+        return []
+    own = {clause.id: (clause.level.value, clause.provisional, clause.sentence) for clause in CLAUSES}
+    theirs = {entry["id"]: (entry["level"], entry["provisional"], entry["sentence"]) for entry in document["results"]}
+    missing = sorted(own.keys() - theirs.keys())
+    other = sorted(id for id, value in theirs.items() if own.get(id) != value)
+    return [f"clause {id} is missing" for id in missing] + [f"clause {id} is not as the suite has it" for id in other]
+
+
+def same_suite(document: dict[str, Any]) -> bool:
+    """Whether this very suite wrote the report."""
+    return bool(document["suite"]["digest"] == suite_digest())

@@ -1,0 +1,74 @@
+"""docs/support-matrix.md, from committed reports: what each backend was seen to do, and what nobody has tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tgi_conformance.report.document import NAMES
+
+UNTESTED = "Untested"
+_LEVELS = {"L0": "L0 package", "L1": "L1 protocol", "L2": "L2 semantics", "L3": "L3 resilience"}
+_SHOWN = {
+    "supported": "yes",
+    "known failures": "known failures",
+    "failing": "**failing**",
+    "unsupported": "no",
+    "untested": UNTESTED,
+}
+
+_HEAD = """# Which backend does what
+
+Made from the reports in `docs/conformance` by `tgi-conformance matrix`; nothing here is written by hand. *yes*: declared, and every
+clause of it passed. *no*: not declared, and asking for it was refused. *Untested*: no report says anything.
+
+"""
+
+
+def support_matrix(reports: Mapping[str, dict[str, Any]], planned: Sequence[str] = ()) -> str:
+    """As Markdown. `planned` backends have no report yet; every one of their cells is Untested."""
+    names = [*sorted(reports), *(name for name in planned if name not in reports)]
+    rows = [("", *names), ("---", *("---" for _ in names))]
+    rows.append(("device", *(_of(reports.get(name), _device) for name in names)))
+    rows.append(("suite, package", *(_of(reports.get(name), _versions) for name in names)))
+    rows += [
+        (title, *(_of(reports.get(name), lambda report, level=level: _granted(report["levels"][level])) for name in names))
+        for level, title in _LEVELS.items()
+    ]
+    rows.append(("`text-core`", *(_of(reports.get(name), lambda report: _granted(report["text_core"])) for name in names)))
+    rows += [
+        (_title(feature), *(_of(reports.get(name), lambda report, feature=feature: _feature(report, feature)) for name in names))
+        for feature in NAMES
+    ]
+    return _HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _of(report: dict[str, Any] | None, cell: Any) -> str:
+    return UNTESTED if report is None else str(cell(report)).replace("|", "/")
+
+
+def _device(report: dict[str, Any]) -> str:
+    kind = report["backend"]["device_kind"]
+    return f"{kind}{', verified on hardware' if report['backend']['verified_on_hardware'] else ''}"
+
+
+def _versions(report: dict[str, Any]) -> str:
+    return f"{report['suite']['version']}, {report['backend']['distribution'] or 'none'}"
+
+
+def _granted(outcome: str) -> str:
+    return (
+        "granted"
+        if outcome == "granted"
+        else UNTESTED
+        if outcome.endswith(": not run") or ": not run and" in outcome
+        else f"not granted ({outcome})"
+    )
+
+
+def _feature(report: dict[str, Any], feature: str) -> str:
+    return _SHOWN[report["extended"].get(feature, "untested")]
+
+
+def _title(feature: str) -> str:
+    return feature.replace("_", " ")

@@ -1,0 +1,79 @@
+"""One run over a backend: its device is looked for, clauses are tried in a process of their own, known failures are taken into account."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tgi_conformance.child import look
+from tgi_conformance.clause import Clause
+from tgi_conformance.clauses import CLAUSES
+from tgi_conformance.course import run_course
+from tgi_conformance.known import Known, apply
+from tgi_conformance.result import Result
+from tgi_conformance.subject import Subject
+from tgi_conformance.worker import Settings, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to try, and how."""
+
+    settings: Settings
+    time_limit_s: float
+    keep_going: bool
+    wanted: Callable[[Clause], bool]
+    known: dict[str, Known]
+    today: datetime.date
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the probe found. `absent` says why nothing but L0 can be tried, "" when the device is there."""
+
+    devices: tuple[str, ...] = ()
+    verified_on_hardware: bool = False
+    absent: str = ""
+
+
+class Telling(Protocol):
+    """Who hears how the run goes."""
+
+    def starting(self, clause: Clause) -> None:
+        """A clause is being tried."""
+
+    def result(self, clause: Clause, result: Result) -> None:
+        """What came of it."""
+
+
+def perform(plan: Plan, subject: Subject, telling: Telling) -> tuple[list[tuple[Clause, Result]], Found]:
+    """Try every clause that is wanted; the others are NOT RUN."""
+    found = probed(subject)
+    worker = Worker(plan.settings, plan.time_limit_s)
+    results = []
+    try:
+        course = run_course(
+            CLAUSES, worker, wanted=plan.wanted, keep_going=plan.keep_going, absent=found.absent, starting=telling.starting
+        )
+        for clause, result in course:
+            judged = apply(result, plan.known.get(clause.id), plan.today)
+            telling.result(clause, judged)
+            results.append((clause, judged))
+    finally:
+        worker.close()
+    return results, found
+
+
+def probed(subject: Subject) -> Found:
+    """Look for the device. A session that comes without a package needs none."""
+    entry = subject.target.entry
+    if entry is None:
+        return Found()
+    probe = look(entry.module).probe
+    if probe.get("status") == "ready":
+        return Found(tuple(probe["devices"]), bool(probe["verified_on_hardware"]))
+    if "status" in probe:
+        return Found(absent=f"the device is {probe['status']}: {probe['reason']}")
+    return Found(absent="the probe did not answer")

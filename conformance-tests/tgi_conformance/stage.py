@@ -1,0 +1,189 @@
+"""How scenarios drive a session: requests with blocks, steps that grow rows as they need it, and refusals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tgi_conformance.alone import all_wants
+from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref
+from tgi_conformance.oracle import OracleRow
+from tgi_conformance.play import Play
+from tgi_conformance.verdict import NotReached, SuiteFault
+from tgi_core.backend import BackendError, Capabilities, Capacity, Feature, Grant, Request, Sampling, Want
+
+PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9), (2,), (6, 5, 3, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4))
+"""Prompts of different lengths, none a multiple of a block."""
+
+PLAIN = Want(logprobs=False)
+
+
+class Stage:
+    """A session in a scenario's hands. Blocks come from a pool of its own, and the last one given back is the next one taken."""
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
+        self._ids = itertools.count(1)
+        self._free = [list(range(group.num_blocks, 0, -1)) for group in play.capacity.groups]
+        self._held: dict[int, list[list[int]]] = {}
+
+    @property
+    def capacity(self) -> Capacity:
+        """What the session promised."""
+        return self.play.capacity
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it declared."""
+        return self.play.oracle.capabilities
+
+    def has(self, feature: Feature) -> bool:
+        """Whether a feature is declared."""
+        return feature in self.capabilities.features
+
+    @property
+    def wants(self) -> Want:
+        """Everything that a row can be asked to return here."""
+        return all_wants(self.capabilities.features)
+
+    def folded(self, prompt: Sequence[int]) -> tuple[int, ...]:
+        """A prompt within the vocabulary."""
+        return tuple(token % self.capabilities.vocab_size for token in prompt)
+
+    def request(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling = Sampling(),
+        take: int | None = None,
+        *,
+        id: int = 0,
+        want: Want = PLAIN,
+        **fields: object,
+    ) -> Request:
+        """A request with blocks for the tokens that it takes; `shares` is one whose first `cached` tokens it takes over."""
+        tokens = self.folded(prompt)
+        name, cached = id or next(self._ids), int(str(fields.pop("cached", 0)))
+        took = len(tokens) - cached if take is None else take
+        shares = fields.pop("shares", None)
+        self._held[name] = [[] for _ in self._free]
+        tables = []
+        for index, group in enumerate(self.capacity.groups):
+            prefix = shares.blocks[index][: cached // group.block_size] if isinstance(shares, Request) else ()
+            tables.append((*prefix, *self._allocate(name, index, len(prefix), cached + took)))
+        made = Request(name, tokens, len(tokens), cached, tuple(tables), took, sampling, want)
+        return replace(made, **fields)  # type: ignore[arg-type]
+
+    def outline(
+        self, prompt: Sequence[int], sampling: Sampling = Sampling(), *, want: Want = PLAIN, prompt_len: int | None = None
+    ) -> Request:
+        """A request for the yardstick only: it has no blocks."""
+        tokens = self.folded(prompt)
+        return Request(1, tokens, len(tokens) if prompt_len is None else prompt_len, 0, (), len(tokens), sampling, want)
+
+    def grant(self, row: OracleRow, take: int = 1) -> Grant:
+        """`take` tokens for a row, with the blocks that it lacks."""
+        id = row.request.id
+        tables = tuple(tuple(self._allocate(id, index, len(table), row.done + take)) for index, table in enumerate(row.blocks))
+        return Grant(id, take, tables)
+
+    def row(self, id: int) -> OracleRow:
+        """A live row."""
+        return next(row for row in self.play.oracle.rows if row.request.id == id)
+
+    def spare_blocks(self, count: int, group: int = 0) -> tuple[int, ...]:
+        """Blocks that no row holds, still free after this."""
+        if len(self._free[group]) < count:
+            raise NotReached(f"{count} free blocks are needed, {len(self._free[group])} are left")
+        return tuple(self._free[group][-count:])
+
+    def free(self, group: int) -> tuple[int, ...]:
+        """All blocks that no row holds."""
+        return tuple(self._free[group])
+
+    # steps
+
+    def launch(self, *requests: Request, beside: Ref = NOTHING, grants: Sequence[Grant] | None = None) -> Ref:
+        """Launch new requests, with the rows of a live batch going on; not read."""
+        given = self._growth([beside] if beside else []) if grants is None else tuple(grants)
+        return self._must(Prefill(requests, beside, given))
+
+    def go_on(self, *batches: Ref, grants: Sequence[Grant] | None = None) -> Ref:
+        """Launch a step of live batches, each row one token further unless `grants` say otherwise; not read."""
+        given = self._growth(batches) if grants is None else tuple(grants)
+        return self._must(Decode(batches, given))
+
+    def read(self, step: Ref) -> Ref:
+        """Wait for a step; its number, to go on with."""
+        self._must(Read(step))
+        self.collect()
+        return step
+
+    def start(self, *requests: Request, beside: Ref = NOTHING, grants: Sequence[Grant] | None = None) -> Ref:
+        """Launch and read."""
+        return self.read(self.launch(*requests, beside=beside, grants=grants))
+
+    def decode(self, *batches: Ref, steps: int = 1, grants: Sequence[Grant] | None = None) -> Ref:
+        """Merge and go on for some steps, each read at once."""
+        batch = self.read(self.go_on(*batches, grants=grants))
+        for _ in range(steps - 1):
+            batch = self.read(self.go_on(batch))
+        return batch
+
+    def filter(self, batch: Ref, keep: Iterable[int]) -> Ref:
+        """Keep rows; the blocks of the others are free at once. 0 when none are kept."""
+        ids = tuple(keep)
+        ref = self._must(Filter(batch, ids))
+        self.collect()
+        return ref if ids else NOTHING
+
+    def clear(self, batch: Ref | None) -> None:
+        """Drop a batch, or all."""
+        self._must(Clear(batch))
+        self.collect()
+
+    def refuse(self, kind: type[BackendError], call: Call) -> None:
+        """Make a call that must raise `kind`."""
+        expected = self.play.oracle.expect(call)
+        if kind not in {why for why, _ in expected.errors}:
+            raise SuiteFault(f"the scenario wants {kind.__name__} of {call}, the oracle {expected.errors}")
+        self.play.call(call)
+        self.collect()
+
+    def _must(self, call: Call) -> Ref:
+        """A call that the contract allows."""
+        if errors := self.play.oracle.expect(call).errors:
+            raise SuiteFault(f"the scenario makes a call that must be refused: {call}: {errors}")
+        return self.play.call(call)
+
+    # blocks
+
+    def collect(self) -> None:
+        """Take back the blocks of rows that live no more."""
+        live = {row.request.id for row in self.play.oracle.rows}
+        for id in [id for id in self._held if id not in live and id in self.play.oracle.used_ids]:
+            for free, blocks in zip(self._free, self._held.pop(id), strict=True):
+                free.extend(reversed(blocks))
+
+    def keep_blocks(self, id: int) -> None:
+        """A row's blocks stay out of the pool after it has left: others read its prefix."""
+        self._held.pop(id)
+
+    def _growth(self, batches: Iterable[Ref]) -> tuple[Grant, ...]:
+        """Grants for the rows that need a block for their next token; the others go on without."""
+        grants = []
+        for batch in batches:
+            for row in self.play.oracle.batches.get(batch, []):
+                if not row.owed and not row.failed:
+                    grant = self.grant(row)
+                    grants += [grant] if any(grant.blocks) else []
+        return tuple(grants)
+
+    def _allocate(self, id: int, group: int, held: int, positions: int) -> list[int]:
+        size, free = self.capacity.groups[group].block_size, self._free[group]
+        count = max(0, -(-positions // size) - held)
+        if count > len(free):
+            raise NotReached(f"{count} blocks are needed for row {id}, {len(free)} are free")
+        taken = [free.pop() for _ in range(count)]
+        self._held.setdefault(id, [[] for _ in self._free])[group] += taken
+        return taken

@@ -1,0 +1,77 @@
+"""What is put to the test: a backend's plugin, the model that it opens, and the limits that it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+from tgi_core.backend import BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
+from tgi_core.backend.session import Session
+from tgi_core.model_files import read_json, text_config
+
+MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS = 6, 64, 96
+"""Limits that every device can keep and the suite can exceed."""
+
+
+def quiet(what: str, done: int, total: int, unit: str) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A backend under test. `open` is the plugin's `backend_open`; `device_kind` "none" marks a toy that runs no real model."""
+
+    name: str
+    open: Callable[[OpenOptions], object]
+    model: Path
+    device_kind: str = "none"
+    dtype: str = "float32"
+    entry: EntryPoint | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether tokens must be identical: identity claims are for float32."""
+        return self.dtype == "float32"
+
+    @property
+    def vocab_size(self) -> int:
+        """As the model's config.json says."""
+        return int(text_config(read_json(self.model / "config.json")).get("vocab_size", 256))
+
+    def session(self, masks: MaskSource | None = None) -> Session:
+        """A fresh session, not warmed."""
+        try:
+            implementation = self.open(OpenOptions(str(self.model), dtype=self.dtype, masks=masks))
+        except BackendError:
+            raise
+        except Exception as error:
+            raise BackendBug(f"backend {self.name}: backend_open raised {type(error).__name__}: {error}") from error
+        return Session(implementation, self.name)
+
+    def warm(self, session: Session, plan: WarmupPlan | None = None) -> Capacity:
+        """Warm a session with the suite's small limits, or with `plan`."""
+        return session.warmup(plan or small_plan(session.capabilities().block_sizes), quiet)
+
+    def on(self, model: Path, dtype: str | None = None) -> Target:
+        """The same backend on another model."""
+        return replace(self, model=model, dtype=dtype or self.dtype)
+
+
+def small_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
+    """Rows of several blocks where the device allows it; enough blocks for every row."""
+    several = [size for size in block_sizes if 4 <= size <= MAX_ROW_TOKENS // 2]
+    if not block_sizes:
+        return WarmupPlan(MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS)
+    size = min(several) if several else min(block_sizes, key=lambda size: (size < MAX_ROW_TOKENS, size))
+    blocks = MAX_ROWS * -(-MAX_ROW_TOKENS // size)
+    return WarmupPlan(MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS, num_blocks=blocks, block_size=size)
+
+
+def close(session: Session) -> None:
+    """End a session that the suite is done with; what goes wrong here is a clause's matter, not this one's."""
+    try:
+        session.close()
+    except BackendError:
+        return

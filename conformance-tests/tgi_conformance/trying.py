@@ -1,0 +1,114 @@
+"""Trying one clause: its scenario, what stops it, and the shortest sequence that shows a failure."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import asdict
+from typing import Any
+
+from tgi_conformance import __version__
+from tgi_conformance.alone import Alone
+from tgi_conformance.calls import Trace, encode, sentence
+from tgi_conformance.clause import Clause
+from tgi_conformance.features import missing
+from tgi_conformance.play import Setup
+from tgi_conformance.result import Result
+from tgi_conformance.scene import Scene
+from tgi_conformance.shrink import shortest
+from tgi_conformance.target import Target
+from tgi_conformance.verdict import NotReached, Verdict, Violation
+from tgi_core.backend import BackendError
+
+
+def attempt(clause: Clause, target: Target, alone: Alone, seed: int = 0, effort: float = 1.0) -> Result:
+    """One clause on one backend; never raises for what either does."""
+    scene = Scene(target, alone, seed, effort)
+    begun = time.perf_counter()
+    try:
+        result = _tried(clause, scene)
+    finally:
+        scene.end()
+    return Result(
+        clause.id,
+        result.verdict,
+        result.message,
+        time.perf_counter() - begun,
+        dict(sorted(scene.situations.items())),
+        scene.figures,
+        result.sequence,
+        result.failure,
+    )
+
+
+def _tried(clause: Clause, scene: Scene) -> Result:
+    try:
+        if absent := missing(scene, clause.needs):
+            for extension in absent:
+                if extension.refusal is not None:
+                    extension.refusal(scene)
+            names = "; ".join(item.name + (f" ({item.why})" if item.why else ", and refuses it") for item in absent)
+            return Result(clause.id, Verdict.UNSUPPORTED, f"does not declare {names}")
+        clause.check(scene)
+    except Violation as violation:
+        return _failed(clause, scene, violation)
+    except NotReached as reason:
+        return Result(clause.id, Verdict.INCONCLUSIVE, str(reason))
+    except BackendError as error:
+        return Result(clause.id, Verdict.FAIL, f"{type(error).__name__}: {error}", sequence=_told(scene))
+    except Exception as error:  # noqa: BLE001  the suite's own mistake, or a session hook called outside its wrapper
+        return Result(clause.id, Verdict.ERROR, _where(error), sequence=_told(scene))
+    unreached = [name for name in clause.situations if not scene.situations[name]]
+    if unreached:
+        return Result(clause.id, Verdict.INCONCLUSIVE, f"never reached: {', '.join(unreached)}")
+    return Result(clause.id, Verdict.PASS)
+
+
+def _where(error: Exception) -> str:
+    """An exception in one line, with its place."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename.rpartition('/')[2]}:{last.lineno})"
+
+
+def _told(scene: Scene) -> tuple[str, ...]:
+    play = scene.culprit
+    return tuple(sentence(number, call) for number, call in play.trace) if play else ()
+
+
+def _failed(clause: Clause, scene: Scene, violation: Violation) -> Result:
+    """With the shortest sequence, where the oracle can judge it by itself."""
+    play = scene.culprit
+    if play is None:
+        return Result(clause.id, Verdict.FAIL, str(violation))
+    trace, message = play.trace, str(violation)
+    shrunk = play.failed is not None
+    if play.failed is not None:
+        trace, message = shortest(scene.target, play.setup, scene.alone, play.trace, play.failed)
+    lines = (_header(clause, scene, play.setup, message, shrunk), *(encode(number, call) for number, call in trace))
+    return Result(clause.id, Verdict.FAIL, message, sequence=told(trace), failure=lines)
+
+
+def told(trace: Trace) -> tuple[str, ...]:
+    """A trace in sentences."""
+    return tuple(sentence(number, call) for number, call in trace)
+
+
+def _header(clause: Clause, scene: Scene, setup: Setup, message: str, judged: bool) -> dict[str, Any]:
+    """The first line of a failure's file. `judged` failures show in their calls; others only when the whole clause is run again."""
+    return {
+        "suite": __version__,
+        "clause": clause.id,
+        "sentence": clause.sentence,
+        "backend": scene.target.name,
+        "dtype": scene.target.dtype,
+        "seed": scene.seed,
+        "effort": scene.effort,
+        "judged": judged,
+        "message": message,
+        "setup": asdict(setup) | ({"plan": _plan(setup)} if setup.plan else {}),
+    }
+
+
+def _plan(setup: Setup) -> dict[str, Any]:
+    plan = asdict(setup.plan) if setup.plan else {}
+    return plan | {"features": sorted(feature.value for feature in plan.get("features", ()))}

@@ -1,0 +1,130 @@
+"""Clauses in a process of their own: a device that hangs or crashes takes no more with it than one clause.
+
+`python -m tgi_conformance.worker` reads its settings as one line of JSON, then ids of clauses, and answers each with one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tgi_conformance.clause import Clause
+from tgi_conformance.result import Result
+from tgi_conformance.verdict import Verdict
+
+_MARK = "\x1e"
+"""What an answer starts with; libraries may write to standard output as they like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is made with."""
+
+    backend: str
+    model: str | None = None
+    dtype: str = "float32"
+    seed: int = 0
+    effort: float = 1.0
+
+
+class Worker:
+    """A child process that tries clauses; it is started when needed, and again after it was lost."""
+
+    def __init__(self, settings: Settings, time_limit_s: float) -> None:
+        self._settings, self._time_limit_s = settings, time_limit_s
+        self._child: subprocess.Popen[str] | None = None
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self._listener = threading.Thread()
+
+    def __call__(self, clause: Clause) -> Result:
+        """Try one clause."""
+        child = self._child or self._start()
+        try:
+            self._tell(child, clause.id)
+            answer = self._answers.get(timeout=self._time_limit_s)
+        except queue.Empty:
+            self.close()
+            return Result(clause.id, Verdict.FAIL, f"it took more than {self._time_limit_s:g} s, and its process was ended")
+        except BrokenPipeError:
+            answer = None
+        if answer is None:
+            status = child.wait()
+            self.close()
+            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            return Result(clause.id, Verdict.FAIL, f"the process ended while it ran: {how}")
+        return Result.from_json(json.loads(answer))
+
+    def close(self) -> None:
+        """End the child."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        child.wait()
+        self._listener.join()
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tgi_conformance.worker"]
+        environment = {"OMP_NUM_THREADS": "1"} | os.environ  # models this small gain nothing from threads
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
+        )
+        self._child, self._answers = child, queue.Queue()
+        self._listener = threading.Thread(target=_listen, args=(child, self._answers), daemon=True)
+        self._listener.start()
+        self._tell(child, json.dumps(asdict(self._settings)))
+        return child
+
+    @staticmethod
+    def _tell(child: subprocess.Popen[str], line: str) -> None:
+        if child.stdin is not None:
+            child.stdin.write(line + "\n")
+            child.stdin.flush()
+
+
+def _listen(child: subprocess.Popen[str], answers: queue.Queue[str | None]) -> None:
+    for line in child.stdout or ():
+        if line.startswith(_MARK):
+            answers.put(line[len(_MARK) :])
+    answers.put(None)
+
+
+def attempts(settings: Settings) -> Callable[[Clause], Result]:
+    """Try clauses in this process."""
+    from tgi_conformance.alone import Alone
+    from tgi_conformance.subject import resolve
+    from tgi_conformance.trying import attempt
+
+    target = resolve(settings.backend, Path(settings.model) if settings.model else None, settings.dtype).target
+    alone = Alone(target)
+    return lambda clause: attempt(clause, target, alone, settings.seed, settings.effort)
+
+
+def main() -> None:
+    """What runs in the child."""
+    from tgi_conformance.clauses import CLAUSES
+
+    by_id = {clause.id: clause for clause in CLAUSES}
+    attempt: Any = None
+    settings = Settings(**json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        attempt = attempt or attempts(settings)
+        answer = attempt(by_id[line.strip()]).as_json()
+        print(_MARK + json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

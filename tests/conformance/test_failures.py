@@ -1,0 +1,79 @@
+"""A failure is told by its shortest sequence, and can be run again from its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from tgi_conformance.alone import Alone
+from tgi_conformance.calls import Clear, Decode, Filter, Prefill, Read, decode, encode
+from tgi_conformance.clauses import CLAUSES
+from tgi_conformance.mutants import MUTANTS, TWINS
+from tgi_conformance.replay import BadRecording, read_recording, replay, write_recording
+from tgi_conformance.trying import attempt
+from tgi_conformance.verdict import Verdict, Violation
+
+from tgi_core.backend import Grant, Request, Sampling, Want
+
+BY_ID = {clause.id: clause for clause in CLAUSES}
+
+
+@pytest.mark.parametrize(
+    ("mutant", "clause", "most"),
+    [
+        ("filter-clears-others", "machine.laws", 4),
+        ("filter-compares-counts", "isolation.ids-not-counts", 2),
+        ("swapped-on-merge", "mates.merge", 6),
+        ("leaks", "capacity.returns", 30),
+        ("stops-at-end-of-text", "parity.end-of-text", 10),
+    ],
+)
+def test_shortest_sequence(mutant: str, clause: str, most: int, tmp_path: Path) -> None:
+    """Nothing is left in it that the failure does not need; run again it fails alike, and passes on a sound backend."""
+    name = "late-row-kept-place" if mutant == "leaks" else mutant
+    target = MUTANTS[name].target()
+    result = attempt(BY_ID[clause], target, Alone(target))
+    assert result.verdict is Verdict.FAIL and 0 < len(result.sequence) <= most, result.sequence
+    recording = read_recording(write_recording(tmp_path, clause, result.failure))
+    assert recording.clause == clause
+    with pytest.raises(Violation) as again:
+        list(replay(recording, target))
+    assert str(again.value) == result.message
+    assert list(replay(recording, TWINS["random-handles"].target()))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Prefill(
+            (Request(3, (1, 2), 2, 0, ((4,), (5, 6)), 2, Sampling(True, logit_bias=((1, 2.0),)), Want(False, 3), True),),
+            2,
+            (Grant(1, 0),),
+        ),
+        Decode((1, 2), (Grant(3, 1, ((4,),)),)),
+        Read(7),
+        Filter(3, (1, 2)),
+        Clear(None),
+        Clear(4),
+    ],
+)
+def test_calls_go_through_json(call: Prefill | Decode | Read | Filter | Clear) -> None:
+    """What is read back is what was written."""
+    assert decode(json.loads(json.dumps(encode(5, call)))) == (5, call)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "{not json", '{"clause": "x", "backend": "y", "setup": {}}'])
+def test_files_that_are_no_failure(text: str, tmp_path: Path) -> None:
+    """One line says so."""
+    (tmp_path / "x.jsonl").write_text(text)
+    with pytest.raises(BadRecording, match=r"x\.jsonl"):
+        read_recording(tmp_path / "x.jsonl")
+
+
+def test_requests_are_recorded_whole() -> None:
+    """A field that is added to Request must be recorded too."""
+    fields = {field.name for field in dataclasses.fields(Request)}
+    call = encode(1, Prefill((Request(1, (1,), 1, 0, ((1,),), 1),)))
+    assert set(call["batch"][0]) == fields

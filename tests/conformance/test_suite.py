@@ -1,0 +1,131 @@
+"""What the suite must be itself: independent of what it judges, careful with processes, and light."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tgi_conformance
+from hypothesis import given
+from hypothesis import strategies as st
+from tgi_conformance import published
+from tgi_conformance.child import look
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses import CLAUSES
+from tgi_conformance.golden import Golden, names, toy
+from tgi_conformance.result import Result
+from tgi_conformance.verdict import Level, Verdict
+from tgi_conformance.worker import Settings, Worker
+
+from tgi_core.backend import Sampling, reference, sampling
+
+ROOT = Path(tgi_conformance.__file__).parent
+JUDGED = (
+    "tgi_core.backend.ledger",
+    "tgi_core.backend.reference",
+    "tgi_core.backend.sampling",
+    "tgi_core.backend.masking",
+    "tgi_core.engine",
+)
+
+logits = st.dictionaries(st.integers(0, 40), st.floats(-8, 8), min_size=2, max_size=20)
+
+
+def test_the_oracle_shares_no_code_with_what_it_judges() -> None:
+    """Outside the mutants no module imports the ledger, the reference backend, the formula or the engine."""
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] == "mutants":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            found = [item.name for item in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                found = [f"{node.module}.{item.name}" for item in node.names]
+            assert not [name for name in found if name.startswith(JUDGED)], path
+
+
+def test_no_torch() -> None:
+    """A run over a backend without torch needs none."""
+    code = "import sys, tgi_conformance.clauses, tgi_conformance.machine, tgi_conformance.cli.run; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_wheel_is_small() -> None:
+    """All golden checkpoints together stay under a megabyte."""
+    assert sum(path.stat().st_size for path in ROOT.joinpath("golden", "models").rglob("*")) < 2**20
+    assert {Golden.load(name).name for name in (*names("cpu"), *names("none"))} == {"llama", "gpt2", "gemma2", "toy"}
+
+
+def test_ids_are_unique_and_sentences_are_sentences() -> None:
+    """A clause's id is part of the suite's surface."""
+    with pytest.raises(ValueError, match="two clauses"):
+        clause(CLAUSES[0].id, "Again.", Level.L0)(CLAUSES[0].check)
+    assert all(item.sentence[0].isupper() and item.sentence.endswith(".") for item in CLAUSES)
+
+
+@given(
+    logits,
+    st.integers(0, 6),
+    st.floats(0.05, 1.0),
+    st.floats(0.05, 1.0),
+    st.floats(0.2, 3.0),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 99),
+)
+def test_two_writings_of_the_formula_agree(
+    values: dict[int, float], top_k: int, top_p: float, typical_p: float, temperature: float, seed: int, position: int
+) -> None:
+    """The suite's own formula and the core's choose the same token, wherever rounding cannot decide."""
+    how = Sampling(True, temperature, top_k, top_p, typical_p, 1.3, 0.4, 0.2, ((3, 1.0),), seed)
+    history = (3, 5, 7, 3, 9)
+    drawn = published.draw(published.penalized(values, how, history, 2), how, position)
+    logprobs = sampling.distribution(values, how, history, 2)
+    if drawn.sure:
+        assert sampling.choose(logprobs, how, position) == drawn.token
+    assert published.fraction(seed, position) == sampling.uniform(seed, position)
+
+
+@given(st.lists(st.integers(0, 23), min_size=1, max_size=30))
+def test_two_writings_of_the_toy_agree(tokens: list[int]) -> None:
+    """The golden toy is the reference backend's model."""
+    states: list[int] = []
+    for position, token in enumerate(tokens):
+        before, far = (states[position - 1], states[position // 2]) if position else (0, 0)
+        states.append(reference.mix(before ^ reference.mix(far ^ token)))
+    assert toy.scores(tokens, 24) == [reference.toy_logits(state, 24) for state in states]
+
+
+def test_a_plugin_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is left after a time limit, with what it had shown until then."""
+    (tmp_path / "hangs.py").write_text("import time\ndef backend_probe(): time.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path) + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    seen = look("hangs", 4.0)
+    assert "took more than" in seen.trouble and not seen.probe
+
+
+def test_a_clause_that_hangs_or_crashes_takes_nothing_with_it() -> None:
+    """Its process is ended and another one goes on."""
+    by_id = {item.id: item for item in CLAUSES}
+    worker = Worker(Settings("reference"), 60.0)
+    try:
+        assert worker(by_id["open.first-step"]).verdict is Verdict.PASS
+        assert worker._child is not None
+        worker._child.kill()
+        worker._child.wait()
+        lost = worker(by_id["open.stats"])
+        assert lost.verdict is Verdict.FAIL and "signal 9" in lost.message
+        assert worker(by_id["open.stats"]).verdict is Verdict.PASS
+        worker._time_limit_s = 0.001
+        slow = worker(by_id["machine.laws"])
+        assert slow.verdict is Verdict.FAIL and "took more than" in slow.message
+    finally:
+        worker.close()
+
+
+def test_results_go_through_json() -> None:
+    """From the worker's process to this one."""
+    result = Result("a.a", Verdict.KNOWN, "m", 1.5, {"x": 1}, {"y": 2.0}, ("one",), ({"two": 2},))
+    assert Result.from_json(result.as_json()) == result
