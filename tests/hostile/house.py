@@ -145,7 +145,7 @@ def opened(model: ServedModel, watch: Watch, settings: Mapping[str, Any]) -> Ite
     """A house on a loopback socket."""
     shard = Shard(model.tokenizer)
     given = Settings(max_concurrent_requests=64, max_total_tokens=500, **settings)
-    with serving(lambda generator: create_app(given, model, generator), shard.opening) as served:
+    with serving(lambda generator: create_app(given, model, generator), shard.opening, given) as served:
         house = House(served, shard, watch)
         with house.client:
             yield house
