@@ -7,6 +7,7 @@ the contract promises has changed; the exit status is 1 otherwise, or when less 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import multiprocessing
 import sys
@@ -15,6 +16,7 @@ import tomllib
 import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.abc import InspectLoader
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -60,6 +62,17 @@ def target() -> Target:
     return Target("reference", open_session, default_model("none"))
 
 
+class ChangedSource(InspectLoader):
+    """Loads our own source, changed in one place."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+
+    def get_source(self, fullname: str) -> str:
+        """As text."""
+        return ast.unparse(self._tree)
+
+
 def install(name: str, mutation: Mutation) -> None:
     """Put a changed module, and the reference backend over it, in place of the real ones."""
     importlib.invalidate_caches()
@@ -69,7 +82,7 @@ def install(name: str, mutation: Mutation) -> None:
     sys.modules[name] = module
     parent, _, last = name.rpartition(".")
     setattr(sys.modules[parent], last, module)
-    exec(compile(mutation.tree, path, "exec"), module.__dict__)  # noqa: S102  our own source, changed in one place
+    ChangedSource(mutation.tree).exec_module(module)
     if name != REFERENCE:
         importlib.reload(sys.modules[REFERENCE])
 

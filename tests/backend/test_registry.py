@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgi_core.backend import API_VERSION, Manifest, Probe, ProbeStatus, Processes
+from tgi_core.backend import API_VERSION, Manifest, Probe, ProbeStatus
 from tgi_core.backend.probe import decode, encode, probe
 from tgi_core.backend.registry import Plugin, PluginStatus, find, incompatibility, installed, load, select
 from tgi_core.errors import StartupError
@@ -96,7 +96,7 @@ def test_a_plugin_that_does_not_load_is_a_record(
 def test_the_reference_is_installed_and_found() -> None:
     """The reference backend is an entry point like any other."""
     assert "reference" in [entry.name for entry in installed()]
-    assert find("reference").manifest == Manifest("reference", "tgi-core", "1.0", API_VERSION, (1, 0), "none", Processes.ONE)
+    assert find("reference").manifest == Manifest("reference", "tgi-core", "1.0", API_VERSION, (1, 0), "none")
 
 
 def test_an_unknown_name_lists_the_known() -> None:

@@ -23,10 +23,9 @@ class RankedSession(EngineSession):
     def __init__(self, runner: Runner, shape: ModelShape, masks: MaskSource | None, collectives: Collectives) -> None:
         super().__init__(runner, shape, masks)
         self._collectives = collectives
-        extra = {Feature.TENSOR_PARALLEL}
         if collectives.tell([int(masks is not None)])[0]:  # only rank 0 has masks, and all take the same requests
-            extra.add(Feature.MASKS)
-        self._capabilities: Capabilities = replace(self._capabilities, features=self._capabilities.features | extra)
+            features = self._capabilities.features | {Feature.MASKS}
+            self._capabilities: Capabilities = replace(self._capabilities, features=features)
 
     @hookimpl
     def close(self) -> Closed:

@@ -45,7 +45,8 @@ from tgi_core.engine.sampler import prompt_logprobs, sample, sample_each
 
 _log = logging.getLogger(__name__)
 
-_FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOP_N})
+_FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TENSOR_PARALLEL, Feature.TOP_N})
+"""Of every session here. A model that cannot be divided refuses its group of ranks when it is opened."""
 
 
 class EngineSession:
