@@ -69,8 +69,7 @@ class PackedDecoder:
 
     def _model(self, weights: DecoderWeights) -> Model:
         table = self.table
-        embedding = weights.embedding()
-        self._kept.append(embedding)
+        self.embedding = weights.embedding()
         return Model(
             hidden=table.hidden,
             intermediate=table.intermediate,
@@ -89,7 +88,7 @@ class PackedDecoder:
             layer=self.layers,
             final_norm=self._floats(weights.final_norm()),
             frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
-            embedding=embedding.data_ptr(),
+            embedding=self.embedding.data_ptr(),
             head=self._linear([weights.head()], None),
         )
 
