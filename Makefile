@@ -9,7 +9,7 @@ HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 
-.PHONY: conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -54,6 +54,10 @@ test-transformers4: install
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install
 	$(BIN)/python -m tests.clients.run $(CLIENTS)
+
+# the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, over their own tests
+test-native-asan: install
+	$(BIN)/python scripts/test_native_asan.py
 
 # a short run of benchmark tools that others made, on TGI's routes and OpenAI's
 bench-tools: install

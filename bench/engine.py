@@ -1,21 +1,26 @@
-"""Engine speed on this CPU, against transformers' `generate` and against the machine.
+"""Engine speed on this CPU: the native kernels, the same engine on torch alone, transformers' `generate`, and the machine itself.
 
-    python bench/engine.py [MODEL] [--rounds 3] [--batch 1 8 32]
+    python bench/engine.py [MODEL] [--rounds 3] [--batch 1 8 32] [--against torch generate] [--neighbour]
 
-Drives the CPU backend through the session hooks, as the server does. Every round measures the two engines one after the other at
-each batch size, so that a noisy neighbour hits both; the table shows medians. Without MODEL, a Llama of SmolLM2-135M's shape with
-random bfloat16 weights is made in the user's cache folder.
+Drives the CPU backend through the session hooks, as the server does. Every round measures the engines one after the other at each
+batch size, so that a noisy neighbour hits all; the table shows medians, and CPU time per step, which a neighbour changes least.
+`--neighbour` keeps one core busy from another process meanwhile. Without MODEL, a Llama of SmolLM2-135M's shape with random bfloat16
+weights is made in the user's cache folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 from tgi_backend_cpu.plugin import set_up_openmp
 
@@ -23,7 +28,6 @@ set_up_openmp()  # as the server's shard does, before torch loads
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from bench.ceilings import gemm_rate, read_bandwidth
 from bench.random_model import make
@@ -35,39 +39,62 @@ PROMPT, NEW = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens per second, all rows together."""
+    """Tokens per second, all rows together; `cpu` is the CPU time of one decode step in seconds."""
 
     prefill: float
     decode: float
+    cpu: float
 
     def seconds(self, rows: int) -> float:
         """How long a whole batch takes."""
         return rows * PROMPT / self.prefill + rows * (NEW - 1) / self.decode
 
 
+class Engine(Protocol):
+    """Something to measure."""
+
+    def run(self, prompts: list[list[int]]) -> Speed:
+        """Prefill all prompts, then decode step by step."""
+
+
 class OurEngine:
     """The CPU backend behind its session."""
 
-    def __init__(self, model: Path, rows: int) -> None:
+    def __init__(self, model: Path, rows: int, kernels: str) -> None:
         from tgi_backend_cpu import plugin
+        from tgi_backend_cpu.kernels import CHOICE
 
-        self.session = Session(plugin.backend_open(OpenOptions(str(model), "bfloat16"), _silent), "cpu")
+        os.environ[CHOICE] = kernels
+        opened = plugin.backend_open(OpenOptions(str(model), "bfloat16"), _silent)
+        self.runner = opened.runner
+        self.session = Session(opened, "cpu")
         plan = WarmupPlan(max_rows=rows, max_row_tokens=PROMPT + NEW, max_step_tokens=rows * PROMPT)
         self.capacity: Capacity = self.session.warmup(plan, _silent)
         self._next_id = 1
+        self.parts: dict[int, dict[str, float]] = {}
 
     def run(self, prompts: list[list[int]]) -> Speed:
         """Prefill all prompts in one step, then decode step by step."""
         start = time.perf_counter()
         step = self.session.prefill(tuple(self._request(i, prompt) for i, prompt in enumerate(prompts)), EMPTY, ())
         self.session.rows(step)
-        first = time.perf_counter()
+        first, parts, used = time.perf_counter(), self._part_times(), time.process_time()
         for _ in range(NEW - 1):
             step = self.session.decode((step.handle,), ())
             self.session.rows(step)
-        end = time.perf_counter()
+        end, used = time.perf_counter(), time.process_time() - used
         self.session.clear(step.handle)
-        return Speed(len(prompts) * PROMPT / (first - start), len(prompts) * (NEW - 1) / (end - first))
+        self._note_parts(len(prompts), parts)
+        return Speed(len(prompts) * PROMPT / (first - start), len(prompts) * (NEW - 1) / (end - first), used / (NEW - 1))
+
+    def _part_times(self) -> dict[str, int]:
+        return self.runner.part_times() if hasattr(self.runner, "part_times") else {}
+
+    def _note_parts(self, rows: int, before: dict[str, int]) -> None:
+        """Milliseconds per decode step, the best of all runs for each part."""
+        best = self.parts.setdefault(rows, {})
+        for name, value in self._part_times().items():
+            best[name] = min(best.get(name, float("inf")), (value - before[name]) / (NEW - 1) / 1e6)
 
     def _request(self, row: int, prompt: list[int]) -> Request:
         count = -(-(PROMPT + NEW) // self.capacity.groups[0].block_size)
@@ -79,45 +106,69 @@ class Generate:
     """transformers' own loop, greedy."""
 
     def __init__(self, model: Path) -> None:
-        self.model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
         self.model.generation_config.eos_token_id = None
 
     def run(self, prompts: list[list[int]]) -> Speed:
         """Prefill alone, then all of it; the difference is decode."""
-        one, all = self._seconds(prompts, 1), self._seconds(prompts, NEW)
-        return Speed(len(prompts) * PROMPT / one, len(prompts) * (NEW - 1) / (all - one))
+        (one, one_cpu), (all, all_cpu) = self._seconds(prompts, 1), self._seconds(prompts, NEW)
+        decode = len(prompts) * (NEW - 1) / (all - one)
+        return Speed(len(prompts) * PROMPT / one, decode, (all_cpu - one_cpu) / (NEW - 1))
 
-    def _seconds(self, prompts: list[list[int]], count: int) -> float:
+    def _seconds(self, prompts: list[list[int]], count: int) -> tuple[float, float]:
         ids = torch.tensor(prompts)
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         self.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, pad_token_id=0)
-        return time.perf_counter() - start
+        return time.perf_counter() - start, time.process_time() - used
 
 
 def _silent(what: str, done: int, total: int, unit: str) -> None:
     """Progress that nobody watches."""
 
 
+def _burn() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def neighbour(wanted: bool) -> Iterator[None]:
+    """One core kept busy by another process."""
+    process = multiprocessing.get_context("spawn").Process(target=_burn, daemon=True)
+    if wanted:
+        process.start()
+    try:
+        yield
+    finally:
+        if wanted:
+            process.terminate()
+            process.join()
+
+
 def middle(speeds: list[Speed]) -> Speed:
     """Medians."""
-    return Speed(median(s.prefill for s in speeds), median(s.decode for s in speeds))
+    return Speed(median(s.prefill for s in speeds), median(s.decode for s in speeds), min(s.cpu for s in speeds))
 
 
-def measure(model: Path, batches: list[int], rounds: int) -> dict[int, tuple[Speed, Speed]]:
-    """Ours and transformers' speeds by batch size, measured in turns."""
-    ours, theirs = OurEngine(model, max(batches)), Generate(model)
-    vocab = ours.session.capabilities().vocab_size
+Results = dict[int, dict[str, Speed]]
+
+
+def measure(engines: dict[str, Engine], vocab: int, batches: list[int], rounds: int) -> Results:
+    """Speeds by batch size and engine, measured in turns."""
     prompts = [[(31 * row + 7 * i) % vocab for i in range(PROMPT)] for row in range(max(batches))]
-    ours.run(prompts[:1])
-    theirs.run(prompts[:1])
-    found: dict[int, list[tuple[Speed, Speed]]] = {batch: [] for batch in batches}
+    for engine in engines.values():
+        engine.run(prompts[:1])
+    found: dict[int, dict[str, list[Speed]]] = {batch: {name: [] for name in engines} for batch in batches}
     for _ in range(rounds):
         for batch in batches:
-            found[batch].append((ours.run(prompts[:batch]), theirs.run(prompts[:batch])))
-    return {batch: (middle([a for a, _ in pairs]), middle([b for _, b in pairs])) for batch, pairs in found.items()}
+            for name, engine in engines.items():
+                found[batch][name].append(engine.run(prompts[:batch]))
+    return {batch: {name: middle(speeds) for name, speeds in row.items()} for batch, row in found.items()}
 
 
-def report(model: Path, results: dict[int, tuple[Speed, Speed]]) -> str:
+def report(model: Path, results: Results) -> str:
     """The table."""
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     bandwidth, gemm = read_bandwidth(), gemm_rate()
@@ -125,16 +176,28 @@ def report(model: Path, results: dict[int, tuple[Speed, Speed]]) -> str:
     lines = [
         f"{model.name}: {PROMPT} tokens in, {NEW} out, bfloat16, {machine}",
         f"machine: reads {bandwidth / 1e9:.1f} GB/s, multiplies {gemm / 1e9:.0f} GFLOP/s",
-        "batch | decode tok/s  generate  ratio  weights read | prefill tok/s  generate  ratio  of GEMM | whole",
+        "batch engine   | decode tok/s  weights read  CPU ms/step | prefill tok/s  of GEMM | slower: decode, prefill, whole",
     ]
-    for batch, (ours, theirs) in results.items():
-        read = ours.decode / batch * weights / bandwidth
-        computed = ours.prefill * 2 * weights / 2 / gemm
-        lines.append(
-            f"{batch:5} | {ours.decode:12.1f}  {theirs.decode:8.1f}  {ours.decode / theirs.decode:4.2f}x  {read:11.0%} "
-            f"| {ours.prefill:13.0f}  {theirs.prefill:8.0f}  {ours.prefill / theirs.prefill:4.2f}x  {computed:6.0%} "
-            f"| {theirs.seconds(batch) / ours.seconds(batch):4.2f}x"
-        )
+    for batch, row in results.items():
+        ours = row["ours"]
+        for name, speed in row.items():
+            read, computed = speed.decode / batch * weights / bandwidth, speed.prefill * weights / gemm
+            ratios = (ours.decode / speed.decode, ours.prefill / speed.prefill, speed.seconds(batch) / ours.seconds(batch))
+            lines.append(
+                f"{batch:5} {name:8} | {speed.decode:12.1f}  {read:12.0%}  {speed.cpu * 1e3:11.2f} "
+                f"| {speed.prefill:13.0f}  {computed:7.0%} | " + "  ".join(f"{ratio:5.2f}x" for ratio in ratios)
+            )
+    return "\n".join(lines)
+
+
+def report_parts(engine: OurEngine) -> str:
+    """How the engine runs, and where a decode step's time goes."""
+    lines = [f"{kernel.part}: {kernel.name} ({kernel.reason})" for kernel in engine.session.capabilities().kernels]
+    for batch, parts in engine.parts.items():
+        if parts:
+            lines.append(
+                f"batch {batch}, ms/step: " + "  ".join(f"{name} {value:.2f}" for name, value in parts.items() if value > 0)
+            )
     return "\n".join(lines)
 
 
@@ -144,9 +207,19 @@ def main() -> None:
     parser.add_argument("model", nargs="?", type=Path, help="a model directory")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--against", nargs="*", choices=["torch", "generate"], default=["torch", "generate"])
+    parser.add_argument("--neighbour", action="store_true", help="keep one core busy from another process")
     options = parser.parse_args()
-    model = options.model or make()
-    print(report(model, measure(model, options.batch, options.rounds)))
+    model, rows = options.model or make(), max(options.batch)
+    ours = OurEngine(model, rows, os.environ.get("TGI_CPU_KERNELS", "auto"))
+    engines: dict[str, Engine] = {"ours": ours}
+    if "torch" in options.against:
+        engines["torch"] = OurEngine(model, rows, "torch")
+    if "generate" in options.against:
+        engines["generate"] = Generate(model)
+    with neighbour(options.neighbour):
+        results = measure(engines, ours.session.capabilities().vocab_size, options.batch, options.rounds)
+    print(report(model, results), report_parts(ours), sep="\n")
 
 
 if __name__ == "__main__":

@@ -315,6 +315,14 @@ class PrefixCaching(Answer):
     hit_tokens: int
 
 
+class KernelInfo(Answer):
+    """How a part of the model's work is done on this machine, and why so."""
+
+    part: str
+    name: str
+    reason: str
+
+
 class Info(Answer):
     """The model and the limits."""
 
@@ -333,6 +341,7 @@ class Info(Answer):
     sha: str | None
     docker_label: str | None
     prefix_caching: PrefixCaching
+    kernels: list[KernelInfo]
     adapters: list[str] = []
     """Where there are any."""
 

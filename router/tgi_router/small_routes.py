@@ -82,6 +82,10 @@ def _info(inference: Inference) -> dict[str, object]:
             "hit_tokens": load.hit_tokens,
         },
         **({"adapters": adapters} if adapters else {}),
+        "kernels": [
+            {"part": kernel.part, "name": kernel.name, "reason": kernel.reason}
+            for kernel in inference.generator.info.capabilities.kernels
+        ],
     }
 
 

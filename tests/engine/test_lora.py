@@ -89,9 +89,11 @@ def logprobs(session: Session, requests: tuple[Request, ...], steps: int) -> lis
 
 
 def test_without_adapters_nothing_changes(
-    llama: Path, opened: tuple[Session, Capacity], adapted: tuple[Session, Capacity]
+    llama: Path, adapted: tuple[Session, Capacity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps whose rows name no adapter give the very bits of a server without adapters."""
+    """Steps whose rows name no adapter give the very bits of a server without adapters that runs the same modules."""
+    monkeypatch.setattr("tgi_core.engine.opening.per_call_reason", lambda options: "for this test")
+    opened = open_cpu(llama, WarmupPlan(max_rows=8, max_row_tokens=96, max_step_tokens=128, num_blocks=64))
     results = []
     for first, (session, capacity) in ((10**6, opened), (10**6, adapted)):
         run = Schedule(session, capacity)

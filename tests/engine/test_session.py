@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,14 +236,25 @@ def test_prompt_logprobs_in_chunks(schedule: Schedule) -> None:
     assert parts[1:] == pytest.approx(whole[1:], abs=1e-4)
 
 
-def test_row_fault_ends_one_row(llama: Path) -> None:
+def poison_block_1(runner: Any) -> None:
+    """Leave NaN in the first layer's block 1, whichever way the runner keeps its cache."""
+    if hasattr(runner._cache, "layers"):
+        runner._cache.layers[0].keys[1] = runner._cache.layers[0].values[1] = float("nan")
+    else:
+        size = runner._block_bytes(16) // len(runner._packed.layers)
+        ctypes.memset(runner._cache.address + size, 0xFF, size)
+
+
+@pytest.mark.parametrize("kernels", ["torch", "auto"])
+def test_row_fault_ends_one_row(llama: Path, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row whose forward pass gives NaN fails; its mate goes on, and so does the next owner of its blocks."""
+    monkeypatch.setenv("TGI_CPU_KERNELS", kernels)
     session, capacity = open_cpu(llama, WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=16))
     run = Schedule(session, capacity)
     wanted = alone(run, PROMPTS[1])
-    cache = session._manager.get_plugin("backend")._runner._cache
+    runner = session._manager.get_plugin("backend").runner
     run.step(run.request(1, PROMPTS[0], 9), run.request(2, PROMPTS[1], 5))
-    cache.layers[0].keys[1, 3] = float("nan")
+    poison_block_1(runner)
     step = session.decode((run.handle,), ())
     first, second = session.rows(step).rows
     assert first.fault is not None and first.fault.kind is RowFaultKind.NAN and second.fault is None
@@ -267,7 +280,7 @@ def test_failed_step_kills_its_batch(raised: Exception, seen: type[BackendError]
     """An error that a step ends with comes from rows, and its handle is dead; the session lives."""
     session, capacity = open_cpu(llama, WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=16))
     run = Schedule(session, capacity)
-    runner = session._manager.get_plugin("backend")._runner
+    runner = session._manager.get_plugin("backend").runner
     works = runner.run
 
     def fail(*args: object) -> None:

@@ -251,6 +251,12 @@ def logits(value: float, first: int = 0) -> Kind:
 
 def nan_states(house: House, patch: Patch) -> GenerationRequest:
     """The victim's first token has an embedding that is not finite, so that all of its cache is not."""
+    runner = house.implementation._runner
+    if hasattr(runner, "_packed"):  # it runs from its table
+        runner.spoiled = runner._packed.embedding.clone()
+        runner.spoiled[MARK] = math.nan
+        patch.setattr(runner._packed.model, "embedding", runner.spoiled.data_ptr())
+        return VICTIM
     embed = torch.nn.Embedding.forward
 
     def spoiled(self: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
@@ -272,7 +278,7 @@ def engine_sampler(house: House, patch: Patch) -> GenerationRequest:
         return warp(scores, samplings)
 
     patch.setattr(module, "warp", raising_warp)
-    return replace(VICTIM, sampling=Sampling(do_sample=True, temperature=7.5, seed=3))
+    return replace(VICTIM, sampling=Sampling(do_sample=True, temperature=7.5, top_k=40, seed=3))
 
 
 def reference_sampler(house: House, patch: Patch) -> GenerationRequest:

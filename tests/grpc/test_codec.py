@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from tests.grpc import values
-from tgi_core.backend import Capabilities, Capacity, Determinism, Grant, Mixing, RowFault, Sampling, Want, WarmupPlan
+from tgi_core.backend import Capabilities, Capacity, Determinism, Grant, Kernel, Mixing, RowFault, Sampling, Want, WarmupPlan
 from tgi_core.client import types
 from tgi_core.client.health import ShardHealth
 from tgi_core.client.types import Generation, ShardInfo, StepResult, Token, Turn, TurnResult
@@ -50,7 +50,8 @@ FIELDS = {
     Want: 3,
     Grant: 3,
     RowFault: 2,
-    Capabilities: 8,
+    Capabilities: 9,
+    Kernel: 3,
     Capacity: 11,
     WarmupPlan: 6,
     ShardHealth: 5,

@@ -14,6 +14,7 @@ from tgi_core.backend import (
     Determinism,
     Feature,
     Grant,
+    Kernel,
     Memory,
     Mixing,
     RowFault,
@@ -123,6 +124,7 @@ capabilities = st.builds(
     vocab_size=small,
     max_positions=large,
     adapters=few(plain),
+    kernels=few(st.builds(Kernel, plain, plain, plain)),
 )
 infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
 plans = st.builds(WarmupPlan, *([st.none() | large] * 5), features=st.frozensets(st.sampled_from(Feature)))

@@ -24,7 +24,7 @@ def test_info(serve: Serve) -> None:
     assert list(info) == [
         "model_id", "model_sha", "model_pipeline_tag", "max_concurrent_requests", "max_best_of", "max_stop_sequences",
         "max_input_tokens", "max_total_tokens", "validation_workers",
-        "max_client_batch_size", "router", "version", "sha", "docker_label", "prefix_caching",
+        "max_client_batch_size", "router", "version", "sha", "docker_label", "prefix_caching", "kernels",
     ]  # fmt: skip
     assert (info["model_id"], info["max_input_tokens"], info["max_total_tokens"]) == ("demo", 10, 64)
     assert (info["max_concurrent_requests"], info["router"]) == (7, "text-generation-router")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -31,7 +33,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, root in DISTRIBUTIONS.items():
         source = sources(root, tmp_path_factory.mktemp("source") / name)
         command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source)]
-        subprocess.run(command, check=True, capture_output=True)
+        # One variant of the native kernels shows what all would: each takes seconds to compile.
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "TGI_CPU_KERNELS": "avx2"})
     return folder
 
 
@@ -93,3 +96,13 @@ def test_wheels_hold_what_they_need(wheels: Path) -> None:
     for needed in ("tgi_router/app.py", "tgi_core/demo/model.safetensors", "tgi_core/py.typed", "tgi_core/backend/spec.py"):
         assert needed in names
     assert not [name for name in names if name.startswith(("tests", "bench", "scripts"))]
+
+
+def test_the_wheel_brings_native_kernels(wheels: Path) -> None:
+    """With a compiler the CPU backend's wheel holds its kernels and their sources, for one platform and any Python; else it is pure."""
+    wheel = next(wheels.glob("tgi_backend_cpu-*.whl"))
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "tgi_backend_cpu/native/kernels.cpp" in names
+    compiled = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and platform.machine() == "x86_64"
+    assert ("tgi_backend_cpu/native/built/avx2.so" in names) is compiled
+    assert wheel.name.endswith("py3-none-linux_x86_64.whl" if compiled else "py3-none-any.whl")

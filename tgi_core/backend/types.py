@@ -35,6 +35,7 @@ class ProbeStatus(Enum):
 class Feature(Enum):
     """Things beyond the profile `text-core` that a session may declare."""
 
+    BATCH_INVARIANT = "batch_invariant"
     CHUNKED_PREFILL = "chunked_prefill"
     LOGPROBS = "logprobs"
     LORA = "lora"
@@ -182,6 +183,15 @@ class OpenOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernel:
+    """How one part of a model's work is done on this machine, and why so: in words, for people."""
+
+    part: str
+    name: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What this session can do; constant for its life. `adapters` are the names of those loaded: none without Feature.LORA."""
 
@@ -193,6 +203,7 @@ class Capabilities:
     vocab_size: int
     max_positions: int
     adapters: tuple[str, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,21 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tgi_core.backend import InvalidModel, Progress, Request, Unsupported
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.attention.sharing import forget_shares
 from tgi_core.engine.collectives import Collectives
-from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.memory import Agree
-from tgi_core.engine.models.attention_layers import probe_forward, use_ragged_attention
+from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource
+from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.preparing import replace_linears
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.own_cache import OwnCacheRunner
+from tgi_core.engine.proving import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, probe_ids, prove
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
 
@@ -31,14 +32,6 @@ _log = logging.getLogger("tgi_core.engine")
 
 _MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
 """What a model's own code raises when it is called in a way that it wasn't written for."""
-
-RAGGED_CHUNKS = (3, 2, 1)
-"""The steps in which a few tokens are run to prove a runner: a first chunk, one that continues it, a decode step."""
-
-OWN_CACHE_CHUNKS = (4, 1, 1)
-
-Expected = dict[str | None, Tensor]
-"""Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
 
 
 def choose_runner(
@@ -60,11 +53,12 @@ def choose_runner(
                 _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
                 continue
             _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
+            why_own = _one_line(reason)
             break
     adapters.remove(model)
     model.set_attn_implementation(source.attention(model))
     adapters.install(model)
-    own = OwnCacheRunner(model, shape, kit, adapters, agree)
+    own = OwnCacheRunner(model, shape, kit, adapters, agree, why_own)
     try:
         prove(own, expected, OWN_CACHE_CHUNKS)
     except _MODEL_ERRORS as reason:
@@ -85,10 +79,8 @@ def _ragged(
     """Ragged with the model's own modules, proven; then with the device's and the adapters, if that proves as well."""
     if adapters.partial:
         raise NotRagged(f"adapters change {min(adapters.partial)}, which gets some of a step's tokens only")
-    provider = choose_attention(kit)
-    call, layers = use_ragged_attention(model)
-    runner = RaggedRunner(call, layers, shape, kit, provider, adapters, agree)
-    prove(runner, {None: expected[None]}, RAGGED_CHUNKS)
+    call, seen_layers = use_ragged_attention(model)
+    runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
     replace_linears(model, seen, kit.linear)
@@ -98,28 +90,41 @@ def _ragged(
     except _MODEL_ERRORS as reason:
         _log.warning("%s keeps its own modules: %s", model.config.model_type, reason)
         model = source.build(progress)
-        call, layers = use_ragged_attention(model)
+        call, _ = use_ragged_attention(model)
         adapters.install(model)
-        runner = RaggedRunner(call, layers, shape, kit, provider, adapters, agree)
+        kernels = (*runner.kernels, Kernel("linear", "transformers' own", _one_line(reason)))
+        runner = RaggedRunner(call, runner.layers, shape, kit, runner.provider, adapters, agree)
+        runner.kernels = kernels
         if adapters.names:
             prove(runner, expected, RAGGED_CHUNKS)
     return runner
 
 
-def choose_attention(kit: DeviceKit) -> AttentionProvider:
-    """The first provider that can run here; the reason of every rejection is logged. Raises Unsupported."""
+def _with_attention(
+    call: Call, seen: ShapeRecorder, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree
+) -> RaggedRunner:
+    """A runner with the first attention provider that serves the layers and proves, on all ranks alike. Rejections are logged.
+
+    Raises what the last one failed with, or Unsupported.
+    """
+    rejected: list[str] = []
+    failure: Exception = Unsupported("no attention provider can run on this device")
     for provider in kit.attention():
-        reason = provider.probe()
-        if not reason:
-            _log.info("attention: %s", provider.name)
-            return provider
+        reason = provider.probe() or provider.refusal(seen.shapes, seen.asked, shape.dtype)
+        runner = RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
+        if agree(int(not reason)):
+            try:
+                prove(runner, {None: expected[None]}, RAGGED_CHUNKS)
+            except _MODEL_ERRORS as error:
+                failure, reason = error, _one_line(error)
+            else:
+                _log.info("attention: %s", provider.name)
+                runner.kernels = (Kernel("attention", provider.name, "; ".join(rejected)),)
+                return runner
+        reason = reason or "another rank cannot"
         _log.info("attention: not %s: %s", provider.name, reason)
-    raise Unsupported("no attention provider can run on this device")
-
-
-def probe_ids(vocab_size: int) -> list[int]:
-    """A few fixed tokens."""
-    return [(7 * i + 1) % vocab_size for i in range(sum(RAGGED_CHUNKS))]
+        rejected.append(f"not {provider.name}: {reason}")
+    raise failure
 
 
 def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
@@ -146,40 +151,6 @@ def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int]) 
             expected[name] = plain_logits(model, ids)
     adapters.remove(model)
     return expected
-
-
-def prove(runner: RaggedRunner | OwnCacheRunner, expected: Expected, chunks: tuple[int, ...]) -> None:
-    """Run the probe tokens with each adapter. Raises NotRagged when their logits differ."""
-    for adapter, logits in expected.items():
-        _prove(runner, adapter, logits, chunks)
-
-
-def _prove(runner: RaggedRunner | OwnCacheRunner, adapter: str | None, expected: Tensor, chunks: tuple[int, ...]) -> None:
-    """Run the probe tokens in chunks, beside a row without an adapter and at last alone."""
-    ids = probe_ids(expected.shape[-1])
-    row, mate = _probe_row(1, ids, adapter), _probe_row(2, ids[::-1])
-    runner.use_probe_cache()
-    start, found = 0, []
-    for take in chunks:
-        mates = [Work(mate, start, take, yields=True)] if start + take < len(ids) else []
-        found.append(runner.run([*mates, Work(row, start, take, yields=True)]).last[-1])
-        start += take
-    runner.release()
-    difference = relative_difference(torch.stack(found), expected[torch.tensor(chunks).cumsum(0) - 1])
-    limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
-    if not runner.agree(int(difference <= limit)):
-        raise NotRagged(f"logits differ from transformers' by {difference:.2g} of their size")
-
-
-def _probe_row(id: int, tokens: list[int], adapter: str | None = None) -> LiveRow:
-    return LiveRow(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, adapter=adapter), tokens, 0, ([id],))
-
-
-def relative_difference(found: Tensor, expected: Tensor) -> float:
-    """The norm of the difference over the norm of what is expected; positions that both rule out don't count."""
-    finite = expected > torch.finfo(expected.dtype).min / 2
-    found, expected = found.float()[finite], expected.float()[finite]
-    return float((found - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
 def _one_line(error: Exception) -> str:

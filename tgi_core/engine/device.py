@@ -8,9 +8,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tgi_core.engine.attention.cache import LayerCache
+from tgi_core.backend import Kernel, Progress
+from tgi_core.engine.attention.cache import LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.proving import Provable
+from tgi_core.engine.runner import Runner
 
 
 class AttentionProvider(Protocol):
@@ -21,8 +25,20 @@ class AttentionProvider(Protocol):
     def probe(self) -> str:
         """Why this provider cannot run here; empty when it can."""
 
-    def attend(self, query: Tensor, cache: LayerCache, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
+    def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
+        """Why this provider cannot serve these layers, with what they ask for in turn; empty when it can."""
+
+    def new_layer(
+        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> PagedLayer:
+        """One layer's cache of blocks 1…num_blocks beside the null block, in the layout that this provider reads."""
+
+    def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
+
+
+class TableRunner(Runner, Provable, Protocol):
+    """A runner of a whole decoder from its table."""
 
 
 class DeviceKit(Protocol):
@@ -49,3 +65,12 @@ class DeviceKit(Protocol):
 
     def default_step_tokens(self) -> int:
         """How many tokens of one step to promise when nobody says."""
+
+    def choices(self) -> tuple[Kernel, ...]:
+        """What was chosen for this machine before any model was looked at, with reasons."""
+
+    def table_refusal(self) -> str:
+        """Why this device cannot run decoders from tables; empty when it can."""
+
+    def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
+        """A runner of a decoder's table, with its weights. Raises NotInFamily for sizes that its kernels lack."""

@@ -1,25 +1,56 @@
-"""Opening a model on a device: what a device package calls from `backend_open`."""
+"""Opening a model on a device: what a device package calls from `backend_open`.
+
+A decoder of the Llama family is run from a table by devices that can, which needs no transformers. All others, and whatever the table
+has no word for, run through transformers' own modules.
+"""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tgi_core.backend import OpenOptions, Progress, Unsupported
-from tgi_core.engine.choosing import choose_runner
-from tgi_core.engine.collectives import open_collectives
-from tgi_core.engine.device import DeviceKit
-from tgi_core.engine.lora.files import open_adapter
-from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
-from tgi_core.engine.ranked import RankedSession
+import torch
+
+from tgi_core.backend import InvalidModel, Kernel, OpenOptions, Progress, Unsupported
+from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.decoder.reference import reference_logits
+from tgi_core.engine.decoder.table import read_table
+from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device import DeviceKit, TableRunner
+from tgi_core.engine.proving import RAGGED_CHUNKS, probe_ids, prove
 from tgi_core.engine.session import EngineSession
-from tgi_core.engine.weights.partial import check_partition, load_partition
+from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.errors import StartupError
+from tgi_core.model_files import read_json
+
+_log = logging.getLogger("tgi_core.engine")
 
 
 def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> EngineSession:
-    """Load a model, or this rank's part of it, and choose how it runs. Raises InvalidModel, Unsupported, PeerLost."""
-    directory, group = Path(options.model), options.group
+    """Load a model and choose how it runs. Raises InvalidModel, Unsupported, PeerLost."""
+    try:
+        runner = open_table(options, kit, progress)
+    except NotInFamily as reason:
+        _log.info("runs through transformers' modules: %s", reason)
+        return open_modules(options, kit, progress, Kernel("step", "transformers' modules", str(reason)))
+    return EngineSession(runner, runner.shape, options.masks, kernels=kit.choices())
+
+
+def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel) -> EngineSession:
+    """A session over transformers' modules, or this rank's part of them; `step` says why. Raises InvalidModel, Unsupported, PeerLost."""
+    # transformers takes seconds to import: only models that need it pay for it.
+    from tgi_core.engine.choosing import choose_runner
+    from tgi_core.engine.collectives import open_collectives
+    from tgi_core.engine.lora.files import open_adapter
+    from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
+    from tgi_core.engine.ranked import RankedSession
+    from tgi_core.engine.weights.partial import check_partition, load_partition
+
+    directory, group, kernels = Path(options.model), options.group, (*kit.choices(), step)
     if options.adapters and group.world != 1:
         raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
     config = read_config(directory)
@@ -27,9 +58,50 @@ def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> En
     source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), adapters)
     if group.world == 1:
         runner, shape = choose_runner(source, kit, progress)
-        return EngineSession(runner, shape, options.masks, tuple(adapter.name for adapter in adapters))
+        return EngineSession(runner, shape, options.masks, tuple(adapter.name for adapter in adapters), kernels)
     check_partition(config, source.dtype, group.rank, group.world)
     collectives = open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
     runner, shape = choose_runner(replace(source, load=load), kit, progress, collectives)
-    return RankedSession(runner, shape, options.masks, collectives)
+    return RankedSession(runner, shape, options.masks, collectives, kernels)
+
+
+def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> TableRunner:
+    """The device's own step over the model's table, proven against plain torch. Raises NotInFamily with the reason, Unsupported."""
+    if reason := per_call_reason(options):
+        raise NotInFamily(reason)
+    if reason := kit.table_refusal():
+        raise NotInFamily(reason)
+    directory = Path(options.model)
+    try:
+        config = read_json(directory / "config.json")
+    except StartupError as error:
+        raise NotInFamily(str(error)) from error
+    table = read_table(config)
+    dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
+    try:
+        weights = DecoderWeights(table, open_checkpoint(directory), dtype)
+    except InvalidModel as error:
+        raise NotInFamily(str(error)) from error
+    runner = kit.table_runner(weights, progress)
+    try:
+        prove(runner, {None: reference_logits(weights, probe_ids(table.vocab_size))}, RAGGED_CHUNKS)
+    except NotRagged as error:
+        raise NotInFamily(f"its native step does not prove: {error}") from error
+    weights.forget()
+    _log.info("%s runs from its table, one native call a step", table.model_type)
+    return runner
+
+
+def per_call_reason(options: OpenOptions) -> str:
+    """Why a model must run module by module, whatever it is: the one place for what works on single modules."""
+    if options.adapters:
+        return "adapters change single modules"
+    return "several ranks share single modules" if options.group.world != 1 else ""
+
+
+def _stored_dtype(config: dict[str, Any]) -> torch.dtype:
+    """The dtype that the config names; float32 when it names none."""
+    named = config.get("dtype") or config.get("torch_dtype")
+    found = getattr(torch, named, None) if isinstance(named, str) else None
+    return found if isinstance(found, torch.dtype) else torch.float32

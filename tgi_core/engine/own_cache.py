@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Memory, OutOfMemory, WarmupPlan
+from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Memory, OutOfMemory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
@@ -74,7 +74,16 @@ class OwnCacheRunner:
 
     features: frozenset[Feature] = frozenset()
 
-    def __init__(self, model: PreTrainedModel, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree = int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        shape: ModelShape,
+        kit: DeviceKit,
+        adapters: Adapters,
+        agree: Agree = int,
+        reason: str = "",
+    ) -> None:
+        self.kernels = (Kernel("attention", "the model's own, row by row", reason),)
         self._model, self.shape, self._kit, self._adapters, self.agree = OwnCacheModel(model), shape, kit, adapters, agree
         self._slots: dict[int, dict[str, Any]] = {}
         self.block_sizes = (shape.max_positions,)

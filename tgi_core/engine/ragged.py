@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tgi_core.backend import Capacity, Feature, WarmupPlan
+from tgi_core.backend import Capacity, Feature, Kernel, WarmupPlan
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.attention.cache import LayerShape, PagedCache
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.device import AttentionProvider, DeviceKit
@@ -19,8 +19,6 @@ from tgi_core.engine.memory import Agree, plan_capacity
 from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits, prompt_positions
-
-BLOCK_SIZE = 16
 
 
 class RaggedStep:
@@ -46,7 +44,7 @@ class RaggedRunner:
     """Runs a model whose attention goes through `attention.interface`."""
 
     features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
-    block_sizes = (BLOCK_SIZE, 32, 64, 128)
+    block_sizes = BLOCK_SIZES
 
     def __init__(
         self,
@@ -59,20 +57,24 @@ class RaggedRunner:
         agree: Agree = int,
     ) -> None:
         self.layers, self.shape, self._adapters, self.agree = layers, shape, adapters, agree
-        self._call, self._kit, self._provider = call, kit, provider
+        self.kernels: tuple[Kernel, ...] = ()
+        self._call, self._kit, self.provider = call, kit, provider
         self._cache: PagedCache | None = None
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Allocate the cache and promise limits. Raises OutOfMemory."""
-        block_size = plan.block_size or BLOCK_SIZE
+        block_size = plan.block_size or BLOCK_SIZES[0]
         capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size), self.agree)
         num_blocks = capacity.groups[0].num_blocks
-        self._cache = PagedCache(self.layers, num_blocks, block_size, self.shape.dtype, self._kit.device)
+        self._cache = self._new_cache(num_blocks, block_size)
         return capacity
 
     def use_probe_cache(self) -> None:
         """Run over a cache of two blocks, to prove the runner with."""
-        self._cache = PagedCache(self.layers, 2, BLOCK_SIZE, self.shape.dtype, self._kit.device)
+        self._cache = self._new_cache(2, BLOCK_SIZES[0])
+
+    def _new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
+        return PagedCache(self.layers, num_blocks, block_size, self.shape.dtype, self._kit.device, self.provider.new_layer)
 
     def _block_bytes(self, block_size: int) -> int:
         return PagedCache.block_bytes(self.layers, block_size, self.shape.dtype)
@@ -83,7 +85,7 @@ class RaggedRunner:
             raise RuntimeError("run before reserve")
         metadata = build(self._adapters.arranged(works), self._cache.block_size, self._kit.device)
         keep = wanted_positions(metadata)
-        step = RaggedStep(self._cache, metadata, self._provider)
+        step = RaggedStep(self._cache, metadata, self.provider)
         with torch.inference_mode(), attending(step), self._adapters.rows(metadata):
             selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
             logits = self._call(metadata.input_ids.unsqueeze(0), metadata.positions.unsqueeze(0), selected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tgi_core.backend import BackendBug, Capabilities, Closed, Feature, MaskSource, Row, RowFault, RowFaultKind, hookimpl
+from tgi_core.backend import BackendBug, Capabilities, Closed, Feature, Kernel, MaskSource, Row, RowFault, RowFaultKind, hookimpl
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.models.shape import ModelShape
@@ -20,8 +20,15 @@ _NO_STEP = -2
 class RankedSession(EngineSession):
     """A session that keeps in step with the other ranks'. All of them are given the same verbs in the same order."""
 
-    def __init__(self, runner: Runner, shape: ModelShape, masks: MaskSource | None, collectives: Collectives) -> None:
-        super().__init__(runner, shape, masks)
+    def __init__(
+        self,
+        runner: Runner,
+        shape: ModelShape,
+        masks: MaskSource | None,
+        collectives: Collectives,
+        kernels: tuple[Kernel, ...] = (),
+    ) -> None:
+        super().__init__(runner, shape, masks, kernels=kernels)
         self._collectives = collectives
         if collectives.tell([int(masks is not None)])[0]:  # only rank 0 has masks, and all take the same requests
             features = self._capabilities.features | {Feature.MASKS}

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tgi_core.backend import Capacity, Feature, WarmupPlan
+from tgi_core.backend import Capacity, Feature, Kernel, WarmupPlan
 from tgi_core.backend.ledger import Work
+from tgi_core.engine.sampler import LogitsReader
 
 
 @dataclass(slots=True)
@@ -17,11 +18,12 @@ class StepLogits:
     """Logits of one step.
 
     `last` [works that yield, vocabulary] in the order of those works. `prompt` maps a request id to logits [positions, vocabulary]
-    of the positions whose next token is in the prompt.
+    of the positions whose next token is in the prompt. Both may be overwritten by the next step. `reader` is a quick way to read `last`.
     """
 
     last: Tensor
     prompt: dict[int, Tensor] = field(default_factory=dict)
+    reader: LogitsReader | None = None
 
 
 def prompt_positions(work: Work) -> int:
@@ -38,6 +40,10 @@ class Runner(Protocol):
     @property
     def features(self) -> frozenset[Feature]:
         """Features that depend on how the model runs."""
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """How the model runs, with reasons."""
 
     @property
     def block_sizes(self) -> tuple[int, ...]:

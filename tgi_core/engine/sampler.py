@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -46,8 +47,65 @@ class Sampled:
         )
 
 
-def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
+class LogitsReader(Protocol):
+    """A device's quick way to read logits, for rows that need nothing but the argmax or a temperature."""
+
+    def choose(self, logits: Tensor, rows: Sequence[int], draws: Sequence[tuple[float, float]], totals: bool) -> Chosen:
+        """Of `rows` of logits [rows, vocabulary]: a draw at (temperature, uniform number) by the formula, or the argmax where the
+        temperature is 0. Logprobs of the argmax may be left out unless `totals`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Tokens and their logprobs, row by row; a row whose logits are not finite has token -1."""
+
+    tokens: list[int]
+    logprobs: list[float]
+
+
+def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, reader: LogitsReader | None = None) -> Sampled:
     """One token per row. `logits` [rows, vocabulary]; `allowed` alike, bool, or None when no row is masked."""
+    plain = [i for i, row in enumerate(rows) if _is_plain(row, logits.shape[-1])] if reader is not None else []
+    if reader is None or not plain:
+        return _sample_any(logits, rows, allowed)
+    sampled = Sampled([0] * len(rows), [0.0] * len(rows), [()] * len(rows), {})
+    _choose_plain(sampled, logits, rows, plain, reader)
+    if len(plain) < len(rows):
+        left = sorted(set(range(len(rows))).difference(plain))
+        part = _sample_any(logits[left], [rows[i] for i in left], None if allowed is None else allowed[left])
+        for place, i in enumerate(left):
+            sampled.tokens[i], sampled.logprobs[i], sampled.top[i] = part.tokens[place], part.logprobs[place], part.top[place]
+            if place in part.faults:
+                sampled.faults[i] = part.faults[place]
+    return sampled
+
+
+def _is_plain(row: LiveRow, vocab: int) -> bool:
+    """Whether a row needs nothing but the argmax or a draw at a temperature."""
+    request = row.request
+    sampling = request.sampling
+    if request.masked or request.want.top_n or _is_penalized(sampling):
+        return False
+    return not sampling.do_sample or (
+        (sampling.top_k == 0 or sampling.top_k >= vocab) and sampling.top_p >= 1 and sampling.typical_p >= 1
+    )
+
+
+def _choose_plain(sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], plain: Sequence[int], reader: LogitsReader) -> None:
+    draws = []
+    for i in plain:
+        sampling = rows[i].request.sampling
+        drawn = (sampling.temperature, uniform(sampling.seed, len(rows[i].tokens))) if sampling.do_sample else (0.0, 0.0)
+        draws.append(drawn)
+    chosen = reader.choose(logits, plain, draws, any(rows[i].request.want.logprobs for i in plain))
+    for i, token, logprob in zip(plain, chosen.tokens, chosen.logprobs, strict=True):
+        sampled.tokens[i], sampled.logprobs[i] = max(0, token), logprob
+        if token < 0:
+            sampled.faults[i] = _NAN
+
+
+def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
+    """What holds for every row, in torch's operators."""
     scores = logits.float()
     faults = _not_finite(scores)
     scores = _penalize(scores, rows)

@@ -22,6 +22,7 @@ from tgi_core.backend import (
     Grant,
     Handle,
     InvalidRequest,
+    Kernel,
     MaskSource,
     Mixing,
     OutOfMemory,
@@ -52,7 +53,14 @@ _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TENSOR
 class EngineSession:
     """One rank's session over one model."""
 
-    def __init__(self, runner: Runner, shape: ModelShape, masks: MaskSource | None, adapters: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        shape: ModelShape,
+        masks: MaskSource | None,
+        adapters: tuple[str, ...] = (),
+        kernels: tuple[Kernel, ...] = (),
+    ) -> None:
         self._runner, self._shape, self._masks = runner, shape, masks
         self._capabilities = Capabilities(
             features=_FEATURES | runner.features | _features_of(masks, adapters),
@@ -63,6 +71,7 @@ class EngineSession:
             vocab_size=shape.vocab_size,
             max_positions=shape.max_positions,
             adapters=adapters,
+            kernels=kernels + runner.kernels,
         )
         self._capacity: Capacity | None = None
         self._ledger: Ledger | None = None
@@ -139,6 +148,11 @@ class EngineSession:
         return Closed()
 
     @property
+    def runner(self) -> Runner:
+        """What runs the model."""
+        return self._runner
+
+    @property
     def _book(self) -> Ledger:
         if self._ledger is None:
             raise InvalidRequest("the session is not warmed up, or closed")
@@ -183,7 +197,7 @@ class EngineSession:
         masked = [row.request.masked for row in yielding]
         allowed = allowed_tokens(self._masks, yielding, logits.last.shape) if self._masks and any(masked) else None
         try:
-            sampled = sample(logits.last, yielding, allowed)
+            sampled = sample(logits.last, yielding, allowed, logits.reader)
         except FOREIGN as error:
             if isinstance(translated(error), OutOfMemory):
                 raise

@@ -27,7 +27,7 @@ class Api(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters")
+    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels")
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Capabilities(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    KERNELS_FIELD_NUMBER: _ClassVar[int]
     features: _containers.RepeatedScalarFieldContainer[str]
     sampling: _containers.RepeatedScalarFieldContainer[str]
     block_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -44,7 +45,18 @@ class Capabilities(_message.Message):
     vocab_size: int
     max_positions: int
     adapters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ...) -> None: ...
+    kernels: _containers.RepeatedCompositeFieldContainer[Kernel]
+    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ...) -> None: ...
+
+class Kernel(_message.Message):
+    __slots__ = ("part", "name", "reason")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    part: str
+    name: str
+    reason: str
+    def __init__(self, part: _Optional[str] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WarmupPlan(_message.Message):
     __slots__ = ("max_rows", "max_row_tokens", "max_step_tokens", "num_blocks", "block_size", "features")

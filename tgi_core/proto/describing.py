@@ -13,6 +13,7 @@ from tgi_core.backend import (
     Capacity,
     Determinism,
     Feature,
+    Kernel,
     Memory,
     Mixing,
     SamplingField,
@@ -155,6 +156,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
         vocab_size=capabilities.vocab_size,
         max_positions=capabilities.max_positions,
         adapters=capabilities.adapters,
+        kernels=[contract.Kernel(part=kernel.part, name=kernel.name, reason=kernel.reason) for kernel in capabilities.kernels],
     )
 
 
@@ -169,6 +171,7 @@ def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
         vocab_size=message.vocab_size,
         max_positions=message.max_positions,
         adapters=tuple(message.adapters),
+        kernels=tuple(Kernel(kernel.part, kernel.name, kernel.reason) for kernel in message.kernels),
     )
 
 

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from tgi_backend_cpu.attention import NativeAttention
+from tgi_backend_cpu.decoder import DecoderRunner
+from tgi_backend_cpu.kernels import Arena, open_kernels
 from tgi_backend_cpu.limits import memory_limit
 from tgi_backend_cpu.linear import linear
-from tgi_core.backend import Unsupported
+from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
-from tgi_core.engine.device import AttentionProvider
+from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device import AttentionProvider, TableRunner
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -25,6 +30,8 @@ class CpuKit:
         self.device = torch.device("cpu")
         self._memory_fraction, self._ranks = memory_fraction, ranks
         torch.set_num_threads(threads)
+        self.kernels, self.choice = open_kernels(threads)
+        self._arena = None if self.kernels is None else Arena(self.kernels)
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """float32 or bfloat16. A checkpoint in float16 runs in bfloat16, which this processor computes and float16 it doesn't."""
@@ -38,11 +45,25 @@ class CpuKit:
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
         """A linear layer with packed weights where that works."""
-        return linear(weight, bias)
+        return linear(weight, bias, self.kernels, self._arena)
 
     def attention(self) -> Sequence[AttentionProvider]:
-        """Attention in torch."""
-        return (TorchAttention(),)
+        """Native attention where the kernels are, else torch's."""
+        return (NativeAttention(self.kernels, self.choice.reason), TorchAttention())
+
+    def choices(self) -> tuple[Kernel, ...]:
+        """The instruction set of the native kernels, or torch."""
+        return (Kernel("kernels", self.choice.name, self.choice.reason),)
+
+    def table_refusal(self) -> str:
+        """Why decoders run through transformers' modules here; empty when they needn't."""
+        return "" if self.kernels is not None else f"no native kernels: {self.choice.reason}"
+
+    def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
+        """The fused step over a decoder's table. Raises NotInFamily."""
+        if self.kernels is None:
+            raise NotInFamily(self.table_refusal())
+        return DecoderRunner(self.kernels, self, weights, progress)
 
     def free_bytes(self) -> int:
         """What is available now, less the share that the operator keeps back; a rank's part of it."""

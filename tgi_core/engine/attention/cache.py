@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+BLOCK_SIZES = (16, 32, 64, 128)
+"""Positions per block to choose from, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,20 @@ class LayerShape:
     def elements(self) -> int:
         """Elements per position."""
         return self.kv_heads * (self.key_width + self.value_width)
+
+
+class PagedLayer(Protocol):
+    """One layer's keys and values in blocks, in a layout that its attention provider knows."""
+
+    def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store key and value [kv_heads, tokens, width] at `slots` [tokens], counted as block · block_size + offset."""
+
+    def wipe(self, blocks: Tensor) -> None:
+        """Let blocks that are begun but not filled show nothing of their last owners."""
+
+
+NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLayer]
+"""(shape, num_blocks, block_size, dtype, device) → a layer's cache."""
 
 
 class LayerCache:
@@ -52,11 +71,17 @@ class PagedCache:
     """The caches of all layers of a model."""
 
     def __init__(
-        self, shapes: tuple[LayerShape, ...], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        shapes: tuple[LayerShape, ...],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        new_layer: NewLayer = LayerCache,
     ) -> None:
         self.block_size = block_size
         self.num_blocks = num_blocks
-        self.layers = tuple(LayerCache(shape, num_blocks, block_size, dtype, device) for shape in shapes)
+        self.layers = tuple(new_layer(shape, num_blocks, block_size, dtype, device) for shape in shapes)
 
     @staticmethod
     def block_bytes(shapes: tuple[LayerShape, ...], block_size: int, dtype: torch.dtype) -> int:

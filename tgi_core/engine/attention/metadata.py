@@ -45,7 +45,8 @@ class StepMetadata:
     """One ragged step. `order` lists the work in the order of the flat tokens: decode rows first.
 
     `slots` [tokens] are the places in the cache, `begun` the blocks that the step starts without filling them.
-    `masks` is where attention keeps what layers share within the step.
+    `tables` [rows, blocks] are the blocks of all rows, padded with the null block. `shared` is where a provider keeps what its layers
+    share within the step; `masks` is that of plain torch.
     """
 
     order: list[Work]
@@ -54,9 +55,11 @@ class StepMetadata:
     slots: Tensor
     begun: Tensor | None
     cu_seqlens: np.ndarray
+    tables: np.ndarray
     decode: DecodeRows | None
     prefill: tuple[PrefillRow, ...]
     masks: dict[object, Tensor | None] = field(default_factory=dict)
+    shared: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
 
 
 def build(works: Sequence[Work], block_size: int, device: torch.device) -> StepMetadata:
@@ -78,6 +81,7 @@ def build(works: Sequence[Work], block_size: int, device: torch.device) -> StepM
         slots=torch.from_numpy(blocks * block_size + positions % block_size).to(device),
         begun=_begun(tables, starts, ends, block_size, device),
         cu_seqlens=cu_seqlens,
+        tables=tables,
         decode=_decode_rows(tables[:num_decode], ends[:num_decode], block_size, device),
         prefill=tuple(
             PrefillRow(

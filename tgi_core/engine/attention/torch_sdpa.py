@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import LayerCache
+from tgi_core.engine.attention.cache import LayerCache, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepMetadata
 
@@ -23,8 +25,20 @@ class TorchAttention:
         """Why this provider cannot run here; empty when it can."""
         return ""
 
-    def attend(self, query: Tensor, cache: LayerCache, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
+    def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
+        """It serves every layer."""
+        return ""
+
+    def new_layer(
+        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> LayerCache:
+        """Keys and values as two plain tensors."""
+        return LayerCache(shape, num_blocks, block_size, dtype, device)
+
+    def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
+        if not isinstance(cache, LayerCache):
+            raise TypeError(f"a cache of {type(cache).__name__}, which another provider made")
         outputs = []
         if step.decode is not None:
             outputs.append(_decode(query[:, : step.decode.count], cache, step, step.decode, parameters))

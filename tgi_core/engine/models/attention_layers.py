@@ -18,21 +18,21 @@ class ShapeRecorder:
 
     def __init__(self) -> None:
         self.shapes: list[LayerShape] = []
-        self.windows: list[int | None] = []
+        self.asked: list[AttentionParameters] = []
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
         """Attention of one layer; see `Attending`."""
         if query.shape[0] % key.shape[0] or key.shape[:2] != value.shape[:2] or query.shape[1] != key.shape[1]:
             raise NotRagged("keys of another length than the queries")
         self.shapes.append(LayerShape(key.shape[0], key.shape[2], value.shape[2]))
-        self.windows.append(parameters.window)
+        self.asked.append(parameters)
         group = query.shape[0] // key.shape[0]
         keys, values = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)
 
 
-def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, tuple[LayerShape, ...]]:
-    """Route a model's attention to us; how to call it, and what its layers keep, in call order. Raises NotRagged."""
+def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, ShapeRecorder]:
+    """Route a model's attention to us; how to call it, and what its layers keep and ask, in call order. Raises NotRagged."""
     register()
     if not getattr(model, "_supports_attention_backend", False):
         raise NotRagged("its attention does not go through transformers' attention interface")
@@ -46,9 +46,13 @@ def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, tuple[LayerShape
     if not seen.shapes:
         raise NotRagged("none of its layers calls transformers' attention interface")
     config = text_config(model.config)
-    if getattr(config, "sliding_window", None) and not getattr(config, "layer_types", None) and not any(seen.windows):
+    if (
+        getattr(config, "sliding_window", None)
+        and not getattr(config, "layer_types", None)
+        and not any(asked.window for asked in seen.asked)
+    ):
         raise NotRagged("its config has a sliding window that its layers don't tell")
-    return call, tuple(seen.shapes)
+    return call, seen
 
 
 def probe_forward(model: PreTrainedModel, call: Call) -> ShapeRecorder:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedModel
 
 from tgi_core.backend import Memory
-from tgi_core.engine.models.build import max_positions, text_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 UNLIMITED_POSITIONS = 32768
 """What to promise for models whose config names no limit, such as state-space models."""
@@ -29,6 +31,8 @@ class ModelShape:
     @classmethod
     def of(cls, model: PreTrainedModel, dtype: torch.dtype) -> ModelShape:
         """Read a model's shape off its config and parameters."""
+        from tgi_core.engine.models.build import max_positions, text_config
+
         config = text_config(model.config)
         hidden = int(getattr(config, "hidden_size", 0) or getattr(config, "n_embd", 0) or getattr(config, "d_model", 0))
         inner = getattr(config, "intermediate_size", None)

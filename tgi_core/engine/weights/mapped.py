@@ -47,3 +47,7 @@ class MappedFile:
         if flat.data_ptr() % dtype.itemsize:
             flat = flat.clone()
         return flat.view(dtype).view(entry.shape)
+
+    def forget(self) -> None:
+        """Let go of the pages that were read; those that a view still needs are read again when it is used."""
+        self._map.madvise(mmap.MADV_DONTNEED)

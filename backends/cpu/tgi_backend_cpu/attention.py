@@ -1,0 +1,111 @@
+"""Native attention over a paged cache in its own layout, for models that run module by module."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tgi_backend_cpu.kernels import DTYPES, Kernels, Memory
+from tgi_backend_cpu.tables import Cache, Scoring
+from tgi_core.engine.attention.cache import LayerShape, PagedLayer
+from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.metadata import StepMetadata
+
+HEAD_SIZES = range(16, 513, 16)
+PAGE = 16
+
+
+class NativeLayer:
+    """One layer's cache as `native/attention.h` lays it out."""
+
+    def __init__(self, kernels: Kernels, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+        self._kernels, self._dtype = kernels, dtype
+        self.memory = Memory(kernels, (num_blocks + 1) * block_size * shape.elements() * dtype.itemsize)
+        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size)
+
+    def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store key and value [kv_heads, tokens, width] at `slots` [tokens]."""
+        key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (key, value))
+        if key.dtype is not self._dtype or value.dtype is not self._dtype:
+            raise TypeError(f"keys of {key.dtype} in a cache of {self._dtype}")
+        self._kernels.call.tgi_write(
+            self._kernels.pool,
+            int(self._dtype is torch.bfloat16),
+            ctypes.byref(self.cache),
+            slots.data_ptr(),
+            slots.shape[0],
+            *(argument for x in (key, value) for argument in (x.data_ptr(), x.stride(1), x.stride(0))),
+        )
+
+    def wipe(self, blocks: Tensor) -> None:
+        """Nothing to do: what is stale is never multiplied with, save beside a position that is written, which clears it."""
+
+
+class NativeAttention:
+    """The provider `native`."""
+
+    name = "native"
+
+    def __init__(self, kernels: Kernels | None, reason: str) -> None:
+        self._kernels, self._reason = kernels, reason
+
+    def probe(self) -> str:
+        """Why this provider cannot run here; empty when it can."""
+        return "" if self._kernels is not None else self._reason
+
+    def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
+        """Why it cannot serve these layers; empty when it can."""
+        if dtype not in DTYPES:
+            return f"the dtype is {dtype}"
+        for shape, parameters in zip(layers, asked, strict=True):
+            if shape.key_width != shape.value_width or shape.key_width not in HEAD_SIZES:
+                return f"heads of {shape.key_width} and {shape.value_width}, not of one multiple of 16 up to {HEAD_SIZES[-1]}"
+            if parameters.sinks is not None or parameters.chunk is not None:
+                return "layers with sinks or chunks"
+        return ""
+
+    def new_layer(
+        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> NativeLayer:
+        """One layer's cache."""
+        if self._kernels is None:
+            raise RuntimeError(self._reason)
+        return NativeLayer(self._kernels, shape, num_blocks, block_size, dtype)
+
+    def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
+        """query [heads, tokens, width] over what lies in the cache → [tokens, heads, width]."""
+        if not isinstance(cache, NativeLayer) or self._kernels is None:
+            raise TypeError(f"a cache of {type(cache).__name__}, which another provider made")
+        flat = query.transpose(0, 1).contiguous()
+        out = torch.empty_like(flat)
+        rows, tables = step_rows(step)
+        scoring = Scoring(parameters.scaling, parameters.softcap or 0.0, parameters.window or 0)
+        self._kernels.call.tgi_attend(
+            self._kernels.pool,
+            int(flat.dtype is torch.bfloat16),
+            ctypes.byref(cache.cache),
+            ctypes.byref(scoring),
+            flat.shape[1],
+            rows.ctypes.data,
+            rows.shape[0],
+            tables.ctypes.data,
+            tables.shape[1],
+            flat.data_ptr(),
+            out.data_ptr(),
+        )
+        return out
+
+
+def step_rows(step: StepMetadata) -> tuple[np.ndarray, np.ndarray]:
+    """[rows, 3] of first token, count and past, and the block tables [rows, blocks], made once per step."""
+    if "native" not in step.shared:
+        takes = np.fromiter((work.take for work in step.order), np.int32, len(step.order))
+        starts = np.fromiter((work.start for work in step.order), np.int32, len(step.order))
+        rows = np.stack((step.cu_seqlens[:-1].astype(np.int32), takes, starts), 1)
+        step.shared["native"] = (np.ascontiguousarray(rows), np.ascontiguousarray(step.tables, np.int32))
+    rows, tables = step.shared["native"]
+    return rows, tables

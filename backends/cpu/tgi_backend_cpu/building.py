@@ -1,0 +1,151 @@
+"""The native kernels as shared libraries: one per instruction set, built with the wheel or at first use, and kept by hash.
+
+Imports nothing but the standard library, since the build of the wheel uses it too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).with_name("native")
+BUILT = SOURCES / "built"
+"""Where the wheel's build puts libraries."""
+
+COMPILERS = ("c++", "g++", "clang++")
+TIME_LIMIT = 300
+"""Seconds after which a compiler is given up."""
+
+OPTIONS = ("-std=c++17", "-O3", "-fno-strict-aliasing", "-fno-math-errno", "-ffp-contract=off", "-shared", "-fPIC", "-pthread")
+"""Products and sums are fused only where the source says so: a row's bits must not depend on how a loop was unrolled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One instruction set: the flags of /proc/cpuinfo that it needs, and what tells the compiler."""
+
+    name: str
+    cpu_flags: frozenset[str]
+    options: tuple[str, ...]
+
+
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX512_OPTIONS = (*(f"-m{flag}" for flag in _AVX512), "-mavx2", "-mfma")
+
+VARIANTS = (
+    Variant("avx512-bf16", frozenset((*_AVX512, "avx512_bf16")), (*_AVX512_OPTIONS, "-mavx512bf16")),
+    Variant("avx512", frozenset(_AVX512), _AVX512_OPTIONS),
+    Variant("avx2", frozenset(("avx2", "fma")), ("-mavx2", "-mfma")),
+)
+"""Best first."""
+
+
+class CannotBuild(Exception):
+    """There is no library, and why."""
+
+
+def source_hash(variant: Variant) -> str:
+    """What a library was made from: the sources and the options."""
+    digest = hashlib.sha256(repr((OPTIONS, variant.options)).encode())
+    for file in sorted((*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"))):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def cache_folder() -> Path:
+    """Where libraries built at first use are kept."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tgi-core" / "kernels"
+
+
+def library(variant: Variant) -> tuple[Path, str]:
+    """The library of a variant and where it came from. Raises CannotBuild."""
+    built = BUILT / f"{variant.name}.so"
+    if is_whole(built, source_hash(variant)):
+        return built, "built with the package"
+    kept = cache_folder() / f"{variant.name}-{source_hash(variant)}.so"
+    if _is_private(kept.parent) and is_whole(kept, source_hash(variant)):
+        return kept, "built before"
+    return _build_into_cache(variant, kept), "built now"
+
+
+def is_whole(file: Path, source: str) -> bool:
+    """Whether a library is the one that was written, from these sources: the file beside it names both."""
+    try:
+        found = hashlib.sha256(file.read_bytes()).hexdigest()
+        return file.with_suffix(".sum").read_text(encoding="ascii").split() == [found, source]
+    except (OSError, ValueError):
+        return False
+
+
+def compiler() -> str | None:
+    """The C++ compiler: what the environment names in CXX, or the first that is installed."""
+    names = [name for name in (os.environ.get("CXX", ""), *COMPILERS) if name]
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def build(variant: Variant, to: Path, *extra: str) -> None:
+    """Compile a variant to a file, and write its sums beside it. Raises CannotBuild."""
+    found = compiler()
+    if found is None:
+        raise CannotBuild(f"no C++ compiler ({', '.join(COMPILERS)}) is installed")
+    handle, name = tempfile.mkstemp(suffix=".so", dir=to.parent)
+    os.close(handle)
+    made = Path(name)
+    try:
+        command = [found, *OPTIONS, *variant.options, *extra, str(SOURCES / "kernels.cpp"), "-o", str(made)]
+        _compile(command)
+        to.with_suffix(".sum").write_text(
+            f"{hashlib.sha256(made.read_bytes()).hexdigest()} {source_hash(variant)}\n", encoding="ascii"
+        )
+        made.replace(to)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _compile(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotBuild(f"{command[0]}: {error}") from error
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        raise CannotBuild(f"{command[0]} failed: {first.strip()[:200]}")
+
+
+def _build_into_cache(variant: Variant, kept: Path) -> Path:
+    """Into the cache, or into a folder of this process where the cache cannot be written."""
+    try:
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_private(kept.parent) or not os.access(kept.parent, os.W_OK):
+            raise PermissionError
+    except OSError:
+        kept = Path(tempfile.mkdtemp(prefix="tgi-kernels-")) / kept.name
+    try:
+        build(variant, kept)
+    except OSError as error:
+        raise CannotBuild(f"{kept.parent}: {error.strerror}") from error
+    return kept
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether nobody else could have put a file here: what lies in it is going to be run."""
+    try:
+        state = folder.stat()
+    except OSError:
+        return False
+    return state.st_uid == os.geteuid() and not state.st_mode & 0o022
+
+
+def opened(file: Path) -> ctypes.CDLL:
+    """The library, loaded. Raises CannotBuild when the system refuses it."""
+    try:
+        return ctypes.CDLL(str(file))
+    except OSError as error:
+        raise CannotBuild(f"{file.name} cannot be loaded: {' '.join(str(error).split())[:160]}") from error

@@ -1,0 +1,239 @@
+"""A decoder of the Llama family in one native call per step."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tgi_backend_cpu.attention import HEAD_SIZES
+from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels, Memory
+from tgi_backend_cpu.reading import NativeReader
+from tgi_backend_cpu.tables import Layer, Linear, Model, Step
+from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
+from tgi_core.backend.ledger import Work
+from tgi_core.engine.attention.cache import BLOCK_SIZES
+from tgi_core.engine.decoder.table import DecoderTable
+from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.memory import plan_capacity
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.runner import StepLogits, prompt_positions
+
+
+def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
+    """Why the kernels cannot run a table; empty when they can."""
+    if dtype not in DTYPES:
+        return f"the dtype is {dtype}"
+    if table.head_size not in HEAD_SIZES:
+        return f"heads of {table.head_size}, not of a multiple of 16 up to {HEAD_SIZES[-1]}"
+    if table.hidden % 2 or table.intermediate % 2:
+        return "its sizes are odd"
+    return ""
+
+
+class PackedDecoder:
+    """A table's weights, packed once from the mapped files, and the native structure that names them."""
+
+    def __init__(self, kernels: Kernels, weights: DecoderWeights, progress: Progress) -> None:
+        self.table, self.dtype = weights.table, weights.dtype
+        self._kernels, self._arena = kernels, Arena(kernels)
+        self._kept: list[Tensor] = []
+        count = len(self.table.layers)
+        self.layers = (Layer * count)()
+        for index in range(count):
+            self.layers[index] = self._layer(weights, index)
+            progress("loading weights", index + 1, count, "step")
+        self.model = self._model(weights)
+
+    def _layer(self, weights: DecoderWeights, index: int) -> Layer:
+        found, kind = weights.layer(index), self.table.layers[index]
+        return Layer(
+            qkv=self._linear(found.qkv, found.qkv_bias),
+            output=self._linear([found.output], found.output_bias),
+            gate_up=self._linear([found.gate, found.up], found.gate_up_bias, gated=True),
+            down=self._linear([found.down], found.down_bias),
+            attention_norm=self._floats(found.attention_norm),
+            mlp_norm=self._floats(found.mlp_norm),
+            query_norm=self._floats(found.query_norm),
+            key_norm=self._floats(found.key_norm),
+            window=kind.window or 0,
+            rotary=int(kind.rotary),
+        )
+
+    def _model(self, weights: DecoderWeights) -> Model:
+        table = self.table
+        self.embedding = weights.embedding()
+        return Model(
+            hidden=table.hidden,
+            intermediate=table.intermediate,
+            layers=len(table.layers),
+            heads=table.heads,
+            kv_heads=table.kv_heads,
+            head_size=table.head_size,
+            rotary=table.rotary.size,
+            epsilon=table.epsilon,
+            embedding_scale=table.embedding_scale,
+            attention_scale=table.attention_scale,
+            residual_scale=table.residual_scale,
+            logit_scale=table.logit_scale,
+            rotary_scale=1.0,
+            bfloat16=int(self.dtype is torch.bfloat16),
+            layer=self.layers,
+            final_norm=self._floats(weights.final_norm()),
+            frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
+            embedding=self.embedding.data_ptr(),
+            head=self._linear([weights.head()], None),
+        )
+
+    def _linear(self, weights: list[Tensor], bias: Tensor | None, *, gated: bool = False) -> Linear:
+        if bias is not None:
+            bias = bias.float()
+            if gated:
+                bias = _interleaved(bias)
+            self._kept.append(bias)
+        return self._kernels.pack(self._arena, [weight.contiguous() for weight in weights], bias, gated=gated)
+
+    def _floats(self, vector: Tensor | None) -> int | None:
+        """The address of a vector as float32, kept as long as this object."""
+        if vector is None:
+            return None
+        self._kept.append(vector.float().clone())
+        return self._kept[-1].data_ptr()
+
+
+def _interleaved(bias: Tensor) -> Tensor:
+    """Biases of gates and ups in the order of the panels: 16 gates, their 16 ups."""
+    size = bias.shape[0] // 2
+    padded = torch.zeros(2, -(-size // 16) * 16)
+    padded[:, :size] = bias.view(2, size)
+    return padded.view(2, -1, 16).transpose(0, 1).reshape(-1).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class FlatStep:
+    """A step as the native call takes it: `rows` [rows, 3] of first token, count and past, `wanted` the tokens whose logits count."""
+
+    ids: np.ndarray
+    rows: np.ndarray
+    tables: np.ndarray
+    wanted: np.ndarray
+
+
+def flatten(works: Sequence[Work], block_size: int) -> FlatStep:
+    """One step, row after row in the order of the works."""
+    ids: list[int] = []
+    rows: list[tuple[int, int, int]] = []
+    wanted: list[int] = []
+    widest = max(-(-(work.start + work.take) // block_size) for work in works)
+    tables = np.zeros((len(works), widest), np.int32)
+    for i, work in enumerate(works):
+        first, end = len(ids), work.start + work.take
+        used = -(-end // block_size)
+        tables[i, :used] = work.row.tables[0][:used]
+        ids += work.row.tokens[work.start : end]
+        rows.append((first, work.take, work.start))
+        count = prompt_positions(work)
+        wanted += range(first, first + count)
+        if work.yields and count < work.take:
+            wanted.append(len(ids) - 1)
+    return FlatStep(np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32))
+
+
+class DecoderRunner:
+    """Runs a packed decoder; see `TableRunner`."""
+
+    features = frozenset({Feature.BATCH_INVARIANT, Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
+    block_sizes = BLOCK_SIZES
+
+    def __init__(self, kernels: Kernels, kit: DeviceKit, weights: DecoderWeights, progress: Progress) -> None:
+        if reason := refusal(weights.table, weights.dtype):
+            raise NotInFamily(reason)
+        table = weights.table
+        self.shape = ModelShape(
+            weights.dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weights.num_bytes
+        )
+        self.kernels = (Kernel("step", "table", f"{table.model_type} is of the decoder family: one native call a step"),)
+        self.agree: Callable[[int], int] = int  # it runs on one rank
+        self._kernels, self._kit, self._reader = kernels, kit, NativeReader(kernels)
+        self._packed = PackedDecoder(kernels, weights, progress)
+        self._space = ctypes.c_void_p(kernels.call.tgi_workspace())
+        weakref.finalize(self, kernels.call.tgi_workspace_free, self._space)
+        self._cache: Memory | None = None
+        self._logits = torch.empty(
+            0, table.vocab_size
+        )  # one row for each of the step's, kept: fresh pages would cost as much as sampling
+        self._block_size = BLOCK_SIZES[0]
+
+    def reserve(self, plan: WarmupPlan) -> Capacity:
+        """Reserve the cache and promise limits. Raises OutOfMemory."""
+        block_size = plan.block_size or BLOCK_SIZES[0]
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size))
+        self._use_cache(capacity.groups[0].num_blocks, block_size)
+        self._logits = torch.empty(capacity.max_rows, self.shape.vocab_size)
+        return capacity
+
+    def use_probe_cache(self) -> None:
+        """Run over a cache of two blocks, to prove the runner with."""
+        self._use_cache(2, BLOCK_SIZES[0])
+
+    def _use_cache(self, num_blocks: int, block_size: int) -> None:
+        layer_bytes = (num_blocks + 1) * self._block_bytes(block_size) // len(self._packed.layers)
+        self._cache = Memory(self._kernels, layer_bytes * len(self._packed.layers))
+        for index, layer in enumerate(self._packed.layers):
+            layer.cache = self._cache.address + index * layer_bytes
+        self._block_size = self._packed.model.block_size = block_size
+
+    def _block_bytes(self, block_size: int) -> int:
+        table = self._packed.table
+        return block_size * len(table.layers) * 2 * table.kv_heads * table.head_size * self.shape.dtype.itemsize
+
+    def run(self, works: Sequence[Work]) -> StepLogits:
+        """Compute one step. The logits are overwritten by the next."""
+        if self._cache is None:
+            raise RuntimeError("run before reserve")
+        flat = flatten(works, self._block_size)
+        count = len(flat.wanted)
+        logits = self._logits[:count] if count <= self._logits.shape[0] else torch.empty(count, self.shape.vocab_size)
+        step = Step(
+            tokens=len(flat.ids),
+            rows=len(works),
+            wanted=count,
+            table_stride=flat.tables.shape[1],
+            ids=flat.ids.ctypes.data,
+            row=flat.rows.ctypes.data,
+            table=flat.tables.ctypes.data,
+            wanted_tokens=flat.wanted.ctypes.data,
+            logits=logits.data_ptr(),
+        )
+        self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self._packed.model), ctypes.byref(step), self._space)
+        return self._split(works, flat, logits)
+
+    def _split(self, works: Sequence[Work], flat: FlatStep, logits: Tensor) -> StepLogits:
+        """Logits by what they are wanted for."""
+        last: list[int] = []
+        prompt: dict[int, Tensor] = {}
+        at = 0
+        for work in works:
+            count = prompt_positions(work)
+            if count:
+                prompt[work.row.request.id] = logits[at : at + count]
+            at += count
+            if work.yields:
+                at += count < work.take
+                last.append(at - 1)
+        return StepLogits(logits if len(last) == len(logits) else logits[last], prompt, self._reader)
+
+    def part_times(self) -> dict[str, int]:
+        """Nanoseconds that passed in each part of a step since the start."""
+        return self._kernels.times()
+
+    def release(self) -> None:
+        """Give the cache back."""
+        self._cache = None

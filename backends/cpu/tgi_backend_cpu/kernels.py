@@ -1,0 +1,151 @@
+"""The native kernels of this process: which variant, why, and its functions over tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, library, opened
+from tgi_backend_cpu.tables import INTERFACE, PARTS, Linear, declare
+
+_log = logging.getLogger("tgi_backend_cpu")
+
+CHOICE = "TGI_CPU_KERNELS"
+"""Environment variable: `auto`, the name of a variant, or `torch` for none."""
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, in words for the log and `/info`: the variant or `torch`, and the reason."""
+
+    name: str
+    reason: str
+
+
+class Memory:
+    """Memory in huge pages, zeroed, given back when nothing refers to it any more."""
+
+    def __init__(self, kernels: Kernels, size: int) -> None:
+        address = kernels.call.tgi_map(max(1, size))
+        if not address:
+            raise MemoryError(f"can't allocate memory: {size:,} bytes of address space")
+        self.address, self.size = int(address), size
+        weakref.finalize(self, kernels.call.tgi_unmap, address, max(1, size))
+
+
+class Arena:
+    """Packed weights, one behind the other. Untouched pages of its slabs take no memory."""
+
+    SLAB = 256 << 20
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._slabs: list[Memory] = []
+        self._used = 0
+        self.num_bytes = 0
+
+    def take(self, size: int) -> int:
+        """The address of `size` fresh bytes, on a cache line of its own."""
+        size = -(-size // 64) * 64
+        if not self._slabs or self._used + size > self._slabs[-1].size:
+            self._slabs.append(Memory(self._kernels, max(size, self.SLAB)))
+            self._used = 0
+        address = self._slabs[-1].address + self._used
+        self._used += size
+        self.num_bytes += size
+        return address
+
+
+class Kernels:
+    """One loaded library and its threads."""
+
+    def __init__(self, call: ctypes.CDLL, threads: int) -> None:
+        self.call, self.threads = call, threads
+        self.pool = ctypes.c_void_p(call.tgi_pool(threads))
+        weakref.finalize(self, call.tgi_pool_free, self.pool).atexit = False
+
+    def times(self) -> dict[str, int]:
+        """Nanoseconds spent in each part of a step since the start."""
+        found = (ctypes.c_uint64 * len(PARTS))()
+        self.call.tgi_times(self.pool, found)
+        return dict(zip(PARTS, found, strict=True))
+
+    def pack(self, arena: Arena, weights: list[Tensor], bias: Tensor | None = None, *, gated: bool = False) -> Linear:
+        """Pack weights [out, in] of one dtype, one below the other; `gated` takes gates and ups. The bias must outlive the result."""
+        dtype, depth = weights[0].dtype, weights[0].shape[1]
+        columns = sum(weight.shape[0] for weight in weights)
+        narrow = int(dtype is torch.bfloat16)
+        units = self.call.tgi_packed_units(narrow, int(gated), columns, depth)
+        to, block = arena.take(4 * units), 0
+        for place, weight in enumerate(weights):
+            if (
+                not weight.is_contiguous()
+                or weight.dtype is not dtype
+                or (weight.shape[0] % 16 and place < len(weights) - 1 and not gated)
+            ):
+                raise ValueError("weights must be contiguous, of one dtype, and of 16 rows or multiples")
+            first = place if gated else block
+            self.call.tgi_pack(self.pool, narrow, int(gated), to, weight.data_ptr(), weight.shape[0], depth, first)
+            block += weight.shape[0] // 16
+        steps = -(-depth // 2) if narrow else depth
+        return Linear(to, None if bias is None else bias.data_ptr(), columns, steps)
+
+
+def choose(environment: dict[str, str] | os._Environ[str] = os.environ) -> tuple[ctypes.CDLL | None, Choice]:
+    """The best variant that the processor runs and that can be had; None means torch's own operators."""
+    asked = environment.get(CHOICE, "").strip() or "auto"
+    if asked == "torch":
+        return None, Choice("torch", f"{CHOICE}=torch")
+    known = [variant for variant in VARIANTS if asked in ("auto", variant.name)]
+    if not known:
+        return None, Choice("torch", f"{CHOICE}={asked[:40]} names no variant; there are {', '.join(v.name for v in VARIANTS)}")
+    flags = cpu_flags()
+    fitting = [variant for variant in known if variant.cpu_flags <= flags]
+    if not fitting:
+        lacking = ", ".join(sorted(known[-1].cpu_flags - flags))
+        return None, Choice("torch", f"the processor lacks {lacking}")
+    try:
+        loaded, origin = load(fitting[0])
+    except CannotBuild as error:
+        return None, Choice("torch", str(error))
+    return loaded, Choice(fitting[0].name, f"{'asked for' if asked != 'auto' else 'the best that the processor runs'}, {origin}")
+
+
+@cache
+def load(variant: Variant) -> tuple[ctypes.CDLL, str]:
+    """A variant's library, loaded once per process, and where it came from. Raises CannotBuild."""
+    file, origin = library(variant)
+    call = opened(file)
+    try:
+        declare(call)
+    except AttributeError as error:
+        raise CannotBuild(f"{file.name}: {error}") from error
+    if call.tgi_interface() != INTERFACE:
+        raise CannotBuild(f"{file.name} has another interface")
+    return call, origin
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Instruction sets of the first core, by the names of /proc/cpuinfo; none on another system."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset())
+
+
+def open_kernels(threads: int) -> tuple[Kernels | None, Choice]:
+    """The kernels of this process; the choice is logged."""
+    call, choice = choose()
+    _log.info("kernels: %s (%s)", choice.name, choice.reason)
+    return (Kernels(call, threads) if call is not None else None), choice

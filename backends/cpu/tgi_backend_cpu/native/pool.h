@@ -1,0 +1,175 @@
+// Threads that live with neighbours.
+//
+// Work is a list of phases of numbered tasks. Threads claim tasks one by one, and a phase is over when its tasks are done, not when all
+// threads have arrived: a thread that the system has put aside between two tasks holds nobody up. Who finds nothing to claim spins for
+// some ten microseconds and then sleeps.
+#pragma once
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tgi {
+
+// What a phase belongs to, for the account of where time goes.
+enum class Part : uint32_t { input, norm, qkv, rotary, attention, output, gate_up, down, head, sampling, other, count };
+
+// A thread's own memory, kept from one task to the next. `phase` is the number of the phase that `normed` was filled in.
+struct Scratch {
+  std::vector<float> floats;
+  std::vector<uint32_t> units;
+  std::vector<uint32_t> normed;
+  uint64_t phase = 0;
+
+  template <class T>
+  static T* at_least(std::vector<T>& memory, size_t size) {
+    if (memory.size() < size) memory.resize(size);
+    return memory.data();
+  }
+};
+
+struct Phase {
+  Part part;
+  uint32_t tasks;
+  void (*run)(const void* self, uint32_t task, Scratch& scratch, uint64_t phase);
+  const void* self;
+};
+
+// A phase out of a callable object with `operator()(task, scratch, phase)` that outlives it.
+template <class Work>
+Phase phase_of(Part part, const Work& work, size_t tasks) {
+  return {part, (uint32_t)tasks,
+          [](const void* self, uint32_t task, Scratch& scratch, uint64_t phase) {
+            (*static_cast<const Work*>(self))(task, scratch, phase);
+          },
+          &work};
+}
+
+class Pool {
+ public:
+  // `threads` counts the caller of run.
+  explicit Pool(int threads) : scratch_((size_t)(threads < 1 ? 1 : threads)) {
+    for (size_t i = 1; i < scratch_.size(); i++) workers_.emplace_back([this, i] { work(scratch_[i]); });
+  }
+
+  ~Pool() {
+    stopping_.store(true);
+    wake();
+    for (auto& worker : workers_) worker.join();
+  }
+
+  size_t threads() const { return scratch_.size(); }
+
+  // Nanoseconds that passed in phases of each part, since the pool was made.
+  const uint64_t* times() const { return times_; }
+
+  // Runs the phases one after the other; returns when the last one is over. One caller at a time, others wait.
+  void run(const std::vector<Phase>& phases) {
+    std::lock_guard<std::mutex> turn(turn_);
+    phases_ = phases.data();
+    count_ = phases.size();
+    at_ = (size_t)-1;
+    over_.store(false, std::memory_order_relaxed);
+    since_ = now();
+    advance();
+    unsigned idle = 0;
+    while (!over_.load(std::memory_order_acquire)) {
+      const uint32_t seen = signal_.load(std::memory_order_acquire);
+      if (claim_one(scratch_[0]))
+        idle = 0;
+      else if (!over_.load(std::memory_order_acquire))
+        pause(idle, seen);
+    }
+  }
+
+ private:
+  // What can be claimed is one number, so that a claim can only succeed in the phase that it was read in: the phase's number, how many
+  // tasks the phase has, how many are claimed.
+  static constexpr int kTaskBits = 20;
+  static constexpr uint64_t kTaskMask = (1u << kTaskBits) - 1;
+  static constexpr unsigned kSpins = 1500;
+
+  bool claim_one(Scratch& scratch) {
+    uint64_t seen = claim_.load(std::memory_order_acquire);
+    for (;;) {
+      const uint64_t next = seen & kTaskMask, tasks = (seen >> kTaskBits) & kTaskMask;
+      if (next >= tasks) return false;
+      if (!claim_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+      const Phase& phase = phases_[at_];
+      phase.run(phase.self, (uint32_t)next, scratch, number_);
+      if (finished_.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) advance();
+      return true;
+    }
+  }
+
+  // Opens the next phase that has tasks, or ends the run. Called by whoever finished the last task of a phase.
+  void advance() {
+    if (at_ < count_) {
+      const uint64_t time = now();
+      times_[(size_t)phases_[at_].part] += time - since_;
+      since_ = time;
+    }
+    size_t next = at_ + 1;
+    while (next < count_ && phases_[next].tasks == 0) next++;
+    at_ = next;
+    finished_.store(0, std::memory_order_relaxed);
+    number_++;
+    const uint64_t tasks = next < count_ ? phases_[next].tasks : 0;
+    claim_.store((number_ << (2 * kTaskBits)) | (tasks << kTaskBits), std::memory_order_release);
+    if (next >= count_) over_.store(true, std::memory_order_release);
+    // The last task of a phase with a single one is about to be claimed by this very thread: waking another for it gains nothing.
+    if (tasks != 1) wake();
+  }
+
+  void wake() {
+    signal_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst)) syscall(SYS_futex, &signal_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
+
+  void pause(unsigned& idle, uint32_t seen) {
+    if (++idle < kSpins) return _mm_pause();
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    syscall(SYS_futex, &signal_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    idle = 0;
+  }
+
+  void work(Scratch& scratch) {
+    unsigned idle = 0;
+    while (!stopping_.load(std::memory_order_acquire)) {
+      const uint32_t seen = signal_.load(std::memory_order_acquire);
+      if (claim_one(scratch))
+        idle = 0;
+      else if (!stopping_.load(std::memory_order_acquire))
+        pause(idle, seen);
+    }
+  }
+
+  static uint64_t now() {
+    return (uint64_t)std::chrono::steady_clock::now().time_since_epoch().count();
+  }
+
+  std::mutex turn_;
+  const Phase* phases_ = nullptr;
+  size_t count_ = 0, at_ = 0;
+  uint64_t number_ = 0, since_ = 0;
+  uint64_t times_[(size_t)Part::count] = {};
+  alignas(64) std::atomic<uint64_t> claim_{0};
+  alignas(64) std::atomic<uint32_t> finished_{0};
+  alignas(64) std::atomic<uint32_t> signal_{0};
+  std::atomic<uint32_t> sleepers_{0};
+  std::atomic<bool> over_{true}, stopping_{false};
+  std::vector<Scratch> scratch_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace tgi

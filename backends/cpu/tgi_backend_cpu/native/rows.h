@@ -1,0 +1,57 @@
+// What is done to one row at a time: normalisation, rotary positions, embedding.
+#pragma once
+
+#include <cmath>
+
+#include "simd.h"
+
+namespace tgi {
+
+// to[i] = from[i] / rms(from) · weight[i]. `from` may be `to` when T is float.
+template <class T>
+void rms_norm(const float* from, const float* weight, float epsilon, int width, T* to) {
+  f32x16 squares = zero();
+  for (int i = 0; i < width; i += 16) {
+    const f32x16 v = load_first(from + i, width - i);
+    squares = fma(v, v, squares);
+  }
+  const f32x16 factor = splat(1.0f / std::sqrt(sum(squares) / (float)width + epsilon));
+  for (int i = 0; i < width; i += 16) {
+    const f32x16 v = mul(load_first(from + i, width - i), factor);
+    store_first(to + i, mul(v, load_first(weight + i, width - i)), width - i);
+  }
+}
+
+// Cosines and sines [half] of one position.
+inline void rotation(int position, const float* frequencies, int half, float factor, float* cosines, float* sines) {
+  for (int i = 0; i < half; i++) {
+    const float angle = (float)position * frequencies[i];
+    cosines[i] = std::cos(angle) * factor;
+    sines[i] = std::sin(angle) * factor;
+  }
+}
+
+// A head as attention reads it: of its first 2 · half numbers, number i is turned with number i + half; the others stay.
+template <class T>
+void rotate(const float* head, const float* cosines, const float* sines, int half, int size, T* to) {
+  for (int i = 0; i < half; i += 16) {
+    const int n = half - i;
+    const f32x16 a = load_first(head + i, n), b = load_first(head + half + i, n);
+    const f32x16 cosine = load_first(cosines + i, n), sine = load_first(sines + i, n);
+    store_first(to + i, sub(mul(a, cosine), mul(b, sine)), n);
+    store_first(to + half + i, add(mul(b, cosine), mul(a, sine)), n);
+  }
+  for (int i = 2 * half; i < size; i += 16) store_first(to + i, load_first(head + i, size - i), size - i);
+}
+
+template <class T>
+void to_numbers(const float* from, int width, T* to) {
+  for (int i = 0; i < width; i += 16) store_first(to + i, load_first(from + i, width - i), width - i);
+}
+
+template <class T>
+void embed(const T* from, int width, float scale, float* to) {
+  for (int i = 0; i < width; i += 16) store_first(to + i, mul(load_first(from + i, width - i), splat(scale)), width - i);
+}
+
+}  // namespace tgi

@@ -1,0 +1,231 @@
+// Sixteen floats at a time, on every instruction set. A kernel is written once over these; what differs is in this file.
+//
+// Numbers come in units of 32 bits: one float, or two bfloat16 that stand next to each other in the summed dimension. A product over
+// units is one instruction with AVX512-BF16, and two passes (even, then odd elements) without it. Either way an element of a result is
+// one chain of additions in a fixed order, so that its bits depend on nothing but its own row and column.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tgi {
+
+using bf16 = uint16_t;
+using unit = uint32_t;
+
+#define TGI_INLINE static inline __attribute__((always_inline))
+#define TGI_UNROLL _Pragma("GCC unroll 16")
+
+#if defined(__AVX512F__)
+
+constexpr int kRegisters = 32;
+using f32x16 = __m512;
+using u32x16 = __m512i;
+
+TGI_INLINE f32x16 splat(float value) { return _mm512_set1_ps(value); }
+TGI_INLINE f32x16 load(const float* from) { return _mm512_loadu_ps(from); }
+TGI_INLINE f32x16 load(const bf16* from) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16));
+}
+TGI_INLINE void store(float* to, f32x16 v) { _mm512_storeu_ps(to, v); }
+TGI_INLINE f32x16 add(f32x16 a, f32x16 b) { return _mm512_add_ps(a, b); }
+TGI_INLINE f32x16 sub(f32x16 a, f32x16 b) { return _mm512_sub_ps(a, b); }
+TGI_INLINE f32x16 mul(f32x16 a, f32x16 b) { return _mm512_mul_ps(a, b); }
+TGI_INLINE f32x16 div(f32x16 a, f32x16 b) { return _mm512_div_ps(a, b); }
+TGI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return _mm512_fmadd_ps(a, b, c); }
+TGI_INLINE f32x16 max(f32x16 a, f32x16 b) { return _mm512_max_ps(a, b); }
+TGI_INLINE f32x16 min(f32x16 a, f32x16 b) { return _mm512_min_ps(a, b); }
+TGI_INLINE f32x16 rounded(f32x16 a) { return _mm512_roundscale_ps(a, 0); }
+// 2 to the power of whole numbers from -126 to 127
+TGI_INLINE f32x16 power_of_two(f32x16 n) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+// lanes from…to-1 of `v`, `other` elsewhere
+TGI_INLINE f32x16 within(f32x16 v, int from, int to, f32x16 other) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __mmask16 in = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(from)) & _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(to));
+  return _mm512_mask_mov_ps(other, in, v);
+}
+// `v` where `key` is above `limit` or no number at all, zero elsewhere
+TGI_INLINE f32x16 where_above(f32x16 key, float limit, f32x16 v) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(key, _mm512_set1_ps(limit), _CMP_NLE_UQ), v);
+}
+TGI_INLINE u32x16 load_units(const unit* from) { return _mm512_loadu_si512(from); }
+TGI_INLINE u32x16 splat_unit(unit value) { return _mm512_set1_epi32((int)value); }
+TGI_INLINE f32x16 as_floats(u32x16 v) { return _mm512_castsi512_ps(v); }
+TGI_INLINE f32x16 even_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
+TGI_INLINE f32x16 odd_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u))); }
+
+#if defined(__AVX512BF16__)
+TGI_INLINE void store(bf16* to, f32x16 v) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(v)); }
+#else
+TGI_INLINE void store(bf16* to, f32x16 v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
+}
+#endif
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+constexpr int kRegisters = 16;
+struct f32x16 {
+  __m256 lo, hi;
+};
+struct u32x16 {
+  __m256i lo, hi;
+};
+
+TGI_INLINE f32x16 splat(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+TGI_INLINE f32x16 load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+TGI_INLINE __m256 widened(const bf16* from) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from)), 16));
+}
+TGI_INLINE f32x16 load(const bf16* from) { return {widened(from), widened(from + 8)}; }
+TGI_INLINE void store(float* to, f32x16 v) {
+  _mm256_storeu_ps(to, v.lo);
+  _mm256_storeu_ps(to + 8, v.hi);
+}
+TGI_INLINE f32x16 add(f32x16 a, f32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+TGI_INLINE f32x16 sub(f32x16 a, f32x16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+TGI_INLINE f32x16 mul(f32x16 a, f32x16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+TGI_INLINE f32x16 div(f32x16 a, f32x16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+TGI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+TGI_INLINE f32x16 max(f32x16 a, f32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+TGI_INLINE f32x16 min(f32x16 a, f32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+TGI_INLINE f32x16 rounded(f32x16 a) { return {_mm256_round_ps(a.lo, 0), _mm256_round_ps(a.hi, 0)}; }
+TGI_INLINE __m256 power_of_two(__m256 n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+TGI_INLINE f32x16 power_of_two(f32x16 n) { return {power_of_two(n.lo), power_of_two(n.hi)}; }
+TGI_INLINE __m256 within(__m256 v, int base, int from, int to, __m256 other) {
+  const __m256i lane = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(base));
+  const __m256i in =
+      _mm256_and_si256(_mm256_cmpgt_epi32(lane, _mm256_set1_epi32(from - 1)), _mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane));
+  return _mm256_blendv_ps(other, v, _mm256_castsi256_ps(in));
+}
+TGI_INLINE f32x16 within(f32x16 v, int from, int to, f32x16 other) {
+  return {within(v.lo, 0, from, to, other.lo), within(v.hi, 8, from, to, other.hi)};
+}
+TGI_INLINE __m256 where_above(__m256 key, float limit, __m256 v) {
+  return _mm256_and_ps(_mm256_cmp_ps(key, _mm256_set1_ps(limit), _CMP_NLE_UQ), v);
+}
+TGI_INLINE f32x16 where_above(f32x16 key, float limit, f32x16 v) {
+  return {where_above(key.lo, limit, v.lo), where_above(key.hi, limit, v.hi)};
+}
+TGI_INLINE u32x16 load_units(const unit* from) {
+  return {_mm256_loadu_si256((const __m256i*)from), _mm256_loadu_si256((const __m256i*)(from + 8))};
+}
+TGI_INLINE u32x16 splat_unit(unit value) { return {_mm256_set1_epi32((int)value), _mm256_set1_epi32((int)value)}; }
+TGI_INLINE f32x16 as_floats(u32x16 v) { return {_mm256_castsi256_ps(v.lo), _mm256_castsi256_ps(v.hi)}; }
+TGI_INLINE f32x16 even_half(u32x16 v) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(v.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(v.hi, 16))};
+}
+TGI_INLINE f32x16 odd_half(u32x16 v) {
+  const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
+  return {_mm256_castsi256_ps(_mm256_and_si256(v.lo, high)), _mm256_castsi256_ps(_mm256_and_si256(v.hi, high))};
+}
+TGI_INLINE __m128i to_bf16(__m256 v) {
+  const __m256i bits = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
+}
+TGI_INLINE void store(bf16* to, f32x16 v) {
+  _mm_storeu_si128((__m128i*)to, to_bf16(v.lo));
+  _mm_storeu_si128((__m128i*)(to + 8), to_bf16(v.hi));
+}
+
+#else
+#error "these kernels need AVX2 with FMA, or AVX-512"
+#endif
+
+TGI_INLINE f32x16 zero() { return splat(0.0f); }
+
+// Sum and maximum over the lanes, in one fixed order.
+TGI_INLINE float sum(f32x16 v) {
+  float lane[16];
+  store(lane, v);
+  for (int width = 8; width; width /= 2)
+    for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+  return lane[0];
+}
+TGI_INLINE float highest(f32x16 v) {
+  float lane[16];
+  store(lane, v);
+  for (int width = 8; width; width /= 2)
+    for (int i = 0; i < width; i++) lane[i] = lane[i] < lane[i + width] ? lane[i + width] : lane[i];
+  return lane[0];
+}
+
+// The first n lanes, 1 to 16; those beyond are zero when loaded and untouched when stored.
+template <class T>
+TGI_INLINE f32x16 load_first(const T* from, int n) {
+  if (n >= 16) return load(from);
+  T whole[16] = {};
+  memcpy(whole, from, (size_t)n * sizeof(T));
+  return load(whole);
+}
+template <class T>
+TGI_INLINE void store_first(T* to, f32x16 v, int n) {
+  if (n >= 16) return store(to, v);
+  T whole[16];
+  store(whole, v);
+  memcpy(to, whole, (size_t)n * sizeof(T));
+}
+
+// e to the power of v, to 2e-7 of its size; v is held to -87…88, and what is no number stays so (max and min give their second operand
+// then). Polynomial: Cephes, expf.
+TGI_INLINE f32x16 exp(f32x16 v) {
+  v = min(splat(88.0f), max(splat(-87.0f), v));
+  const f32x16 n = rounded(mul(v, splat(1.44269504f)));
+  f32x16 f = fma(n, splat(-0.693359375f), v);
+  f = fma(n, splat(2.12194440e-4f), f);
+  f32x16 p = splat(1.9875691500e-4f);
+  p = fma(p, f, splat(1.3981999507e-3f));
+  p = fma(p, f, splat(8.3334519073e-3f));
+  p = fma(p, f, splat(4.1665795894e-2f));
+  p = fma(p, f, splat(1.6666665459e-1f));
+  p = fma(p, f, splat(5.0000001201e-1f));
+  p = fma(mul(p, f), f, add(f, splat(1.0f)));
+  return mul(p, power_of_two(n));
+}
+TGI_INLINE float exp_one(float v) {
+  float lane[16];
+  store(lane, exp(splat(v)));
+  return lane[0];
+}
+TGI_INLINE f32x16 silu(f32x16 v) { return div(v, add(splat(1.0f), exp(sub(zero(), v)))); }
+TGI_INLINE f32x16 tanh(f32x16 v) { return sub(splat(1.0f), div(splat(2.0f), add(exp(add(v, v)), splat(1.0f)))); }
+
+// How units of a dtype are multiplied: c + a · b in each lane, in `passes` parts.
+struct Float {
+  using number = float;
+  static constexpr int passes = 1, per_unit = 1;
+  TGI_INLINE f32x16 part(u32x16 v, int) { return as_floats(v); }
+  TGI_INLINE f32x16 madd(f32x16 c, f32x16 a, f32x16 b) { return fma(a, b, c); }
+};
+
+struct Bf16 {
+  using number = bf16;
+  static constexpr int per_unit = 2;
+#if defined(__AVX512BF16__)
+  static constexpr int passes = 1;
+  TGI_INLINE u32x16 part(u32x16 v, int) { return v; }
+  TGI_INLINE f32x16 madd(f32x16 c, u32x16 a, u32x16 b) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
+#else
+  static constexpr int passes = 2;
+  TGI_INLINE f32x16 part(u32x16 v, int pass) { return pass ? odd_half(v) : even_half(v); }
+  TGI_INLINE f32x16 madd(f32x16 c, f32x16 a, f32x16 b) { return fma(a, b, c); }
+#endif
+};
+
+TGI_INLINE void prefetch(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T1); }
+
+}  // namespace tgi

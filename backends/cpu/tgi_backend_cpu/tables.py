@@ -1,0 +1,109 @@
+"""The structures of the native kernels' C interface, as `native/*.h` define them."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
+
+INTERFACE = 1
+"""What `tgi_interface` must answer."""
+
+PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
+"""Names of `Part` in pool.h."""
+
+
+class Linear(Structure):
+    """A packed weight; `columns` counts gates and ups together."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("columns", c_int32), ("steps", c_int32))
+
+
+class Layer(Structure):
+    """One layer of a decoder."""
+
+    _fields_ = (
+        *((name, Linear) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm", "cache")),
+        ("window", c_int32),
+        ("rotary", c_int32),
+    )
+
+
+class Model(Structure):
+    """A decoder."""
+
+    _fields_ = (
+        *(
+            (name, c_int32)
+            for name in ("hidden", "intermediate", "layers", "heads", "kv_heads", "head_size", "rotary", "block_size")
+        ),
+        *(
+            (name, c_float)
+            for name in (
+                "epsilon",
+                "embedding_scale",
+                "attention_scale",
+                "residual_scale",
+                "logit_scale",
+                "rotary_scale",
+                "softcap",
+            )
+        ),
+        ("bfloat16", c_int32),
+        ("layer", POINTER(Layer)),
+        ("final_norm", c_void_p),
+        ("frequencies", c_void_p),
+        ("embedding", c_void_p),
+        ("head", Linear),
+    )
+
+
+class Step(Structure):
+    """One step."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("tokens", "rows", "wanted", "table_stride")),
+        *((name, c_void_p) for name in ("ids", "row", "table", "wanted_tokens", "logits")),
+    )
+
+
+class Cache(Structure):
+    """One layer's cache."""
+
+    _fields_ = (("base", c_void_p), ("kv_heads", c_int32), ("head_size", c_int32), ("block_size", c_int32))
+
+
+class Scoring(Structure):
+    """What attention does with scores."""
+
+    _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int32))
+
+
+_FLAG, _COUNT, _SIZE, _AT = c_int32, c_int32, c_size_t, c_void_p
+
+SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
+    "tgi_interface": (c_int32, ()),
+    "tgi_pool": (_AT, (_COUNT,)),
+    "tgi_pool_free": (None, (_AT,)),
+    "tgi_times": (None, (_AT, POINTER(c_uint64))),
+    "tgi_map": (_AT, (_SIZE,)),
+    "tgi_unmap": (None, (_AT, _SIZE)),
+    "tgi_packed_units": (_SIZE, (_FLAG, _FLAG, _COUNT, _COUNT)),
+    "tgi_pack": (None, (_AT, _FLAG, _FLAG, _AT, _AT, _COUNT, _COUNT, _COUNT)),
+    "tgi_linear": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
+    "tgi_gated": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
+    "tgi_write": (None, (_AT, _FLAG, POINTER(Cache), _AT, _COUNT, _AT, _SIZE, _SIZE, _AT, _SIZE, _SIZE)),
+    "tgi_attend": (None, (_AT, _FLAG, POINTER(Cache), POINTER(Scoring), _COUNT, _AT, _COUNT, _AT, _COUNT, _AT, _AT)),
+    "tgi_workspace": (_AT, ()),
+    "tgi_workspace_free": (None, (_AT,)),
+    "tgi_step": (None, (_AT, POINTER(Model), POINTER(Step), _AT)),
+    "tgi_choose": (None, (_AT, _AT, _COUNT, _COUNT, _AT, _AT, _AT, _FLAG, _AT, _AT)),
+}
+"""Result and arguments of each function."""
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Give a library's functions their types. Raises AttributeError for a library of something else."""
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments

@@ -1,0 +1,116 @@
+"""Where the native kernels come from, and what happens when they cannot be had."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from tgi_backend_cpu import building, kernels
+from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant
+
+TINY = 'extern "C" int answer() { return 42; }\n'
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source of one line instead of the kernels, and an empty cache."""
+    if not any(shutil.which(name) for name in building.COMPILERS):
+        pytest.skip("no compiler")
+    folder = tmp_path / "native"
+    folder.mkdir()
+    (folder / "kernels.cpp").write_text(TINY)
+    monkeypatch.setattr(building, "SOURCES", folder)
+    monkeypatch.setattr(building, "BUILT", folder / "built")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+PLAIN = Variant("plain", frozenset(), ())
+
+
+def answer(file: Path) -> int:
+    """What a library says."""
+    return int(building.opened(file).answer())
+
+
+def test_built_once_and_kept(sources: Path) -> None:
+    """The first use compiles, the next one finds the library by the hash of its source; another source is another library."""
+    first, origin = building.library(PLAIN)
+    assert answer(first) == 42 and origin == "built now" and first.stat().st_uid == os.geteuid()
+    assert building.library(PLAIN) == (first, "built before")
+    (sources / "kernels.cpp").write_text(TINY.replace("42", "43"))
+    second, origin = building.library(PLAIN)
+    assert second != first and origin == "built now" and answer(second) == 43
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-1] + b"?", lambda data: b""])
+def test_a_damaged_library_is_built_again(sources: Path, damage: object) -> None:
+    """A truncated or changed file in the cache is never loaded."""
+    file, _ = building.library(PLAIN)
+    file.write_bytes(damage(file.read_bytes()))  # type: ignore[operator]
+    again, origin = building.library(PLAIN)
+    assert again == file and origin == "built now" and building.is_whole(file, building.source_hash(PLAIN))
+    assert answer(again) == 42
+
+
+def test_a_folder_that_others_can_write_is_not_trusted(sources: Path) -> None:
+    """What lies in a cache that somebody else may have filled is not run; the library is built for this process alone."""
+    file, _ = building.library(PLAIN)
+    file.parent.chmod(0o777)
+    other, origin = building.library(PLAIN)
+    assert other.parent != file.parent and origin == "built now"
+    shutil.rmtree(other.parent)
+
+
+def test_what_the_wheel_brings_is_taken_first(sources: Path) -> None:
+    """A library that was built with the package is used where it is of the same source, and not else."""
+    building.BUILT.mkdir()
+    building.build(PLAIN, building.BUILT / "plain.so")
+    assert building.library(PLAIN) == (building.BUILT / "plain.so", "built with the package")
+    (sources / "kernels.cpp").write_text(TINY + "\n")
+    assert building.library(PLAIN)[1] == "built now"
+
+
+def test_errors_say_what_failed(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiler, and a compiler that refuses, are both named."""
+    (sources / "kernels.cpp").write_text("#error no such luck\n")
+    with pytest.raises(CannotBuild, match="no such luck"):
+        building.library(PLAIN)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(CannotBuild, match=r"no C\+\+ compiler"):
+        building.library(PLAIN)
+
+
+def test_choice_and_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best variant of the processor, the one asked for, or torch: each with the reason."""
+    asked: list[str] = []
+
+    def found(variant: Variant) -> tuple[object, str]:
+        asked.append(variant.name)
+        return object(), "built before"
+
+    monkeypatch.setattr(kernels, "load", found)
+    for flags, environment, name, reason in (
+        (VARIANTS[0].cpu_flags, {}, "avx512-bf16", "best"),
+        (VARIANTS[1].cpu_flags | VARIANTS[2].cpu_flags, {}, "avx512", "best"),
+        (VARIANTS[2].cpu_flags, {}, "avx2", "best"),
+        (VARIANTS[0].cpu_flags | VARIANTS[2].cpu_flags, {kernels.CHOICE: "avx2"}, "avx2", "asked for"),
+        (frozenset({"sse2"}), {}, "torch", "lacks avx2, fma"),
+        (VARIANTS[2].cpu_flags, {kernels.CHOICE: "avx512"}, "torch", "lacks avx512bw"),
+        (VARIANTS[0].cpu_flags, {kernels.CHOICE: "torch"}, "torch", kernels.CHOICE),
+        (VARIANTS[0].cpu_flags, {kernels.CHOICE: "neon"}, "torch", "names no variant"),
+    ):
+        monkeypatch.setattr(kernels, "cpu_flags", lambda flags=flags: flags)
+        _, choice = kernels.choose(environment)
+        assert choice.name == name and reason in choice.reason
+    assert asked == ["avx512-bf16", "avx512", "avx2", "avx2"]
+
+
+def test_flags_of_the_processor(tmp_path: Path) -> None:
+    """Flags are those of the first core; a system without /proc/cpuinfo has none."""
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nflags\t\t: other\n")
+    assert kernels.cpu_flags(tmp_path / "cpuinfo") == {"fpu", "avx2", "fma"}
+    assert kernels.cpu_flags(tmp_path / "none") == frozenset()

@@ -1,0 +1,217 @@
+"""Decoders that run from their table, in one native call per step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import transformers
+from tgi_backend_cpu import kernels
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, compare, open_cpu, ragged_schedule, save_tiny, tiny_config
+from tgi_core.backend import Feature, WarmupPlan
+from tgi_core.engine.decoder.table import FAMILIES, read_table
+from tgi_core.engine.decoder.unfit import NotInFamily
+
+PLAN = WarmupPlan(max_rows=8, max_row_tokens=96, max_step_tokens=128, num_blocks=64)
+
+
+@pytest.fixture(autouse=True)
+def needs_kernels() -> None:
+    """These tests are about the native step."""
+    if kernels.choose()[0] is None:
+        pytest.skip(kernels.choose()[1].reason)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What the engine says, whatever another test has switched off."""
+    logging.disable(logging.NOTSET)
+    with caplog.at_level(logging.INFO):
+        yield caplog
+
+
+def rope(kind: str, **fields: float) -> dict[str, object]:
+    """Rotary parameters of a config, as transformers 5 or 4 names them."""
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return {"rope_parameters": {"rope_type": kind, **fields}}
+    outside = {name: fields.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in fields}
+    return {**outside, "rope_scaling": None if kind == "default" else {"rope_type": kind, **fields}}
+
+
+@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) & set(CONFIG_MAPPING)))
+def test_family_is_token_exact(model_type: str, tmp_path: Path) -> None:
+    """In float32 each type of the family makes transformers' own greedy tokens, in chunks and beside others."""
+    outcome = compare(model_type, tmp_path)
+    assert outcome.verdict == "exact", outcome.note
+    session, _ = open_cpu(tmp_path, dtype="float32")
+    assert Feature.BATCH_INVARIANT in session.capabilities().features
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [
+        ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
+        ("llama", rope("linear", factor=2.0, rope_theta=5000.0) | {"intermediate_size": 88}),
+        (
+            "llama",
+            rope(
+                "llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+                rope_theta=500.0,
+            ),
+        ),
+        ("phi3", rope("default", rope_theta=1e4, partial_rotary_factor=0.5)),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 2}),
+        (
+            "granite",
+            {"embedding_multiplier": 3.0, "attention_multiplier": 0.1, "residual_multiplier": 0.4, "logits_scaling": 2.0},
+        ),
+        ("mistral", {"sliding_window": None, "head_dim": 32}),
+    ],
+)
+def test_flags_of_the_family(model_type: str, fields: dict[str, object], tmp_path: Path) -> None:
+    """Biases, tied weights, rotary variants, windows of some layers and scalings, each against transformers."""
+    import torch
+
+    from tests.engine.tiny_models import _scatter, expected_tokens
+
+    config = tiny_config(model_type)
+    torch.manual_seed(0)
+    config = type(config)(**({k: v for k, v in config.to_dict().items() if k != "layer_types"} | fields))
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    _scatter(model)
+    model.save_pretrained(tmp_path)
+    session, capacity = open_cpu(tmp_path, dtype="float32")
+    assert Feature.BATCH_INVARIANT in session.capabilities().features
+    made = ragged_schedule(session, capacity)
+    for expected, id in zip(expected_tokens(tmp_path), made, strict=True):
+        assert made[id] and made[id] == expected[: len(made[id])]
+
+
+def test_bits_do_not_depend_on_the_batch_in_bfloat16(tmp_path: Path) -> None:
+    """Logprobs of a bfloat16 row are the same numbers alone, in chunks, and with mates that come and go."""
+    session, capacity = open_cpu(save_tiny("llama", tmp_path), PLAN, dtype="bfloat16")
+
+    def logprobs(beside: bool, take: int) -> list[float]:
+        run, found = Schedule(session, capacity), []
+        base = next(ids)
+        step = session.prefill((run.request(base, PROMPTS[2], take),), run.handle, ())
+        for number in range(40):
+            rows = {row.request_id: row for row in session.rows(step).rows}
+            found += rows[base].logprobs
+            if len(found) == NEW_TOKENS:
+                break
+            if beside and number in (1, 4):
+                new = run.request(next(ids), PROMPTS[number % 3], len(PROMPTS[number % 3]))
+                step = session.prefill((new,), step.handle, chunk(base, take, number))
+            else:
+                step = session.decode((step.handle,), chunk(base, take, number))
+        session.clear(None)
+        return found
+
+    alone = logprobs(False, len(PROMPTS[2]))
+    assert logprobs(True, len(PROMPTS[2])) == logprobs(True, 3) == logprobs(False, 5) == alone
+
+
+ids = iter(range(10**6, 10**9))
+
+
+def chunk(id: int, take: int, number: int) -> tuple[object, ...]:
+    """The grant for the next chunk of a prompt that is taken `take` tokens at a time."""
+    from tgi_core.backend import Grant
+
+    left = len(PROMPTS[2]) - take * (number + 1)
+    return (Grant(id, min(take, left)),) if left > 0 else ()
+
+
+def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
+    """Teacher-forced logprobs in bfloat16 differ from float32's by a few hundredths at most: the declared tolerance is 0.1."""
+    folder = save_tiny("qwen3", tmp_path)
+    assert max(abs(a - b) for a, b in zip(forced(folder, "float32"), forced(folder, "bfloat16"), strict=True)) < 0.1
+
+
+def forced(folder: Path, dtype: str) -> list[float]:
+    """Logprobs of a prompt's own tokens."""
+    from tgi_core.backend import EMPTY, Request, Want
+
+    session, _ = open_cpu(folder, PLAN, dtype=dtype)
+    prompt = sum(PROMPTS, ())
+    request = Request(1, prompt, len(prompt), 0, (tuple(range(1, 4)),), len(prompt), want=Want(prompt_logprobs=True))
+    row = session.rows(session.prefill((request,), EMPTY, ())).rows[0]
+    return [value for value in row.prompt_logprobs if value is not None]
+
+
+def test_no_transformers(tmp_path: Path) -> None:
+    """A model of the family is opened and run without importing transformers."""
+    folder = save_tiny("llama", tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from tgi_backend_cpu import plugin; from tgi_core.backend import OpenOptions;"
+        f"plugin.backend_open(OpenOptions({str(folder)!r}), lambda *a: None);"
+        "sys.exit('transformers' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+def test_without_kernels_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture) -> None:
+    """Without a library the same model makes the same tokens through torch, and the log says why."""
+    folder = save_tiny("llama", tmp_path)
+    native = ragged_schedule(*open_cpu(folder, dtype="float32"))
+    monkeypatch.setenv(kernels.CHOICE, "torch")
+    session, capacity = open_cpu(folder, dtype="float32")
+    assert Feature.BATCH_INVARIANT not in session.capabilities().features
+    assert ragged_schedule(session, capacity) == native
+    assert "TGI_CPU_KERNELS=torch" in log.text and "transformers' modules" in log.text
+
+
+def test_a_step_that_does_not_prove_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    """When the native step's logits differ from plain torch's at load, the model runs through transformers' modules, with the reason."""
+    from tgi_core.engine import opening
+
+    folder = save_tiny("llama", tmp_path)
+    wrong = opening.reference_logits
+    monkeypatch.setattr(opening, "reference_logits", lambda weights, ids: wrong(weights, ids[::-1]))
+    session, _ = open_cpu(folder, dtype="float32")
+    assert Feature.BATCH_INVARIANT not in session.capabilities().features and "does not prove" in log.text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model_type": "bloom"}, "not of the family"),
+        ({"hidden_act": "gelu"}, "activation"),
+        ({"quantization_config": {}, "num_attention_heads": None}, "num_attention_heads"),
+        ({"quantization_config": {"bits": 4}}, "quantized"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+        ({"num_key_value_heads": 3}, "evenly"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps"),
+    ],
+)
+def test_what_the_table_has_no_word_for(change: dict[str, object], reason: str, tmp_path: Path) -> None:
+    """Anything beyond the structure is refused with its name."""
+    config = json.loads((save_tiny("llama", tmp_path) / "config.json").read_text())
+    with pytest.raises(NotInFamily, match=reason):
+        read_table(config | change)
+
+
+def test_an_unknown_tensor_is_not_left_out(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    """A checkpoint that holds more than the table asks for is not run from it."""
+    folder = save_tiny("qwen3", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}))
+    session, _ = open_cpu(folder, dtype="float32")
+    assert Feature.BATCH_INVARIANT not in session.capabilities().features and "norm" in log.text

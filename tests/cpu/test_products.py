@@ -1,0 +1,99 @@
+"""Native matrix products against float64."""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from tgi_backend_cpu.kernels import Arena, Kernels
+from tgi_backend_cpu.tables import Linear
+from torch import Tensor
+
+DTYPES = [torch.float32, torch.bfloat16]
+SHAPES = [(1, 2, 1), (3, 16, 16), (5, 64, 48), (8, 98, 130), (13, 576, 96), (25, 34, 200), (70, 128, 64), (1000, 96, 80)]
+"""(rows, depth, columns): tails of panels, of lanes, of register blocks and of cache blocks."""
+
+
+def run(kernels: Kernels, name: str, linear: Linear, x: Tensor, columns: int) -> Tensor:
+    """Call a product."""
+    y = torch.full((x.shape[0], columns), float("nan"), dtype=x.dtype)
+    narrow = int(x.dtype is torch.bfloat16)
+    getattr(kernels.call, name)(kernels.pool, narrow, ctypes.byref(linear), x.data_ptr(), y.data_ptr(), x.shape[0])
+    return y
+
+
+def numbers(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """Random numbers of a dtype."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def close(found: Tensor, wanted: Tensor) -> bool:
+    """Equal to the rounding of the dtype, by the size of the whole."""
+    limit = 2e-6 if found.dtype is torch.float32 else 8e-3
+    return bool((found.double() - wanted).abs().max() <= limit * wanted.abs().max().clamp_min(1.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear(kernels: Kernels, dtype: torch.dtype, bias: bool) -> None:
+    """x · Wᵀ + b for shapes that fill nothing evenly."""
+    for seed, (rows, depth, columns) in enumerate(SHAPES):
+        weight, x = numbers(columns, depth, dtype=dtype, seed=seed), numbers(rows, depth, dtype=dtype, seed=seed + 100)
+        offset = torch.randn(columns) if bias else None
+        arena = Arena(kernels)
+        found = run(kernels, "tgi_linear", kernels.pack(arena, [weight], offset), x, columns)
+        wanted = x.double() @ weight.double().T + (0 if offset is None else offset.double())
+        assert close(found, wanted), (rows, depth, columns)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_merged(kernels: Kernels, dtype: torch.dtype) -> None:
+    """Weights one below the other, as queries, keys and values are."""
+    weights = [numbers(size, 64, dtype=dtype, seed=size) for size in (48, 16, 32)]
+    x, arena = numbers(7, 64, dtype=dtype, seed=1), Arena(kernels)
+    found = run(kernels, "tgi_linear", kernels.pack(arena, weights), x, 96)
+    assert close(found, x.double() @ torch.cat(weights).double().T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("inner", [16, 40, 96])
+def test_gated(kernels: Kernels, dtype: torch.dtype, inner: int) -> None:
+    """silu(gate) · up in one go, for inner sizes that are no multiple of 16 as well."""
+    gate, up = (numbers(inner, 64, dtype=dtype, seed=seed) / 4 for seed in (1, 2))
+    for rows in (1, 2, 11, 12, 13, 40):
+        x, arena = numbers(rows, 64, dtype=dtype, seed=rows), Arena(kernels)
+        found = run(kernels, "tgi_gated", kernels.pack(arena, [gate, up], gated=True), x, inner)
+        product = x.double() @ gate.double().T
+        assert close(found, product * product.sigmoid() * (x.double() @ up.double().T))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bits_do_not_depend_on_the_batch(kernels: Kernels, dtype: torch.dtype) -> None:
+    """A row's result is the same whichever rows stand beside it."""
+    weight, x, arena = numbers(112, 130, dtype=dtype, seed=1), numbers(61, 130, dtype=dtype, seed=2), Arena(kernels)
+    plain, gated = kernels.pack(arena, [weight]), kernels.pack(arena, [weight[:48].clone(), weight[48:96].clone()], gated=True)
+    for name, linear, columns in (("tgi_linear", plain, 112), ("tgi_gated", gated, 48)):
+        whole = run(kernels, name, linear, x, columns)
+        for first, last in ((0, 1), (60, 61), (3, 5), (7, 30), (0, 60)):
+            assert torch.equal(run(kernels, name, linear, x[first:last].clone(), columns), whole[first:last])
+
+
+def test_weights_that_cannot_be_packed(kernels: Kernels) -> None:
+    """A weight that is not contiguous, or not of the same dtype, is refused."""
+    arena = Arena(kernels)
+    with pytest.raises(ValueError, match="contiguous"):
+        kernels.pack(arena, [torch.zeros(8, 16).T])
+    with pytest.raises(ValueError, match="dtype"):
+        kernels.pack(arena, [torch.zeros(16, 16), torch.zeros(16, 16, dtype=torch.bfloat16)])
+
+
+def test_callers_take_turns(kernels: Kernels) -> None:
+    """Two threads that use one pool at a time each get their own results."""
+    weight, x, arena = numbers(96, 64, dtype=torch.float32, seed=1), numbers(20, 64, dtype=torch.float32, seed=2), Arena(kernels)
+    packed = kernels.pack(arena, [weight])
+    inputs = [x * factor for factor in range(1, 9)]
+    with ThreadPoolExecutor(4) as callers:
+        found = list(callers.map(lambda own: [run(kernels, "tgi_linear", packed, own, 96) for _ in range(20)], inputs))
+    assert all(close(y, own.double() @ weight.double().T) for own, results in zip(inputs, found, strict=True) for y in results)

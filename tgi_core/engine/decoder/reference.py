@@ -1,0 +1,66 @@
+"""A decoder table in plain torch, one row at a time: what a device's own step is proven against at load."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tgi_core.engine.decoder.table import DecoderLayer, DecoderTable
+from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
+
+
+def reference_logits(weights: DecoderWeights, ids: list[int]) -> Tensor:
+    """Logits [tokens, vocabulary] of a row, float32. Products are in the weights' dtype, everything between them in float32."""
+    table = weights.table
+    angles = torch.arange(len(ids)).float().unsqueeze(1) * torch.tensor(table.rotary.frequencies).unsqueeze(0)
+    with torch.inference_mode():
+        stream = F.embedding(torch.tensor(ids), weights.embedding()).float() * table.embedding_scale
+        for index, kind in enumerate(table.layers):
+            layer = weights.layer(index)
+            normed = _rms_norm(stream, layer.attention_norm, table.epsilon)
+            stream = stream + table.residual_scale * _attention(normed, layer, kind, table, angles)
+            normed = _rms_norm(stream, layer.mlp_norm, table.epsilon)
+            stream = stream + table.residual_scale * _mlp(normed, layer, table)
+        return _linear(_rms_norm(stream, weights.final_norm(), table.epsilon), weights.head(), None) * table.logit_scale
+
+
+def _attention(normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: DecoderTable, angles: Tensor) -> Tensor:
+    sizes = [table.heads * table.head_size, table.kv_heads * table.head_size, table.kv_heads * table.head_size]
+    flat = _linear(normed, torch.cat(layer.qkv), layer.qkv_bias).split(sizes, -1)
+    query, key, value = (part.unflatten(-1, (-1, table.head_size)).transpose(0, 1) for part in flat)
+    if layer.query_norm is not None and layer.key_norm is not None:
+        query, key = (_rms_norm(x, w, table.epsilon) for x, w in ((query, layer.query_norm), (key, layer.key_norm)))
+    if kind.rotary:
+        query, key = (_turned(x, angles, table.rotary.size) for x in (query, key))
+    positions = torch.arange(normed.shape[0])
+    hidden = positions.unsqueeze(0) > positions.unsqueeze(1)
+    if kind.window is not None:
+        hidden |= positions.unsqueeze(0) <= positions.unsqueeze(1) - kind.window
+    group = table.heads // table.kv_heads
+    scores = query @ key.repeat_interleave(group, 0).transpose(-1, -2) * table.attention_scale
+    out = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value.repeat_interleave(group, 0)
+    return _linear(out.transpose(0, 1).flatten(1), layer.output, layer.output_bias)
+
+
+def _mlp(normed: Tensor, layer: LayerWeights, table: DecoderTable) -> Tensor:
+    gate, up = (_linear(normed, weight, None) for weight in (layer.gate, layer.up))
+    if layer.gate_up_bias is not None:
+        gate, up = gate + layer.gate_up_bias[: table.intermediate], up + layer.gate_up_bias[table.intermediate :]
+    return _linear(F.silu(gate) * up, layer.down, layer.down_bias)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = F.linear(input.to(weight.dtype), weight).float()
+    return out if bias is None else out + bias.float()
+
+
+def _rms_norm(input: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return input * torch.rsqrt(input.square().mean(-1, keepdim=True) + epsilon) * weight.float()
+
+
+def _turned(heads: Tensor, angles: Tensor, size: int) -> Tensor:
+    """heads [heads, tokens, head size], the first `size` numbers of each turned."""
+    first, second, rest = heads.split([size // 2, size // 2, heads.shape[-1] - size], -1)
+    cosine, sine = angles.cos(), angles.sin()
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), -1)

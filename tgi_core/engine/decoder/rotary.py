@@ -1,0 +1,65 @@
+"""Rotary positions: the frequencies that a config asks for.
+
+Formulas: RoFormer (https://arxiv.org/abs/2104.09864), and for `llama3` Meta's llama-models, `apply_scaling` in models/llama3/model.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tgi_core.engine.decoder.unfit import NotInFamily
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """The first `size` numbers of a head are turned, pair i by position · `frequencies[i]` (float32 values)."""
+
+    size: int
+    frequencies: tuple[float, ...]
+
+
+def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
+    """What a config says, as transformers 5 (`rope_parameters`) or 4 (`rope_theta`, `rope_scaling`) writes it. Raises NotInFamily."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(scaling, dict):
+        raise NotInFamily("its rotary parameters are not an object")
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    base = _number(scaling, "rope_theta", _number(config, "rope_theta", base))
+    share = _number(scaling, "partial_rotary_factor", _number(config, "partial_rotary_factor", 1.0))
+    size = int(head_size * share)
+    if not 0 < size <= head_size or size % 2:
+        raise NotInFamily(f"it turns {size} of the {head_size} numbers of a head")
+    # In float32, as transformers computes them: token-exact output needs the same bits.
+    frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size))
+    if kind == "linear":
+        frequencies = frequencies / _number(scaling, "factor")
+    elif kind == "llama3":
+        frequencies = _llama3(frequencies, scaling)
+    elif kind != "default":
+        raise NotInFamily(f"its rotary positions are {str(kind)[:40]!r}")
+    return Rotary(size, tuple(frequencies.tolist()))
+
+
+def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
+    """Long wavelengths are stretched, short ones stay, between them it goes over smoothly."""
+    factor, low, high, trained = (
+        _number(scaling, name) for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    )
+    wavelength = 2 * math.pi / frequencies
+    stretched = torch.where(wavelength > trained / low, frequencies / factor, frequencies)
+    share = (trained / wavelength - low) / (high - low)
+    smooth = (1 - share) * stretched / factor + share * stretched
+    between = ~(wavelength < trained / high) * ~(wavelength > trained / low)
+    return torch.where(between, smooth, stretched)
+
+
+def _number(values: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = values.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise NotInFamily(f"its rotary parameter {name} is {str(value)[:40]}")
+    return float(value)

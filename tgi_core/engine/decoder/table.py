@@ -1,0 +1,190 @@
+"""The decoder family that shares one structure, read from a model's config.json.
+
+Norm, attention with rotary positions, norm, gated MLP with SiLU; around that the types differ in what the table says. Whatever a config
+asks for beyond it is refused, never ignored: such a model runs through transformers' own modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tgi_core.engine.decoder.rotary import Rotary, read_rotary
+from tgi_core.engine.decoder.unfit import NotInFamily
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a model type means where its config says nothing, and what it adds to the structure."""
+
+    epsilon: float = 1e-6
+    rotary_base: float = 10000.0
+    tied: bool = False
+    kv_heads: bool = False  # may be absent: then every query head has its own
+    window: int | None = None  # in all layers, unless the config says otherwise
+    windows: str = (
+        "none"  # which layers have the config's window: none, all, or those that `layer_types` and its forerunners name
+    )
+    qkv_bias: bool = False  # unless the config says otherwise
+    bias_fields: tuple[str, ...] = ("attention_bias", "attention_bias", "mlp_bias")  # of qkv, output and MLP in the config
+    query_norm: bool = False
+    scaled: bool = False  # Granite's multipliers
+    merged: bool = False  # one projection for queries, keys and values, one for gate and up
+    no_rotary: bool = False  # some layers turn nothing
+
+
+FAMILIES = {
+    "granite": Family(scaled=True, kv_heads=True),
+    "llama": Family(kv_heads=True),
+    "ministral": Family(windows="some", bias_fields=("", "", "")),
+    "mistral": Family(window=4096, windows="all", bias_fields=("", "", "")),
+    "phi3": Family(epsilon=1e-5, merged=True, windows="all", kv_heads=True, bias_fields=("", "", "")),
+    "qwen2": Family(windows="some", qkv_bias=True, bias_fields=("", "", "")),
+    "qwen3": Family(windows="some", query_norm=True, bias_fields=("attention_bias", "attention_bias", "")),
+    "seed_oss": Family(qkv_bias=True, bias_fields=("attention_bias", "attention_out_bias", "mlp_bias")),
+    "smollm3": Family(rotary_base=2_000_000.0, tied=True, windows="some", no_rotary=True),
+}
+"""By `model_type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """What may differ from layer to layer: `window` positions that a query sees (None: all), and whether heads are turned."""
+
+    window: int | None
+    rotary: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderTable:
+    """A decoder. Sizes in elements; scales multiply what they name (attention scores, both branches of the residual, logits)."""
+
+    model_type: str
+    vocab_size: int
+    max_positions: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    layers: tuple[DecoderLayer, ...]
+    rotary: Rotary
+    epsilon: float
+    tied: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    query_norm: bool
+    merged: bool
+    embedding_scale: float
+    attention_scale: float
+    residual_scale: float
+    logit_scale: float
+
+
+def read_table(config: dict[str, Any]) -> DecoderTable:
+    """The table of a config.json. Raises NotInFamily."""
+    model_type = config.get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None:
+        raise NotInFamily(f"model type {str(model_type)[:60]!r} is not of the family")
+    if config.get("quantization_config"):
+        raise NotInFamily("it is quantized")
+    if config.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise NotInFamily(f"its activation is {str(config['hidden_act'])[:40]}")
+    hidden, heads = _count(config, "hidden_size"), _count(config, "num_attention_heads")
+    head_size = _count(config, "head_dim") if config.get("head_dim") else hidden // heads
+    kv_heads = heads if family.kv_heads and not config.get("num_key_value_heads") else _count(config, "num_key_value_heads")
+    if heads % kv_heads:
+        raise NotInFamily(f"{heads} query heads do not share {kv_heads} key heads evenly")
+    scale = _scales(config) if family.scaled else {}
+    biases = [bool(config.get(field, False)) for field in family.bias_fields]
+    return DecoderTable(
+        model_type=str(model_type),
+        vocab_size=_count(config, "vocab_size"),
+        max_positions=_count(config, "max_position_embeddings"),
+        hidden=hidden,
+        intermediate=_count(config, "intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        layers=_layers(config, family),
+        rotary=read_rotary(config, head_size, family.rotary_base),
+        epsilon=_number(config, "rms_norm_eps", family.epsilon),
+        tied=bool(config.get("tie_word_embeddings", family.tied)),
+        qkv_bias=bool(config.get(family.bias_fields[0], family.qkv_bias)),
+        output_bias=biases[1],
+        mlp_bias=biases[2],
+        query_norm=family.query_norm,
+        merged=family.merged,
+        embedding_scale=scale.get("embedding", 1.0),
+        attention_scale=scale.get("attention", head_size**-0.5),
+        residual_scale=scale.get("residual", 1.0),
+        logit_scale=1.0 / scale.get("logits", 1.0),
+    )
+
+
+def _layers(config: dict[str, Any], family: Family) -> tuple[DecoderLayer, ...]:
+    count = _count(config, "num_hidden_layers")
+    turned = _turned(config, count) if family.no_rotary else [True] * count
+    window = config.get("sliding_window", family.window)
+    if window is None or family.windows == "none":
+        return tuple(DecoderLayer(None, rotary) for rotary in turned)
+    if not isinstance(window, int) or window < 1:
+        raise NotInFamily(f"its sliding window is {str(window)[:40]}")
+    kinds = ["sliding_attention"] * count if family.windows == "all" else _kinds(config, count, turned)
+    return tuple(
+        DecoderLayer(window if kind == "sliding_attention" else None, rotary) for kind, rotary in zip(kinds, turned, strict=True)
+    )
+
+
+def _kinds(config: dict[str, Any], count: int, turned: list[bool]) -> list[str]:
+    """The kind of attention of each layer, where only some have the window."""
+    named = config.get("layer_types")
+    if config.get("model_type") == "ministral":
+        if not named:
+            raise NotInFamily("its config has no layer_types")
+    elif not config.get("use_sliding_window", False):
+        return ["full_attention"] * count
+    if named is None:
+        if "no_rope_layers" in config or "no_rope_layer_interval" in config:
+            return ["full_attention" if rotary else "sliding_attention" for rotary in turned]
+        first = config.get("max_window_layers", 28)
+        return ["sliding_attention" if i >= first else "full_attention" for i in range(count)]
+    if not isinstance(named, list) or len(named) != count or not set(named) <= {"full_attention", "sliding_attention"}:
+        raise NotInFamily("its layer_types are not full or sliding attention, one per layer")
+    return named
+
+
+def _turned(config: dict[str, Any], count: int) -> list[bool]:
+    """SmolLM3 leaves every fourth layer without positions."""
+    named = config.get("no_rope_layers")
+    if named is None:
+        interval = config.get("no_rope_layer_interval", 4)
+        return [bool((layer + 1) % interval) for layer in range(count)]
+    if not isinstance(named, list) or len(named) != count:
+        raise NotInFamily("its no_rope_layers are not one per layer")
+    return [bool(value) for value in named]
+
+
+def _scales(config: dict[str, Any]) -> dict[str, float]:
+    return {
+        "embedding": _number(config, "embedding_multiplier", 1.0),
+        "attention": _number(config, "attention_multiplier", 1.0),
+        "residual": _number(config, "residual_multiplier", 1.0),
+        "logits": _number(config, "logits_scaling", 1.0),
+    }
+
+
+def _count(config: dict[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise NotInFamily(f"its config does not say {name}")
+    return value
+
+
+def _number(config: dict[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise NotInFamily(f"its {name} is {str(value)[:40]}")
+    return float(value)

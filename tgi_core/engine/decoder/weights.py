@@ -1,0 +1,155 @@
+"""The tensors of a decoder table, found in a checkpoint by name and looked at where they lie in its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.decoder.table import DecoderTable
+from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.weights.checkpoint import Checkpoint
+from tgi_core.engine.weights.headers import TensorEntry
+from tgi_core.engine.weights.mapped import MappedFile
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. Projections are lists of weights [out, in] to be laid one below the other; a bias belongs to all of a list, or is None."""
+
+    qkv: list[Tensor]
+    qkv_bias: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    gate: Tensor
+    up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+    attention_norm: Tensor
+    mlp_norm: Tensor
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+
+
+class DecoderWeights:
+    """Reads the tensors of a table. Every tensor of the checkpoint must be known, so that nothing is left out silently."""
+
+    def __init__(self, table: DecoderTable, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+        self.table, self.dtype = table, dtype
+        self._entries = checkpoint.tensors
+        self._prefix = "model." if "model.embed_tokens.weight" in checkpoint.tensors else ""
+        self._maps = {file: MappedFile(file) for file in checkpoint.files}
+        self._check()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all parameters in the dtype that they run in, tied ones once."""
+        names = self._entries.keys() - ({"lm_head.weight"} if self.table.tied else set())
+        return sum(_elements(self._entries[name]) for name in names) * self.dtype.itemsize
+
+    def forget(self) -> None:
+        """Let go of the files' pages once the weights are packed; an embedding that lies in a file is read again as it is used."""
+        for file in self._maps.values():
+            file.forget()
+
+    def embedding(self) -> Tensor:
+        """[vocabulary, hidden]; a view of the file where the dtypes agree."""
+        return self._tensor(f"{self._prefix}embed_tokens.weight")
+
+    def head(self) -> Tensor:
+        """[vocabulary, hidden] that makes logits."""
+        return self.embedding() if self.table.tied else self._tensor("lm_head.weight")
+
+    def final_norm(self) -> Tensor:
+        """[hidden]."""
+        return self._tensor(f"{self._prefix}norm.weight")
+
+    def layer(self, index: int) -> LayerWeights:
+        """The tensors of one layer."""
+        at = f"{self._prefix}layers.{index}."
+        merged = self.table.merged
+        inner = self.table.intermediate
+        gate_up = self._tensor(f"{at}mlp.gate_up_proj.weight") if merged else None
+        projections = ("qkv_proj",) if merged else ("q_proj", "k_proj", "v_proj")
+        normed = self.table.query_norm
+        return LayerWeights(
+            qkv=[self._tensor(f"{at}self_attn.{name}.weight") for name in projections],
+            qkv_bias=self._bias([f"{at}self_attn.{name}.bias" for name in projections]),
+            output=self._tensor(f"{at}self_attn.o_proj.weight"),
+            output_bias=self._bias([f"{at}self_attn.o_proj.bias"]),
+            gate=self._tensor(f"{at}mlp.gate_proj.weight") if gate_up is None else gate_up[:inner],
+            up=self._tensor(f"{at}mlp.up_proj.weight") if gate_up is None else gate_up[inner:],
+            gate_up_bias=self._bias([f"{at}mlp.gate_proj.bias", f"{at}mlp.up_proj.bias"]),
+            down=self._tensor(f"{at}mlp.down_proj.weight"),
+            down_bias=self._bias([f"{at}mlp.down_proj.bias"]),
+            attention_norm=self._tensor(f"{at}input_layernorm.weight"),
+            mlp_norm=self._tensor(f"{at}post_attention_layernorm.weight"),
+            query_norm=self._tensor(f"{at}self_attn.q_norm.weight") if normed else None,
+            key_norm=self._tensor(f"{at}self_attn.k_norm.weight") if normed else None,
+        )
+
+    def _tensor(self, name: str) -> Tensor:
+        entry = self._entries[name]
+        return self._maps[entry.file].view(entry).to(self.dtype)
+
+    def _bias(self, names: list[str]) -> Tensor | None:
+        return torch.cat([self._tensor(name) for name in names]) if names[0] in self._entries else None
+
+    def _check(self) -> None:
+        """Names and shapes. Raises NotInFamily; the per-call path then says in its own words what is wrong with a checkpoint."""
+        wanted = wanted_tensors(self.table, self._prefix)
+        for name, shape in wanted.items():
+            entry = self._entries.get(name)
+            if entry is None:
+                raise NotInFamily(f"its checkpoint lacks {name}")
+            if entry.shape != shape or entry.dtype not in ("F32", "F16", "BF16"):
+                raise NotInFamily(f"its tensor {name} is {entry.dtype} {list(entry.shape)}")
+        known = wanted.keys() | {"lm_head.weight"}
+        unknown = [name for name in self._entries if name not in known and not name.endswith("rotary_emb.inv_freq")]
+        if unknown:
+            raise NotInFamily(f"its checkpoint holds {unknown[0]}")
+
+
+def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all tensors that a table stands for."""
+    wanted: dict[str, tuple[int, ...]] = {
+        f"{prefix}embed_tokens.weight": (table.vocab_size, table.hidden),
+        f"{prefix}norm.weight": (table.hidden,),
+    }
+    if not table.tied:
+        wanted["lm_head.weight"] = (table.vocab_size, table.hidden)
+    projections = _projections(table)
+    norms = {"input_layernorm": table.hidden, "post_attention_layernorm": table.hidden}
+    if table.query_norm:
+        norms |= {"self_attn.q_norm": table.head_size, "self_attn.k_norm": table.head_size}
+    for index in range(len(table.layers)):
+        at = f"{prefix}layers.{index}."
+        for name, (shape, bias) in projections.items():
+            wanted[f"{at}{name}.weight"] = shape
+            if bias:
+                wanted[f"{at}{name}.bias"] = shape[:1]
+        wanted |= {f"{at}{name}.weight": (size,) for name, size in norms.items()}
+    return wanted
+
+
+def _projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
+    """Shape [out, in] and bias of a layer's projections."""
+    queries, keys, inner = table.heads * table.head_size, table.kv_heads * table.head_size, table.intermediate
+    if table.merged:
+        inputs = {"self_attn.qkv_proj": (queries + 2 * keys, table.qkv_bias), "mlp.gate_up_proj": (2 * inner, table.mlp_bias)}
+    else:
+        inputs = {f"self_attn.{name}_proj": (size, table.qkv_bias) for name, size in (("q", queries), ("k", keys), ("v", keys))}
+        inputs |= {f"mlp.{name}_proj": (inner, table.mlp_bias) for name in ("gate", "up")}
+    return {name: ((size, table.hidden), bias) for name, (size, bias) in inputs.items()} | {
+        "self_attn.o_proj": ((table.hidden, queries), table.output_bias),
+        "mlp.down_proj": ((table.hidden, inner), table.mlp_bias),
+    }
+
+
+def _elements(entry: TensorEntry) -> int:
+    count = 1
+    for size in entry.shape:
+        count *= size
+    return count

@@ -1,0 +1,85 @@
+"""Proving a runner at load: a few tokens in chunks, beside another row and alone, against logits from somewhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import Request
+from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.runner import StepLogits
+
+RAGGED_CHUNKS = (3, 2, 1)
+"""The steps in which a few tokens are run to prove a runner: a first chunk, one that continues it, a decode step."""
+
+OWN_CACHE_CHUNKS = (4, 1, 1)
+
+Expected = dict[str | None, Tensor]
+"""Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
+
+
+class Provable(Protocol):
+    """A runner that can be tried before its cache is reserved."""
+
+    @property
+    def shape(self) -> ModelShape:
+        """The model's numbers."""
+
+    @property
+    def agree(self) -> Callable[[int], int]:
+        """The least of what the ranks say."""
+
+    def use_probe_cache(self) -> None:
+        """Run over a cache of two blocks until `release`."""
+
+    def run(self, works: Sequence[Work]) -> StepLogits:
+        """Compute one step."""
+
+    def release(self) -> None:
+        """Give the cache back."""
+
+
+def probe_ids(vocab_size: int) -> list[int]:
+    """A few fixed tokens."""
+    return [(7 * i + 1) % vocab_size for i in range(sum(RAGGED_CHUNKS))]
+
+
+def prove(runner: Provable, expected: Expected, chunks: tuple[int, ...]) -> None:
+    """Run the probe tokens with each adapter. Raises NotRagged when their logits differ."""
+    for adapter, logits in expected.items():
+        _prove(runner, adapter, logits, chunks)
+
+
+def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tuple[int, ...]) -> None:
+    """Run the probe tokens in chunks, beside a row without an adapter and at last alone."""
+    ids = probe_ids(expected.shape[-1])
+    row, mate = _probe_row(1, ids, adapter), _probe_row(2, ids[::-1])
+    runner.use_probe_cache()
+    start, found = 0, []
+    for take in chunks:
+        mates = [Work(mate, start, take, yields=True)] if start + take < len(ids) else []
+        found.append(
+            runner.run([*mates, Work(row, start, take, yields=True)]).last[-1].clone()
+        )  # the next step may write to the same memory
+        start += take
+    runner.release()
+    difference = relative_difference(torch.stack(found), expected[torch.tensor(chunks).cumsum(0) - 1])
+    limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
+    if not runner.agree(int(difference <= limit)):
+        raise NotRagged(f"logits differ from the reference by {difference:.2g} of their size")
+
+
+def _probe_row(id: int, tokens: list[int], adapter: str | None = None) -> LiveRow:
+    return LiveRow(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, adapter=adapter), tokens, 0, ([id],))
+
+
+def relative_difference(found: Tensor, expected: Tensor) -> float:
+    """The norm of the difference over the norm of what is expected; positions that both rule out don't count."""
+    finite = expected > torch.finfo(expected.dtype).min / 2
+    found, expected = found.float()[finite], expected.float()[finite]
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-30))
