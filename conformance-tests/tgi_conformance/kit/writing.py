@@ -39,8 +39,9 @@ def check_name(name: str) -> None:
 
 
 def sources() -> list[Path]:
-    """The template's files, without what running it left behind."""
-    return sorted(path for path in TEMPLATE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    """The template's files, without what tools left beside them."""
+    found = [*TEMPLATE.glob("*"), *TEMPLATE.glob("*/*.py")]
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
 def renamed(text: str, name: str) -> str:

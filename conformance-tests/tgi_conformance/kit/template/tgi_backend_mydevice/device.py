@@ -35,7 +35,7 @@ class Device:
         self._slots, self._block_size = [0] * ((num_blocks + 1) * block_size), block_size
 
     def run(self, works: Sequence[Work]) -> list[Logits]:
-        """Per row, compute positions start…start + take - 1 and write them to its blocks; logits after the last of them."""
+        """Per row, compute positions start…start + take - 1 and write its blocks; logits after the last of them."""
         # Replace: one forward pass over all rows. `work.row.tables[0]` are the ids of the row's blocks, in order.
         return [toy_logits(self._forward(work), self.vocab_size) for work in works]
 
