@@ -29,14 +29,15 @@ def backend_manifest() -> Manifest:
 @hookimpl
 def backend_probe() -> Probe:
     """What is here. Runs in a child process with a time limit, and answers ABSENT or BROKEN rather than raise."""
-    # Replace: ask the driver. Without one: Probe(ProbeStatus.ABSENT, reason="no driver", hint="modprobe mydevice")
+    # Replace: ask the driver. Without one: Probe(ProbeStatus.ABSENT, reason="no driver", hint="install it")
     return Probe(ProbeStatus.READY, devices=("a toy in plain Python",), reason="selected only by name")
 
 
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, and what the error table says."""
-    from tgi_backend_mydevice.device import Device  # here, so that only an open session loads the device's library
+    # Imported here, so that only an open session loads the device's library.
+    from tgi_backend_mydevice.device import Device
     from tgi_backend_mydevice.session import DeviceSession
 
     if options.group.world != 1:
