@@ -14,6 +14,7 @@ from tgi_conformance.cli import main
 from tgi_conformance.kit.writing import TEMPLATE, new_backend
 
 from tests.kit.environment import Environment
+from tgi_core.backend import API_VERSION
 
 RUFF = Path(sys.executable).with_name("ruff")
 
@@ -50,6 +51,8 @@ def test_it_is_complete_clean_and_short(name: str, tmp_path: Path) -> None:
     for command in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
         done = subprocess.run([RUFF, *command, folder], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+    built = f"api_built=({API_VERSION[0]}, {API_VERSION[1]})"  # raise it in the template, and show what is new there
+    assert built in (folder / package / "plugin.py").read_text()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def backend_manifest() -> Manifest:
         name="static",
         vendor="tgi-core",
         version=__version__,
-        api_built=(1, 0),
+        api_built=(1, 1),
         api_requires=(1, 0),
         device_kind="none",
     )
