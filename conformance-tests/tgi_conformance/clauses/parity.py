@@ -16,16 +16,23 @@ from tgi_core.backend import InvalidModel, Request, Unsupported, Want
 
 
 def _stages(scene: Scene, dtype: str | None = None, masks: str | None = None) -> Iterator[tuple[Golden, Stage]]:
-    """A session on each golden checkpoint; one of a kind that the backend refuses is left out, but not the one that it is tested on."""
+    """A session on each golden checkpoint. One of an architecture that the backend refuses is left out; some must open, and so must
+    the one that it is tested on by default."""
+    refused: InvalidModel | None = None
+    opened = 0
     for name in names(scene.target.device_kind):
         try:
             play = scene.play(Setup(masks=masks, golden=name, dtype=dtype))
-        except InvalidModel:
+        except InvalidModel as error:
             if Golden.load(name).model == default_model(scene.target.device_kind):
                 raise
             scene.situations[f"golden {name} refused"] += 1
+            refused = error
             continue
+        opened += 1
         yield Golden.load(name), Stage(play)
+    if refused is not None and not opened:
+        raise refused
 
 
 def _greedy(case: Case) -> bool:
