@@ -7,6 +7,11 @@
     test_conformance = conformance_tests("NAME")
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tgi_conformance.pytest_plugin import conformance_tests as conformance_tests
+
 __version__ = "0.1.0"
 
 

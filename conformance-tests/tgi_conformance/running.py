@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tgi_conformance.child import look
+from tgi_conformance.child import TIME_LIMIT_S, look
 from tgi_conformance.clause import Clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.course import run_course
@@ -50,7 +50,7 @@ class Telling(Protocol):
 
 def perform(plan: Plan, subject: Subject, telling: Telling) -> tuple[list[tuple[Clause, Result]], Found]:
     """Try every clause that is wanted; the others are NOT RUN."""
-    found = probed(subject)
+    found = probed(subject, min(TIME_LIMIT_S, plan.time_limit_s))
     worker = Worker(plan.settings, plan.time_limit_s)
     results = []
     try:
@@ -66,12 +66,12 @@ def perform(plan: Plan, subject: Subject, telling: Telling) -> tuple[list[tuple[
     return results, found
 
 
-def probed(subject: Subject) -> Found:
+def probed(subject: Subject, time_limit_s: float = TIME_LIMIT_S) -> Found:
     """Look for the device. A session that comes without a package needs none."""
     entry = subject.target.entry
     if entry is None:
         return Found()
-    probe = look(entry.module).probe
+    probe = look(entry.module, time_limit_s).probe
     if probe.get("status") == "ready":
         return Found(tuple(probe["devices"]), bool(probe["verified_on_hardware"]))
     if "status" in probe:

@@ -6,12 +6,16 @@ import dataclasses
 import enum
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tgi_core.backend import errors, spec, types
 
 GOLDEN = Path(__file__).with_name("api.json")
+FROZEN = Path(__file__).with_name("frozen")
 
 
 def described() -> dict[str, Any]:
@@ -35,6 +39,37 @@ def described() -> dict[str, Any]:
 def test_the_contract_is_as_it_was_announced() -> None:
     """A difference means: raise API_VERSION, add a line to the changelog, and write the list anew (run this file)."""
     assert described() == json.loads(GOLDEN.read_text())
+
+
+def arguments(signature: str) -> dict[str, str]:
+    """Names and types of a hook's arguments, as the golden file has them."""
+    inside = signature.partition("(")[2].rpartition(") ->")[0]
+    return dict(item.split(": ", 1) for item in re.split(r", (?=\w+: )", inside.removeprefix("self").removeprefix(", ")) if item)
+
+
+@pytest.mark.parametrize("path", sorted(FROZEN.glob("api_*.json")), ids=lambda path: path.stem)
+def test_a_minor_only_adds(path: Path) -> None:
+    """Beside every released minor of this major: no hook, argument, field, value or error is gone, moved or of another type."""
+    then, now = json.loads(path.read_text()), described()
+    assert then["version"][0] == now["version"][0] and then["version"] <= now["version"]
+    for name, signature in then["hooks"].items():
+        assert arguments(signature).items() <= arguments(now["hooks"][name]).items(), name
+        assert signature.rpartition(" -> ")[2] == now["hooks"][name].rpartition(" -> ")[2], name
+    for name, content in then["types"].items():
+        if isinstance(content, list):
+            assert set(content) <= set(now["types"][name]), name
+        else:  # plugins may give fields by position, so new ones stand at the end
+            assert list(content.items()) == list(now["types"][name].items())[: len(content)], name
+    assert then["errors"].items() <= now["errors"].items()
+
+
+@pytest.mark.parametrize("path", sorted(FROZEN.glob("api_*.json")), ids=lambda path: path.stem)
+def test_what_a_minor_adds_has_a_default(path: Path) -> None:
+    """A plugin of an older minor makes its values without the new fields."""
+    for name, then in json.loads(path.read_text())["types"].items():
+        if isinstance(then, dict):
+            for field in dataclasses.fields(getattr(types, name))[len(then) :]:
+                assert field.default is not dataclasses.MISSING, f"{name}.{field.name}"
 
 
 def test_the_error_tree_is_in_the_docstring() -> None:

@@ -22,7 +22,12 @@ DISTRIBUTIONS = {"tgi_core": ROOT, "tgi_backend_cpu": ROOT / "backends/cpu", "tg
 
 def sources(root: Path, target: Path) -> Path:
     """A copy of what a distribution is built from, without what earlier builds left behind."""
-    ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "backends", "tests", "conformance-tests")
+    left_behind = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        others = {"backends", "conformance-tests", "examples", "tests"} if Path(folder) == root else set()
+        return left_behind(folder, names) | others
+
     return Path(shutil.copytree(root, target, ignore=ignored))
 
 
@@ -56,6 +61,20 @@ def test_the_core_serves_without_torch(bare: Path, tmp_path: Path) -> None:
         answer = httpx.post(f"{server.url}/generate", json={"inputs": "Hello", "parameters": {"max_new_tokens": 3}}, timeout=30)
         assert answer.status_code == 200 and answer.json()["generated_text"]
         assert server.stop() == 0
+
+
+def test_a_vendor_begins_without_torch(bare: Path, wheels: Path, tmp_path: Path) -> None:
+    """The wheel of tgi-conformance beside it: new-backend, pip install -e and run are green for L0 and L1 in a minute, without torch."""
+    pip = [bare / "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, str(next(wheels.glob("tgi_conformance-*.whl")))], check=True)
+    for command in ([bare / "tgi-conformance", "new-backend", "acme"], [*pip, "-e", "acme"]):
+        subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+    command = [bare / "tgi-conformance", "run", "--backend", "acme", "--level", "L1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    subprocess.run([bare / "pip", "uninstall", "-q", "-y", "tgi-backend-acme"], check=True)
+    assert done.returncode == 0 and done.stdout.endswith("L0  granted\nL1  granted\n"), done.stdout + done.stderr
+    code = "import importlib.util; print([name for name in ('torch', 'numpy') if importlib.util.find_spec(name)])"
+    assert subprocess.run([bare / "python", "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_without_a_backend_it_says_what_to_install(bare: Path) -> None:
@@ -96,6 +115,13 @@ def test_wheels_hold_what_they_need(wheels: Path) -> None:
     for needed in ("tgi_router/app.py", "tgi_core/demo/model.safetensors", "tgi_core/py.typed", "tgi_core/backend/spec.py"):
         assert needed in names
     assert not [name for name in names if name.startswith(("tests", "bench", "scripts"))]
+    names = zipfile.ZipFile(next(wheels.glob("tgi_conformance-*.whl"))).namelist()
+    template = {name.partition("/kit/template/")[2] for name in names} - {""}
+    package = ("__init__.py", "device.py", "errors.py", "plugin.py", "session.py")
+    assert template == {
+        *("Dockerfile", "README.md", "ci.yml", "gitignore", "pyproject.toml", "tests/test_conformance.py"),
+        *(f"tgi_backend_mydevice/{name}" for name in package),
+    }
 
 
 def test_the_wheel_brings_native_kernels(wheels: Path) -> None:

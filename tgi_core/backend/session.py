@@ -38,6 +38,8 @@ class Session:
 
     def __init__(self, implementation: object, name: str, wrappers: Sequence[object] = ()) -> None:
         self.name = name
+        if implementation is None:  # pluggy's word for "no result", which it would take for a session without hooks
+            raise BackendBug(f"backend {name}: backend_open returned None")
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(SessionSpec)
         try:

@@ -8,7 +8,7 @@ import click
 
 from tgi_conformance import __version__
 
-_COMMANDS = ("list", "run", "verify", "replay", "matrix")
+_COMMANDS = ("list", "run", "verify", "replay", "matrix", "new-backend")
 
 
 class _Lazy(click.Group):
@@ -20,8 +20,17 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"tgi_conformance.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"tgi_conformance.cli.{cmd_name.replace('-', '_')}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """One line for what a command finds wrong; click's own complaints keep their hint of the usage."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if type(error) is click.UsageError:
+                error.ctx = None
+            raise
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

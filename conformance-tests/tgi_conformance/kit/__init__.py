@@ -1,1 +1,1 @@
-"""The vendor kit: what `tgi-conformance new-backend` will write. Empty so far."""
+"""The vendor kit: `template` is a backend that works, under a name that stands for the vendor's."""

@@ -1,0 +1,124 @@
+"""The session: what the server calls. Parts of the core do most of it; each may be replaced.
+
+`Ledger` keeps the books (handles, rows, blocks, and what must be refused), `drawn` samples by the published formula.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import tgi_core.backend as api
+from tgi_core.backend.drawing import drawn
+from tgi_core.backend.ledger import Launch, Ledger
+from tgi_core.backend.sampling_checks import check_sampling
+
+from tgi_backend_mydevice.device import Device
+from tgi_backend_mydevice.errors import translated
+
+Feature = api.Feature
+FEATURES = frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX_REUSE, Feature.TOP_N})
+
+
+class DeviceSession:
+    """One rank, in lock step: a step runs when its rows are read."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._launched: deque[Launch] = deque()
+        self._steps = 0
+        self._ledger: Ledger | None = None
+
+    @api.hookimpl
+    def capabilities(self) -> api.Capabilities:
+        """Declare only what runs: the suite asks for all the rest, and wants to see it refused."""
+        return api.Capabilities(
+            features=FEATURES,
+            sampling=frozenset(api.SamplingField),
+            block_sizes=(4, 16, 64),
+            mixing=api.Mixing.EAGER,
+            determinism=api.Determinism.CORE,
+            vocab_size=self._device.vocab_size,
+            max_positions=self._device.max_positions,
+        )
+
+    @api.hookimpl
+    def warmup(self, plan: api.WarmupPlan, progress: api.Progress) -> api.Capacity:
+        """The plan is a wish, None leaves a limit to the device; what is returned is a promise."""
+        size, rows = plan.block_size or 16, plan.max_rows or 16
+        longest = min(plan.max_row_tokens or 1024, self._device.max_positions)
+        num_blocks = plan.num_blocks or rows * -(-longest // size)  # Replace: as many as the free memory holds
+        with translated():
+            self._device.reserve(num_blocks, size)
+        progress("warming up", 1, 1, "step")
+        capacity = api.Capacity(
+            groups=(api.CacheGroup(api.CacheKind.FULL, size, num_blocks),),
+            max_rows=rows,
+            max_row_tokens=min(longest, num_blocks * size),
+            max_step_tokens=plan.max_step_tokens or 1024,
+            max_prefill_rows=rows,
+            in_flight=1,  # Replace: 2, once a launched step runs by itself and `rows` only waits for it
+            memory=self._device.memory(),
+        )
+        self._ledger = Ledger(self.capabilities(), capacity)
+        return capacity
+
+    @api.hookimpl
+    def prefill(self, batch: tuple[api.Request, ...], cached: api.Handle, grants: tuple[api.Grant, ...]) -> api.Step:
+        """The ledger refuses what must be refused before anything changes."""
+        for request in batch:
+            check_sampling(request)
+        return self._launch(self._book.prefill(batch, cached, grants))
+
+    @api.hookimpl
+    def decode(self, batches: tuple[api.Handle, ...], grants: tuple[api.Grant, ...]) -> api.Step:
+        """All rows of the batches go on as one batch."""
+        return self._launch(self._book.decode(batches, grants))
+
+    @api.hookimpl
+    def rows(self, step: api.Step) -> api.Rows:
+        """The step's results. An error here ends the rows of this step and no others."""
+        if not self._launched or self._launched[0].step != step:
+            raise api.InvalidRequest(f"step {step.id} was read before, or never launched")
+        work = self._launched.popleft().work
+        try:
+            with translated():
+                logits = self._device.run(work)
+        except api.BackendError:
+            self._book.kill(item.row for item in work)
+            raise
+        self._steps += 1
+        # Replace: sample on the device where Python is too slow; the formula is in `tgi_core.backend.sampling`.
+        return api.Rows(step.id, tuple(drawn(item, scores) for item, scores in zip(work, logits, strict=True)))
+
+    @api.hookimpl
+    def filter(self, batch: api.Handle, keep: tuple[int, ...]) -> api.Handle:
+        """Bookkeeping only: the device need not hear of it."""
+        return self._book.filter(batch, keep)
+
+    @api.hookimpl
+    def clear(self, batch: api.Handle | None) -> api.Cleared:
+        """As filter: blocks belong to the server, and are granted anew."""
+        return api.Cleared(self._book.clear(batch))
+
+    @api.hookimpl
+    def stats(self) -> api.Stats:
+        """Counted since open; memory that grows, or compiles after warmup, fail level L3."""
+        return api.Stats(steps=self._steps, memory=self._device.memory())
+
+    @api.hookimpl
+    def close(self) -> api.Closed:
+        """May be called twice."""
+        self._launched.clear()
+        self._ledger = None
+        self._device.close()
+        return api.Closed()
+
+    @property
+    def _book(self) -> Ledger:
+        if self._ledger is None:
+            raise api.InvalidRequest("the session is not warmed up, or closed")
+        return self._ledger
+
+    def _launch(self, launch: Launch) -> api.Step:
+        self._launched.append(launch)  # Replace: start it on the device, and let `rows` wait for it
+        return launch.step

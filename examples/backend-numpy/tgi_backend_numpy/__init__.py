@@ -1,0 +1,3 @@
+"""The numpy backend of tgi-core."""
+
+__version__ = "0.1.0"

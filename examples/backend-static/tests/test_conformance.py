@@ -1,0 +1,3 @@
+from tgi_conformance import conformance_tests
+
+test_conformance = conformance_tests("static", level="L2")

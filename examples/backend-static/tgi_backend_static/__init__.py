@@ -1,0 +1,3 @@
+"""The static backend of tgi-core."""
+
+__version__ = "0.1.0"

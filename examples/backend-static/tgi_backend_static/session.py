@@ -1,0 +1,132 @@
+"""The session of a device with fixed slots: a slot is a block, so a row needs one block and never grows."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import tgi_core.backend as api
+from tgi_core.backend.drawing import drawn
+from tgi_core.backend.ledger import Launch, Ledger, Work
+from tgi_core.backend.sampling import Logits
+from tgi_core.backend.sampling_checks import check_sampling
+
+from tgi_backend_static.buckets import calls, shapes
+from tgi_backend_static.device import Device, Shape
+from tgi_backend_static.errors import translated
+
+LONGEST = 1024
+"""Positions of a slot unless the plan says otherwise; shorter where the model is."""
+
+
+class DeviceSession:
+    """One rank, in lock step: a step runs when its rows are read."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._launched: deque[Launch] = deque()
+        self._steps = 0
+        self._shapes: tuple[Shape, ...] = ()
+        self._ledger: Ledger | None = None
+
+    @api.hookimpl
+    def capabilities(self) -> api.Capabilities:
+        """Whole prompts into slots of their own: no chunks, no shared prefixes, no mixing."""
+        return api.Capabilities(
+            features=frozenset({api.Feature.LOGPROBS, api.Feature.TOP_N}),
+            sampling=frozenset(api.SamplingField),
+            block_sizes=(min(LONGEST, self._device.max_positions),),
+            mixing=api.Mixing.NONE,
+            determinism=api.Determinism.CORE,
+            vocab_size=self._device.vocab_size,
+            max_positions=self._device.max_positions,
+        )
+
+    @api.hookimpl
+    def warmup(self, plan: api.WarmupPlan, progress: api.Progress) -> api.Capacity:
+        """Batch size and sequence length are fixed here: every shape within them is compiled, and no other will run."""
+        slots = min(plan.max_rows or 8, plan.num_blocks or 8)
+        length = min(plan.max_row_tokens or LONGEST, self._device.max_positions)
+        self._shapes = shapes(slots, length)
+        with translated():
+            self._device.compile(self._shapes, slots, length)
+        progress("compiling", len(self._shapes), len(self._shapes), "step")
+        capacity = api.Capacity(
+            groups=(api.CacheGroup(api.CacheKind.FULL, length, slots),),
+            max_rows=slots,
+            max_row_tokens=length,
+            max_step_tokens=max(plan.max_step_tokens or slots * length, length),
+            max_prefill_rows=slots,
+            shapes=self._shapes,
+            memory=self._device.memory(),
+            compiles=self._device.compiles,
+        )
+        self._ledger = Ledger(self.capabilities(), capacity)
+        return capacity
+
+    @api.hookimpl
+    def prefill(self, batch: tuple[api.Request, ...], cached: api.Handle, grants: tuple[api.Grant, ...]) -> api.Step:
+        """The ledger refuses what must be refused before anything changes."""
+        for request in batch:
+            check_sampling(request)
+        return self._launch(self._book.prefill(batch, cached, grants))
+
+    @api.hookimpl
+    def decode(self, batches: tuple[api.Handle, ...], grants: tuple[api.Grant, ...]) -> api.Step:
+        """All rows of the batches go on as one batch."""
+        return self._launch(self._book.decode(batches, grants))
+
+    @api.hookimpl
+    def rows(self, step: api.Step) -> api.Rows:
+        """The step's results. An error here ends the rows of this step and no others."""
+        if not self._launched or self._launched[0].step != step:
+            raise api.InvalidRequest(f"step {step.id} was read before, or never launched")
+        work = self._launched.popleft().work
+        try:
+            with translated():
+                logits = self._run(work)
+        except api.BackendError:
+            self._book.kill(item.row for item in work)
+            raise
+        self._steps += 1
+
+        return api.Rows(step.id, tuple(drawn(item, logits[item.row.request.id]) for item in work))
+
+    @api.hookimpl
+    def filter(self, batch: api.Handle, keep: tuple[int, ...]) -> api.Handle:
+        """Bookkeeping only: the device need not hear of it."""
+        return self._book.filter(batch, keep)
+
+    @api.hookimpl
+    def clear(self, batch: api.Handle | None) -> api.Cleared:
+        """As filter: blocks belong to the server, and are granted anew."""
+        return api.Cleared(self._book.clear(batch))
+
+    @api.hookimpl
+    def stats(self) -> api.Stats:
+        """Counted since open; memory that grows, or compiles after warmup, fail level L3."""
+        return api.Stats(self._steps, self._device.compiles, memory=self._device.memory())
+
+    @api.hookimpl
+    def close(self) -> api.Closed:
+        """May be called twice."""
+        self._launched.clear()
+        self._ledger = None
+        self._device.close()
+        return api.Closed()
+
+    @property
+    def _book(self) -> Ledger:
+        if self._ledger is None:
+            raise api.InvalidRequest("the session is not warmed up, or closed")
+        return self._ledger
+
+    def _launch(self, launch: Launch) -> api.Step:
+        self._launched.append(launch)
+        return launch.step
+
+    def _run(self, work: tuple[Work, ...]) -> dict[int, Logits]:
+        """Logits by request: one step of the contract may be several programs of the device."""
+        found = {}
+        for call, rows in calls(work, self._shapes):
+            found |= {item.row.request.id: logits for item, logits in zip(rows, self._device.run(call), strict=False)}
+        return found
