@@ -11,15 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tgi_core.errors import StartupError
-from tgi_router.answers import (
-    ChatCompletion,
-    ChatEvents,
-    CompletionEvents,
-    CompletionFinal,
-    GenerateResponse,
-    NativeEvents,
-    VertexResponse,
-)
+from tgi_router.answers import GenerateResponse, NativeEvents, VertexResponse
 from tgi_router.bodies import ChatBody, CompatGenerateBody, CompletionBody, GenerateBody, Parameters, VertexBody
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint, Handler
@@ -28,6 +20,7 @@ from tgi_router.extract import read_body, read_json, validate
 from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
 from tgi_router.native import NativeRoutes
+from tgi_router.openai_answers import ChatCompletion, ChatEvents, CompletionEvents, CompletionFinal
 from tgi_router.openai_chat import ChatRoutes
 from tgi_router.openai_completions import CompletionRoutes
 from tgi_router.validation import NO_EXTRAS, Extras, Prompt

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tgi_router.answers import ChatCompletion, ChatEvents, ChatTokenizeResponse
+from tgi_router.answers import ChatTokenizeResponse
 from tgi_router.bodies import ChatBody, GrammarShape, Parameters
 from tgi_router.chat_answer import Chunks, Names, answer_json
 from tgi_router.disconnect import answer_unless_left
@@ -20,6 +20,7 @@ from tgi_router.inference import Call, Inference, tokens_of
 from tgi_router.json_text import dumps
 from tgi_router.literals import LiteralTokens
 from tgi_router.openai import Dialect, Envelope, usage
+from tgi_router.openai_answers import ChatCompletion, ChatEvents
 from tgi_router.openai_stream import open_stream
 from tgi_router.sse import OPENED, event
 from tgi_router.template_pool import TemplatePool

@@ -8,7 +8,6 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tgi_router.answers import CompletionEvents, CompletionFinal
 from tgi_router.bodies import CompletionBody, Parameters
 from tgi_router.completion_answer import Chunks, answer_json, final_json
 from tgi_router.disconnect import answer_unless_left
@@ -18,6 +17,7 @@ from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Inference, tokens_of
 from tgi_router.openai import Dialect, Envelope, usage
+from tgi_router.openai_answers import CompletionEvents, CompletionFinal
 from tgi_router.openai_stream import open_stream
 from tgi_router.sse import OPENED, event
 from tgi_router.validation import Extras, Prompt

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tgi_core import __version__
-from tgi_router.answers import ErrorResponse, OpenAIErrorResponse
+from tgi_router.answers import ErrorResponse
 from tgi_router.endpoints import UNREADABLE, Endpoint
 from tgi_router.openai import Dialect
+from tgi_router.openai_answers import OpenAIErrorResponse
 
 Json = dict[str, Any]
 

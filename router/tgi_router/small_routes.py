@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tgi_core import __version__
-from tgi_router.answers import Info, ModelsInfo, SimpleToken
+from tgi_router.answers import Info, SimpleToken
 from tgi_router.bodies import GenerateBody
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import UNREADABLE, Endpoint
@@ -14,6 +14,7 @@ from tgi_router.exposition import CONTENT_TYPE
 from tgi_router.extract import read_body
 from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
+from tgi_router.openai_answers import ModelsInfo
 from tgi_router.tokens_answer import tokens_of_text
 
 

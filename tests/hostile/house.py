@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 from pydantic import TypeAdapter
-from tgi_router import Generator, ServedModel, answers, create_app
+from tgi_router import Generator, ServedModel, answers, create_app, openai_answers
 
 from tests.hostile.watch import Watch
 from tests.router.serving import Served, serving
@@ -133,7 +133,7 @@ def check_error(path: str, answer: httpx.Response) -> None:
     """An error has a shape that the document tells of, is short, and leaks nothing."""
     assert len(answer.content) < 2000, "an error does not repeat what the client wrote"
     if answer.headers.get("content-type", "").startswith("application/json"):
-        kind = answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
+        kind = openai_answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
         TypeAdapter(kind).validate_json(answer.content)
     else:
         assert not path.startswith("/v1/") and answer.text.startswith(TEXTS), (path, answer.status_code, answer.text[:300])

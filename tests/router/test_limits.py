@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
-from tgi_router import ServedModel, answers, bodies, create_app
+from tgi_router import ServedModel, answers, bodies, create_app, openai_answers
 
 from tests.router.serving import Served, serving
 from tests.router.test_end_to_end import Device
@@ -98,7 +98,7 @@ def send(served: Served, path: str, body: dict[str, Any]) -> int:
         return 200
     assert answer.status_code in (400, 413, 422, 429), (answer.status_code, answer.text)
     if answer.headers["content-type"] == "application/json":
-        kind = answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
+        kind = openai_answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
         TypeAdapter(kind).validate_json(answer.content)
     else:
         assert not path.startswith("/v1/") and answer.text.startswith(TEXT)

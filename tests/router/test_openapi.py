@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
-from tgi_router import ServedModel, answers, create_app
+from tgi_router import ServedModel, answers, create_app, openai_answers
 
 from scripts import openapi_document
 from tests.router.conftest import Serve
@@ -71,15 +71,15 @@ ANSWERS: list[tuple[str, dict[str, Any] | None, Any]] = [
     ("/generate", {"inputs": "Hi", "parameters": NATIVE}, answers.GenerateResponse),
     ("/generate", {"inputs": "Hi", "parameters": {**NATIVE, "best_of": 2, "do_sample": True}}, answers.GenerateResponse),
     ("/", {"inputs": "Hi"}, list[answers.GenerateResponse]),
-    ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2, "n": 2}, answers.ChatCompletion),
-    ("/v1/chat/completions", {**CHAT, "tools": TOOLS}, answers.ChatCompletion),
-    ("/v1/completions", {"prompt": ["a", "b"]}, answers.CompletionFinal),
-    ("/invocations", {"prompt": "a"}, answers.CompletionFinal),
+    ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2, "n": 2}, openai_answers.ChatCompletion),
+    ("/v1/chat/completions", {**CHAT, "tools": TOOLS}, openai_answers.ChatCompletion),
+    ("/v1/completions", {"prompt": ["a", "b"]}, openai_answers.CompletionFinal),
+    ("/invocations", {"prompt": "a"}, openai_answers.CompletionFinal),
     ("/vertex", {"instances": [{"inputs": "a"}]}, answers.VertexResponse),
     ("/tokenize", {"inputs": "a"}, list[answers.SimpleToken]),
     ("/chat_tokenize", CHAT, answers.ChatTokenizeResponse),
     ("/info", None, answers.Info),
-    ("/v1/models", None, answers.ModelsInfo),
+    ("/v1/models", None, openai_answers.ModelsInfo),
     ("/v2", None, answers.Metadata),
     ("/v2/models/m", None, answers.Metadata),
     ("/v2/health/live", None, answers.Live),
@@ -103,9 +103,9 @@ def test_answers(serve: Serve, path: str, body: dict[str, Any] | None, kind: Any
         (
             "/v1/chat/completions",
             {**CHAT, "logprobs": True, "stream_options": {"include_usage": True}},
-            answers.ChatCompletionChunk,
+            openai_answers.ChatCompletionChunk,
         ),
-        ("/v1/completions", {"prompt": "a"}, answers.Chunk | answers.CompletionFinal),
+        ("/v1/completions", {"prompt": "a"}, openai_answers.Chunk | openai_answers.CompletionFinal),
     ],
 )
 def test_events(serve: Serve, path: str, body: dict[str, Any], kind: Any) -> None:
@@ -121,5 +121,7 @@ def test_events(serve: Serve, path: str, body: dict[str, Any], kind: Any) -> Non
 def test_errors(hello: Served) -> None:
     """And errors, TGI's and OpenAI's."""
     TypeAdapter(answers.ErrorResponse).validate_json(hello.client.post("/generate", json={"inputs": ""}).content)
-    TypeAdapter(answers.OpenAIErrorResponse).validate_json(hello.client.post("/v1/completions", json={"prompt": ""}).content)
-    TypeAdapter(answers.OpenAIErrorResponse).validate_json(hello.client.post("/v1/completions", json={}).content)
+    TypeAdapter(openai_answers.OpenAIErrorResponse).validate_json(
+        hello.client.post("/v1/completions", json={"prompt": ""}).content
+    )
+    TypeAdapter(openai_answers.OpenAIErrorResponse).validate_json(hello.client.post("/v1/completions", json={}).content)

@@ -1,5 +1,6 @@
 """The contract between tgi-core and a hardware backend."""
 
+from tgi_core.backend.callbacks import MaskSource, Progress
 from tgi_core.backend.errors import (
     BackendBug,
     BackendError,
@@ -37,14 +38,12 @@ from tgi_core.backend.types import (
     Kernel,
     Manifest,
     MaskRow,
-    MaskSource,
     Memory,
     Mixing,
     OpenOptions,
     Probe,
     ProbeStatus,
     Processes,
-    Progress,
     Request,
     Row,
     RowFault,

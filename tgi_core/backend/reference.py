@@ -14,6 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from tgi_core.backend import sampling
+from tgi_core.backend.callbacks import MaskSource, Progress
 from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest, Unsupported
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.backend.masking import allowed_tokens
@@ -32,13 +33,11 @@ from tgi_core.backend.types import (
     Grant,
     Handle,
     Manifest,
-    MaskSource,
     Memory,
     Mixing,
     OpenOptions,
     Probe,
     ProbeStatus,
-    Progress,
     Request,
     Row,
     RowFault,

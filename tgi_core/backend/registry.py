@@ -15,9 +15,10 @@ from typing import Any
 
 import pluggy
 
+from tgi_core.backend.callbacks import Progress
 from tgi_core.backend.errors import BackendError
 from tgi_core.backend.spec import PROJECT, PluginSpec
-from tgi_core.backend.types import API_VERSION, Manifest, OpenOptions, Probe, ProbeStatus, Progress
+from tgi_core.backend.types import API_VERSION, Manifest, OpenOptions, Probe, ProbeStatus
 from tgi_core.errors import StartupError
 
 ENTRY_POINT_GROUP = "tgi.backends"

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pluggy
 
+from tgi_core.backend.callbacks import Progress
 from tgi_core.backend.errors import BackendBug, BackendError, Unsupported
 from tgi_core.backend.spec import PROJECT, SessionSpec
 from tgi_core.backend.types import (
@@ -17,7 +18,6 @@ from tgi_core.backend.types import (
     Closed,
     Grant,
     Handle,
-    Progress,
     Request,
     Rows,
     Stats,

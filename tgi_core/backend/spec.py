@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pluggy
 
+from tgi_core.backend.callbacks import Progress
 from tgi_core.backend.types import (
     Capabilities,
     Capacity,
@@ -21,7 +22,6 @@ from tgi_core.backend.types import (
     Manifest,
     OpenOptions,
     Probe,
-    Progress,
     Request,
     Rows,
     Stats,
