@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from tgi_core.backend import Capacity, Feature
+from tgi_core.backend import Capacity
 from tgi_core.client.types import ShardInfo
 from tgi_core.telemetry.logs import announce
 
 
-def lines(backend: str, info: ShardInfo, capacity: Capacity) -> list[tuple[str, str]]:
-    """Name and value of each row."""
+def lines(backend: str, info: ShardInfo, capacity: Capacity, divided: bool) -> list[tuple[str, str]]:
+    """Name and value of each row; where the model is divided over ranks, the memory is that of one."""
     rows = [("backend", f"{backend} ({info.device_kind})")]
-    memory = "memory of each rank" if Feature.TENSOR_PARALLEL in info.capabilities.features else "memory"
+    memory = "memory of each rank" if divided else "memory"
     rows += [(f"{memory}: {item.name}", f"{item.num_bytes / 2**20:,.1f} MiB") for item in capacity.memory]
     for group in capacity.groups:
         tokens = group.num_blocks * group.block_size
@@ -27,9 +27,9 @@ def lines(backend: str, info: ShardInfo, capacity: Capacity) -> list[tuple[str, 
     return rows
 
 
-def print_memory_plan(backend: str, info: ShardInfo, capacity: Capacity) -> None:
+def print_memory_plan(backend: str, info: ShardInfo, capacity: Capacity, divided: bool) -> None:
     """Print the table to standard error."""
-    rows = lines(backend, info, capacity)
+    rows = lines(backend, info, capacity, divided)
     if not sys.stderr.isatty():
         for name, value in rows:
             announce(f"{name}: {value}")

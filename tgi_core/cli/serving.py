@@ -115,7 +115,8 @@ async def _open_house(
     read_json(directory / "config.json")
     opener = choose_opener(directory, settings, address)
     served, opened = await _opened(opener, directory, model, settings, lifecycle)
-    print_memory_plan(opened.info.backend, opened.info, opened.capacity)
+    divided = bool(settings.sharded) or (settings.num_shard or 1) > 1
+    print_memory_plan(opened.info.backend, opened.info, opened.capacity, divided)
     registry = CollectorRegistry()
     batches = BatchMetrics(registry)
     loop, shard = _run(opener, opened, settings, batches, lifecycle, stack)
