@@ -43,7 +43,7 @@ bench-scheduler: install
 	$(BIN)/python bench/scheduler.py $(if $(TRACE),--trace $(TRACE))
 
 coverage-models: install
-	$(BIN)/python scripts/coverage_models.py --out docs/models.md
+	$(BIN)/python -m scripts.coverage_models --out docs/models.md
 
 # the same ten model types on the oldest transformers that is supported
 test-transformers4: install

@@ -4,7 +4,7 @@ Every type gets a tiny checkpoint with random float32 weights. Three prompts of 
 session hooks in a ragged schedule (chunked where the session allows it, joins in the middle, one leaves early) and the greedy tokens are
 compared with transformers' own `generate`. Each type runs in a process of its own, with a time limit.
 
-    python scripts/coverage_models.py [TYPE ...] [--output docs/models.md] [--seconds 180] [--workers 2]
+    python -m scripts.coverage_models [TYPE ...] [--output docs/models.md] [--seconds 180] [--workers 2]
 """
 
 from __future__ import annotations

@@ -128,14 +128,19 @@ def _moved(mass: float, by: float) -> float:
     return mass if mass == 1 else min(1.0, max(1e-6, mass + by))
 
 
-def _tied(scores: Scores, how: Sampling, close: float) -> bool:
-    """Whether the tokens on both sides of the top-k cut are as good as equal, or those on both sides of typical-p's as typical."""
+def _level(scores: Scores, count: int, close: float) -> bool:
+    """Whether the best `count` end between equals."""
     ranked = sorted(scores.values(), reverse=True)
-    if 0 < how.top_k < len(ranked) and ranked[how.top_k - 1] - ranked[how.top_k] < 10 * close:
+    return 0 < count < len(ranked) and ranked[count - 1] - ranked[count] < 10 * close
+
+
+def _tied(scores: Scores, how: Sampling, close: float) -> bool:
+    """Whether the tokens on both sides of the cut of top-k or top-p are as good as equal, or those of typical-p's as typical."""
+    kept = filtered(scores, replace(how, typical_p=1.0))
+    if _level(scores, how.top_k, close) or _level(filtered(scores, replace(how, top_p=1.0, typical_p=1.0)), len(kept), close):
         return True
     if how.typical_p == 1:
         return False
-    kept = filtered(scores, replace(how, typical_p=1.0))
     entropy = math.fsum(-math.exp(value) * value for value in kept.values())
     far = sorted(abs(-value - entropy) for value in kept.values())
     count = len(filtered(scores, how))
