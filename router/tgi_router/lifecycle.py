@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+
+from tgi_core.client.health import Work
 
 
 class Phase(Enum):
@@ -18,16 +19,6 @@ class Phase(Enum):
     """Told to stop: what runs is finished. From here only FAILED can follow."""
     FAILED = "failed"
     """It will not serve again; the process is about to end, or should be ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """How far slow work has come: `done` of `total`, in `unit`."""
-
-    what: str
-    done: int
-    total: int
-    unit: str
 
 
 class Lifecycle:

@@ -36,9 +36,6 @@ class PrefixIndex:
         self._entries: dict[bytes, Entry] = {}
         self._idle: OrderedDict[bytes, Entry] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     @property
     def idle(self) -> int:
         """Entries that nobody holds."""
