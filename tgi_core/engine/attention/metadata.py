@@ -40,6 +40,27 @@ class PrefillRow:
     table: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """What a kernel reads of a step: int32 tensors on the device, and bounds that the host knows without asking the device.
+
+    Row i runs the flat tokens cu_seqlens[i]…cu_seqlens[i + 1] − 1, which are the last of its `lengths[i]` positions. The first
+    `decode_rows` rows run one token each. A row of length 0 pads a step of fixed shape: it attends to nothing and yields zeros.
+    """
+
+    cu_seqlens: Tensor
+    """[rows + 1]."""
+    lengths: Tensor
+    """[rows], positions after the step."""
+    tables: Tensor
+    """[rows, blocks], padded with the null block."""
+    decode_rows: int
+    max_query: int
+    """No row runs more tokens."""
+    max_length: int
+    """No row is longer."""
+
+
 @dataclass(slots=True)
 class StepMetadata:
     """One ragged step. `order` lists the work in the order of the flat tokens: decode rows first.
@@ -60,6 +81,28 @@ class StepMetadata:
     prefill: tuple[PrefillRow, ...]
     masks: dict[object, Tensor | None] = field(default_factory=dict)
     shared: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
+    arrays_built: StepArrays | None = None
+
+    def arrays(self) -> StepArrays:
+        """The step as kernels on the device read it; copied there once, at the first call."""
+        if self.arrays_built is None:
+            self.arrays_built = self._build_arrays()
+        return self.arrays_built
+
+    def _build_arrays(self) -> StepArrays:
+        takes = np.diff(self.cu_seqlens)
+        lengths = np.fromiter((work.start + work.take for work in self.order), np.int64, len(self.order))
+        rows, width = self.tables.shape
+        packed = torch.from_numpy(np.concatenate([self.cu_seqlens, lengths, self.tables.ravel()]).astype(np.int32))
+        on_device = packed.to(self.slots.device)
+        return StepArrays(
+            cu_seqlens=on_device[: rows + 1],
+            lengths=on_device[rows + 1 : 2 * rows + 1],
+            tables=on_device[2 * rows + 1 :].view(rows, width),
+            decode_rows=self.decode.count if self.decode is not None else 0,
+            max_query=int(takes.max()),
+            max_length=int(lengths.max()),
+        )
 
 
 def build(works: Sequence[Work], block_size: int, device: torch.device) -> StepMetadata:
