@@ -1,0 +1,120 @@
+"""How far bfloat16 is from float32: the CPU backend beside transformers, teacher-forced over the same tokens.
+
+    python -m bench.accuracy [MODEL] [--tokens 128] [--rows 8]
+
+The truth is transformers in float32. Both engines read the same tokens in bfloat16; per engine the table shows the root mean square of
+the logits' errors, and at how many positions the likeliest token is the truth's. Without MODEL: the demo model over its own card, and a
+Llama of SmolLM2-135M's shape with random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bench.random_model import make
+from tgi_core.backend import OpenOptions, Request, Want, WarmupPlan
+from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.model_files import DEMO, read_json
+
+Prompts = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Of an engine's logits: `rms` against the truth's, `agreement` the share of positions with the same likeliest token."""
+
+    rms: float
+    agreement: float
+
+
+def errors(found: Tensor, truth: Tensor) -> Errors:
+    """Errors of logits [positions, vocabulary]."""
+    agreement = (found.argmax(-1) == truth.argmax(-1)).double().mean()
+    return Errors(float((found.double() - truth.double()).square().mean().sqrt()), float(agreement))
+
+
+def our_logits(model: Path, prompts: Prompts, dtype: str) -> Tensor:
+    """Logits [positions, vocabulary] of the CPU backend's runner, all rows in one step."""
+    from tgi_backend_cpu import plugin
+
+    opened = plugin.backend_open(OpenOptions(str(model), dtype), _silent)
+    tokens = sum(map(len, prompts))
+    longest = max(map(len, prompts))
+    capacity = opened.warmup(WarmupPlan(max_rows=len(prompts), max_row_tokens=longest, max_step_tokens=tokens), _silent)
+    count = -(-longest // capacity.groups[0].block_size)
+    works = []
+    for i, prompt in enumerate(prompts):
+        blocks = list(range(1 + i * count, 1 + (i + 1) * count))
+        request = Request(i, tuple(prompt), len(prompt), 0, (tuple(blocks),), len(prompt), want=Want(prompt_logprobs=True))
+        works.append(Work(LiveRow(request, prompt, 0, (blocks,)), 0, len(prompt), yields=True))
+    logits = opened.runner.run(works)
+    return torch.cat([torch.cat((logits.prompt[i], logits.last[i : i + 1])) for i in range(len(prompts))]).clone()
+
+
+def transformers_logits(model: Path, prompts: Prompts, dtype: torch.dtype) -> Tensor:
+    """Logits [positions, vocabulary] of transformers, row by row."""
+    from transformers import AutoModelForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
+    with torch.inference_mode():
+        return torch.cat([loaded(torch.tensor([prompt])).logits[0].float() for prompt in prompts])
+
+
+def compare(model: Path, prompts: Prompts) -> dict[str, Errors]:
+    """Errors in bfloat16 by engine."""
+    truth = transformers_logits(model, prompts, torch.float32)
+    return {
+        "ours": errors(our_logits(model, prompts, "bfloat16"), truth),
+        "transformers": errors(transformers_logits(model, prompts, torch.bfloat16), truth),
+    }
+
+
+def demo_prompts(rows: int, tokens: int) -> Prompts:
+    """Rows of the demo model's card, in its own tokens."""
+    from tokenizers import Tokenizer
+
+    text = (DEMO / "README.md").read_text(encoding="utf-8")
+    ids = Tokenizer.from_file(str(DEMO / "tokenizer.json")).encode(text).ids
+    return [ids[start : start + tokens] for start in range(0, min(rows * tokens, len(ids) - 1), tokens)]
+
+
+def random_prompts(rows: int, tokens: int, vocab: int) -> Prompts:
+    """Rows of tokens that mean nothing."""
+    return torch.randint(vocab, (rows, tokens), generator=torch.Generator().manual_seed(0)).tolist()
+
+
+def _silent(what: str, done: int, total: int, unit: str) -> None:
+    """Progress that nobody watches."""
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", type=Path, help="a model directory")
+    parser.add_argument("--tokens", type=int, default=128, help="per row")
+    parser.add_argument("--rows", type=int, default=8)
+    options = parser.parse_args()
+    from transformers.utils.logging import disable_progress_bar
+
+    if options.model:
+        vocab = read_json(options.model / "config.json")["vocab_size"]
+        cases = {options.model: random_prompts(options.rows, options.tokens, vocab)}
+    else:
+        cases = {
+            DEMO: demo_prompts(options.rows, options.tokens),
+            make(): random_prompts(options.rows, options.tokens, 49152),
+        }
+    disable_progress_bar()
+    print("model                engine        rms of logits' errors   same likeliest token")
+    for model, prompts in cases.items():
+        for engine, found in compare(model, prompts).items():
+            print(f"{model.name:20} {engine:12} {found.rms:20.5f} {found.agreement:22.2%}")
+
+
+if __name__ == "__main__":
+    main()

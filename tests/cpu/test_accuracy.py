@@ -1,0 +1,36 @@
+"""What bfloat16 costs in accuracy, on the demo model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tgi_backend_cpu import kernels
+from tgi_backend_cpu.building import VARIANTS, Variant
+
+from bench.accuracy import Prompts, demo_prompts, errors, our_logits, transformers_logits
+from tests.cpu.conftest import kernels_of
+from tgi_core.model_files import DEMO
+
+
+@pytest.fixture(scope="module")
+def prompts() -> Prompts:
+    """The start of the model's card."""
+    return demo_prompts(4, 128)
+
+
+@pytest.fixture(scope="module")
+def truth(prompts: Prompts) -> torch.Tensor:
+    """Logits in float32."""
+    return transformers_logits(DEMO, prompts, torch.float32)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_errors_are_no_larger_than_transformers(
+    variant: Variant, prompts: Prompts, truth: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each instruction set's errors in bfloat16 against float32 are no larger than those of transformers in bfloat16."""
+    kernels_of(variant)
+    monkeypatch.setenv(kernels.CHOICE, variant.name)
+    ours = errors(our_logits(DEMO, prompts, "bfloat16"), truth)
+    theirs = errors(transformers_logits(DEMO, prompts, torch.bfloat16), truth)
+    assert ours.rms <= theirs.rms and ours.agreement >= theirs.agreement
