@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tgi_core.client.types import FinishReason, Token
-from tgi_router.inference import Choice, Result
+from tgi_core.client.types import FinishReason, Generation, Token
+from tgi_router.inference import Choice, Result, tokens_of
 from tgi_router.json_text import dumps, quote
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage_of
+from tgi_router.sse import event
 from tgi_router.stop_strings import StopFilter, cut
 from tgi_router.tool_calls import Piece, ToolCallReader
 
@@ -88,7 +89,17 @@ class Chunks:
         self._logprobs = logprobs
         self._speakers: dict[int, _Speaker] = defaultdict(lambda: _Speaker(stops, names))
 
-    def token(self, choice: Choice, token: Token, ending: FinishReason | None) -> Iterator[str]:
+    def events(self, choice: Choice, generation: Generation) -> bytes:
+        """What a step adds; without tools one event per token."""
+        return b"".join(
+            [
+                event(chunk)
+                for token, ending in tokens_of(generation)
+                for chunk in self._token(choice, token, None if ending is None else ending.finish_reason)
+            ]
+        )
+
+    def _token(self, choice: Choice, token: Token, ending: FinishReason | None) -> Iterator[str]:
         """The chunks with what a token adds: without tools exactly one."""
         speaker = self._speakers[choice.index]
         pieces = speaker.push("" if token.special else token.text, ending is not None)  # special tokens add no text

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tgi_core.client.types import GeneratedText, Token
-from tgi_router.inference import Choice, Result, mean_logprob
+from tgi_core.client.types import GeneratedText, Generation, Token
+from tgi_router.inference import Choice, Result, mean_logprob, tokens_of
 from tgi_router.json_text import dumps, quote, shortest
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage, usage_of
+from tgi_router.sse import event
 from tgi_router.stop_strings import StopFilter, cut
 
 
@@ -54,7 +55,11 @@ class Chunks:
         self._filters: dict[int, StopFilter] = defaultdict(lambda: StopFilter(stops))
         self._logprobs: dict[int, _Logprobs] = {}
 
-    def token(self, choice: Choice, token: Token, ending: GeneratedText | None) -> str:
+    def events(self, choice: Choice, generation: Generation) -> bytes:
+        """One event per token."""
+        return b"".join([event(self._chunk(choice, token, ending)) for token, ending in tokens_of(generation)])
+
+    def _chunk(self, choice: Choice, token: Token, ending: GeneratedText | None) -> str:
         """A chunk with the text that a token adds. The last one of each text is shaped like a whole answer and tells the usage,
         as in TGI."""
         prompt = choice.prompt.text if self._echo and choice.index not in self._filters else ""

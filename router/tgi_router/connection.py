@@ -12,7 +12,7 @@ import re
 import socket
 import struct
 from asyncio import AbstractEventLoop, TimerHandle, Transport
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tgi_core.config import Settings
+from tgi_router.outlet import Outlet
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class Connection(HttpToolsProtocol):
         self._upgrade: bytes | None = None
         """The method of a request that asks for another protocol."""
         self._refusal: _Refused | None = None
+        self._writers: list[Callable[[], None]] = []
 
     # the life of a connection
 
@@ -138,9 +140,16 @@ class Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """It has read again."""
         super().resume_writing()
+        waiting, self._writers = self._writers, []
+        for callback in waiting:
+            self.loop.call_soon(callback)
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called once the client has read again."""
+        self._writers.append(callback)
 
     def _watch_stall(self) -> None:
         if self._stall is None:
@@ -227,6 +236,7 @@ class Connection(HttpToolsProtocol):
             self._upgrade = self.parser.get_method()
             return
         super().on_headers_complete()
+        Outlet(self.cycle, self.when_writable)
         self.headers = []  # what follows a chunked body is no header of this request
         self._begun, self._in_body, self._crossed = False, True, True
         self._wait_for(None)

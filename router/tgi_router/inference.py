@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import getrandbits
 from time import monotonic
@@ -33,6 +33,7 @@ from tgi_router.errors import (
 from tgi_router.generator import Generator
 from tgi_router.metrics import Metrics
 from tgi_router.observing import shown
+from tgi_router.outlet import Outlet
 from tgi_router.permits import Permits
 from tgi_router.served_model import ServedModel
 from tgi_router.validation import NO_EXTRAS, Extras, Prompt, Validator, ValidRequest, effective_limits
@@ -57,7 +58,11 @@ class Choice:
     """Where its time went, once finished."""
 
 
-_Arrivals = asyncio.Queue[tuple[Choice, Generation | None]]
+TakeOne = Callable[[Choice, Generation], bool]
+"""Takes what a step made for a choice; says whether it can take more at once."""
+
+Render = Callable[[Choice, Generation], bytes]
+"""Events with what a step made for a choice; none where there is nothing to show yet."""
 
 
 @dataclass(slots=True)
@@ -221,41 +226,28 @@ class Call:
             timings=choice.timings,
         )
 
-    async def generations(self) -> AsyncIterator[tuple[Choice, Generation]]:
-        """Everything that is generated, in the order in which it comes. Raises RouterError."""
+    async def write_to(self, outlet: Outlet, render: Render) -> None:
+        """Write all that is generated as it comes; what does not fit waits in the streams, which are bounded. Raises RouterError."""
+        outlet.listeners = [choice.stream.go_on for choice in self.choices]
+        await self._pour(lambda choice, generation: outlet.write(render(choice, generation)))
+
+    async def _pour(self, take: TakeOne) -> None:
+        """Hand over everything that is generated, in the order in which it comes. Raises RouterError."""
         if len(self.choices) == 1:
-            choice = self.choices[0]
-            async for generation in self._follow(choice):
-                yield choice, generation
+            await self._pour_one(self.choices[0], take)
             return
-        arrived: _Arrivals = asyncio.Queue()
-        room = asyncio.Semaphore(len(self.choices))  # what is not read waits in the streams, which are bounded
-        self._tasks = [asyncio.create_task(self._forward(choice, arrived, room)) for choice in self.choices]
-        running = len(self._tasks)
-        while running:
-            choice, item = await arrived.get()
-            if item is not None:
-                yield choice, item
-                room.release()
-            else:
-                running -= 1
-                await self._tasks[choice.index]
+        self._tasks = [asyncio.create_task(self._pour_one(choice, take)) for choice in self.choices]
+        await asyncio.gather(*self._tasks)
 
-    async def _forward(self, choice: Choice, arrived: _Arrivals, room: asyncio.Semaphore) -> None:
-        try:
-            async for generation in self._follow(choice):
-                await room.acquire()
-                arrived.put_nowait((choice, generation))
-        finally:
-            arrived.put_nowait((choice, None))
+    async def _pour_one(self, choice: Choice, take: TakeOne) -> None:
+        def noted(generation: Generation) -> bool:
+            if generation.fault is not None:
+                raise ShardFailed(generation.fault.message)
+            self._note(choice, generation)
+            return take(choice, generation)
 
-    async def _follow(self, choice: Choice) -> AsyncIterator[Generation]:
         try:
-            async for generation in choice.stream:
-                if generation.fault is not None:
-                    raise ShardFailed(generation.fault.message)
-                self._note(choice, generation)
-                yield generation
+            await choice.stream.pour(noted)
         except SchedulerError as error:
             raise _told(error) from error
         if choice.finished is None:
@@ -286,12 +278,16 @@ class Call:
         tokens: list[list[Token]] = [[] for _ in self.choices]
         prompts: list[tuple[PromptToken, ...]] = [() for _ in self.choices]
         done: list[Result] = []
-        async for choice, generation in self.generations():
-            tokens[choice.index].extend(generation.tokens)
-            prompts[choice.index] += generation.prompt
+
+        def take(choice: Choice, generation: Generation) -> bool:
+            index = choice.index
+            tokens[index].extend(generation.tokens)
+            prompts[index] += generation.prompt
             if generation.finished is not None and choice.timings is not None:
-                index = choice.index
                 done.append(Result(choice, generation.finished, choice.timings, tokens[index], prompts[index]))
+            return True
+
+        await self._pour(take)
         return done
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tgi_core.client.types import Candidate, GeneratedText, PromptToken, Token
+from tgi_core.client.types import Candidate, GeneratedText, Generation, PromptToken, Token
 from tgi_router.answers import GenerateResponse, NativeEvents
 from tgi_router.bodies import CompatGenerateBody, GenerateBody
 from tgi_router.disconnect import answer_unless_left
@@ -17,6 +17,7 @@ from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Choice, Inference, Result, in_order, mean_logprob, tokens_of
 from tgi_router.json_text import number, quote
+from tgi_router.outlet import Outlet
 from tgi_router.sse import EventStream, event
 from tgi_router.validation import Prompt
 
@@ -64,7 +65,7 @@ class NativeRoutes:
             update={"parameters": body.parameters.model_copy(update={"return_full_text": True if full is None else full})}
         )
         if body.stream:
-            return self._stream(body)
+            return self._stream(request, body)
         return await answer_unless_left(request, self._complete(body, "[{}]"))
 
     async def generate(self, request: Request) -> Response:
@@ -74,7 +75,7 @@ class NativeRoutes:
 
     async def generate_stream(self, request: Request) -> Response:
         """One text, an event per token."""
-        return self._stream(await read_body(request, GenerateBody, self._limit))
+        return self._stream(request, await read_body(request, GenerateBody, self._limit))
 
     async def _complete(self, body: GenerateBody, frame: str) -> Response:
         async with self._call(body, streaming=False) as call:
@@ -82,17 +83,14 @@ class NativeRoutes:
         answer = frame.replace("{}", _answer_json(best, others, body))
         return Response(answer, media_type="application/json", headers=self._headers.complete_one(best))
 
-    def _stream(self, body: GenerateBody) -> EventStream:
-        return EventStream(self._events(body), self._headers.stream(len(body.inputs)))
+    def _stream(self, request: Request, body: GenerateBody) -> EventStream:
+        outlet = Outlet.of(request.scope)
+        return EventStream(self._events(body, outlet), outlet, self._headers.stream(len(body.inputs)))
 
-    async def _events(self, body: GenerateBody) -> AsyncGenerator[bytes, None]:
+    async def _events(self, body: GenerateBody, outlet: Outlet) -> AsyncGenerator[bytes, None]:
         try:
             async with self._call(body, streaming=True) as call:
-                index = 0
-                async for choice, generation in call.generations():
-                    for token, ending in tokens_of(generation):
-                        index += 1
-                        yield event(_event_json(index, token, ending, choice, body))
+                await call.write_to(outlet, _Events(body).of)
         except RouterError as error:
             yield event(error_json(error))
             if isinstance(error, StreamRuleBroken):  # TGI's stream goes on to notice that it has no end
@@ -127,6 +125,22 @@ def _sequence_json(result: Result, best_of: str) -> str:
         f'"finish_reason":"{result.text.finish_reason.value}","generated_tokens":{result.text.generated_tokens},'
         f'"seed":{_or_null(result.choice.valid.seed)},"prefill":[{prefill}],"tokens":[{tokens}]{best_of}{top_tokens}'
     )
+
+
+class _Events:
+    """The events of one stream."""
+
+    def __init__(self, body: GenerateBody) -> None:
+        self._body = body
+        self._index = 0
+
+    def of(self, choice: Choice, generation: Generation) -> bytes:
+        """One event per token."""
+        events = []
+        for token, ending in tokens_of(generation):
+            self._index += 1
+            events.append(event(_event_json(self._index, token, ending, choice, self._body)))
+        return b"".join(events)
 
 
 def _event_json(index: int, token: Token, ending: GeneratedText | None, choice: Choice, body: GenerateBody) -> str:

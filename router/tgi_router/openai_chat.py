@@ -16,12 +16,13 @@ from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, ValidationFailed
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Inference, tokens_of
+from tgi_router.inference import Call, Inference
 from tgi_router.json_text import dumps
 from tgi_router.literals import LiteralTokens
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import ChatCompletion, ChatEvents
 from tgi_router.openai_stream import open_stream
+from tgi_router.outlet import Outlet
 from tgi_router.sse import OPENED, event
 from tgi_router.template_pool import TemplatePool
 from tgi_router.templates import Conversation
@@ -82,11 +83,13 @@ class ChatRoutes:
 
     async def answer(self, request: Request, body: ChatBody) -> Response:
         """The same, for a body that has been read."""
-        return await answer_unless_left(request, self._stream(body) if body.stream else self._complete(body))
+        answer = self._stream(body, Outlet.of(request.scope)) if body.stream else self._complete(body)
+        return await answer_unless_left(request, answer)
 
-    async def _stream(self, body: ChatBody) -> Response:
+    async def _stream(self, body: ChatBody, outlet: Outlet) -> Response:
         chat = await self.prepare(body)
-        return await open_stream(self._dialect, self._chunks(chat), self._headers.stream(len(chat.prompt.text)))
+        headers = self._headers.stream(len(chat.prompt.text))
+        return await open_stream(self._dialect, self._chunks(chat, outlet), outlet, headers)
 
     async def chat_tokenize(self, request: Request) -> Response:
         """The prompt that a conversation becomes, and its tokens."""
@@ -142,15 +145,12 @@ class ChatRoutes:
         answer = answer_json(self._dialect, self._envelope(body), results, stops, chat.names, bool(body.logprobs))
         return Response(answer, media_type="application/json", headers=self._headers.complete_choices(results))
 
-    async def _chunks(self, chat: Chat) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, chat: Chat, outlet: Outlet) -> AsyncGenerator[bytes, None]:
         body, stops = chat.body, self._dialect.stops(chat.parameters)
         chunks = Chunks(self._dialect, self._envelope(body), stops, chat.names, bool(body.logprobs))
         async with self._call(chat) as call:
             yield OPENED
-            async for choice, generation in call.generations():
-                for token, ending in tokens_of(generation):
-                    for chunk in chunks.token(choice, token, None if ending is None else ending.finish_reason):
-                        yield event(chunk)
+            await call.write_to(outlet, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage:
                 yield event(chunks.usage(usage(call.choices)))
 

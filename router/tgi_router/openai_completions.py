@@ -15,10 +15,11 @@ from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import BatchSizeExceeded, RouterError, SuffixNotSupported, ValidationFailed
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Inference, tokens_of
+from tgi_router.inference import Call, Inference
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import CompletionEvents, CompletionFinal
 from tgi_router.openai_stream import open_stream
+from tgi_router.outlet import Outlet
 from tgi_router.sse import OPENED, event
 from tgi_router.validation import Extras, Prompt
 
@@ -58,7 +59,9 @@ class CompletionRoutes:
         if not body.stream:
             return await answer_unless_left(request, self._complete(call, body, parameters))
         characters = sum(len(prompt) for prompt in body.prompt)
-        opening = open_stream(self._dialect, self._chunks(call, body, parameters), self._headers.stream(characters))
+        outlet = Outlet.of(request.scope)
+        chunks = self._chunks(call, body, parameters, outlet)
+        opening = open_stream(self._dialect, chunks, outlet, self._headers.stream(characters))
         return await answer_unless_left(request, opening)
 
     def _prepare(self, body: CompletionBody) -> tuple[Parameters, Extras]:
@@ -111,12 +114,12 @@ class CompletionRoutes:
         answer = answer_json(self._dialect, self._envelope(), results, stops, *self._shown(body), best)
         return Response(answer, media_type="application/json", headers=self._headers.complete(results))
 
-    async def _chunks(self, call: Call, body: CompletionBody, parameters: Parameters) -> AsyncGenerator[bytes, None]:
+    async def _chunks(
+        self, call: Call, body: CompletionBody, parameters: Parameters, outlet: Outlet
+    ) -> AsyncGenerator[bytes, None]:
         chunks = Chunks(self._dialect, self._envelope(), self._dialect.stops(parameters), *self._shown(body))
         async with call:
             yield OPENED
-            async for choice, generation in call.generations():
-                for token, ending in tokens_of(generation):
-                    yield event(chunks.token(choice, token, ending))
+            await call.write_to(outlet, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage and not self._dialect.strict:
                 yield event(final_json(chunks.envelope, "", usage(call.choices)))

@@ -9,15 +9,20 @@ from collections.abc import Callable
 from tgi_core.client.types import Generation
 from tgi_core.scheduler.types import NotRead, SchedulerError
 
+Take = Callable[[Generation], bool]
+"""Takes what a step made; says whether it can take more at once."""
+
 BUFFER_BYTES = 1 << 20
 """What may wait for a reader, in about the bytes that it takes up. Of one step everything fits, however much it is."""
 
 _TOKEN_BYTES, _GENERATION_BYTES = 320, 160
 """What a token, a candidate or a prompt token and what a step take up besides their texts."""
+_BURST = 64
+"""So much of what has waited is handed over at once; then others get their turn."""
 
 
 class GenerationStream:
-    """An async iterator over the `Generation`s of one request; raises `SchedulerError` if it fails.
+    """The `Generation`s of one request, as an async iterator or poured into a function; both raise `SchedulerError` if it fails.
 
     Belongs to one event loop. Times are seconds of the loop's clock. A reader that leaves more than `buffer` bytes waiting gets
     those, and then `NotRead`; the request has ended by then.
@@ -37,6 +42,11 @@ class GenerationStream:
         self._error: SchedulerError | None = None
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Take | None = None
+        self._flowing = False
+        """Whether `_take` can take more, and nothing waits that comes before."""
+        self._failure: Exception | None = None
+        """What `_take` raised."""
 
     def __aiter__(self) -> GenerationStream:
         return self
@@ -53,6 +63,48 @@ class GenerationStream:
         self._waiting_bytes -= size
         return generation
 
+    async def pour(self, take: Take) -> None:
+        """Hand everything to `take`, at once and in the turn of whoever brings it, until the end: no task wakes up for a token. After a
+        no of `take`, `go_on` is to be called once it can take more. What it raises ends the request, and is raised here."""
+        self._take, self._flowing = take, not self._pending
+        self.go_on()
+        try:
+            while self._failure is None:
+                if not self._pending and self._error is not None:
+                    raise self._error
+                if not self._pending and self._ended:
+                    return
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            raise self._failure
+        finally:
+            self._take, self._flowing = None, False
+
+    def go_on(self) -> None:
+        """Whoever the stream is poured into can take more. Harmless at any time."""
+        for _ in range(_BURST):
+            if self._take is None or not self._pending:
+                break
+            generation, size = self._pending.popleft()
+            self._waiting_bytes -= size
+            if not self._hand_over(self._take, generation):
+                return
+        if self._pending:
+            asyncio.get_running_loop().call_soon(self.go_on)
+            return
+        self._flowing = self._take is not None
+        if self._ended or self._error is not None:
+            self._wake()
+
+    def _hand_over(self, take: Take, generation: Generation) -> bool:
+        try:
+            return take(generation)
+        except Exception as error:  # noqa: BLE001  it is raised where the stream is poured
+            self._failure = error
+            self.cancel()
+            self._wake()
+            return False
+
     def cancel(self) -> None:
         """Leave: the request is in no step launched after this, and its blocks are free. Harmless once ended."""
         if not self._ended:
@@ -68,6 +120,12 @@ class GenerationStream:
 
     def push(self, generation: Generation) -> None:
         """Deliver what a step made; called by the loop."""
+        if self._flowing and self._take is not None:
+            self._ended = self._ended or generation.finished is not None
+            self._flowing = self._hand_over(self._take, generation)
+            if self._ended:
+                self._wake()
+            return
         size = _size(generation) if self._pending else 0
         self._pending.append((generation, size))
         self._waiting_bytes += size

@@ -1,0 +1,104 @@
+"""What serving costs: CPU time per token of the whole server, over HTTP, with a device that takes none.
+
+    python bench/front.py [--backend null] [--streams 32 64 256] [--tokens 200] [--seconds 6] [--step-ms 0] [--json OUT]
+
+Both forms of `tgi serve` (the shard in a child process, and in the server's own), both ways to stream (TGI's and OpenAI's). CPU time
+is the processes' own, so that what else runs on the machine matters less. With `--step-ms` the device takes that long for each step,
+so that the server is not saturated and waits mean something: what the first token waits for beyond three steps is the server's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench.serving.load import Measured
+from bench.serving.null_backend import installed
+from tests.serve.process import served
+
+ROOT = Path(__file__).resolve().parent.parent
+FORMS = {"child": (), "in-process": ("--in-process",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measurement."""
+
+    form: str
+    route: str
+    streams: int
+    measured: Measured
+
+
+def one(url: str, route: str, streams: int, tokens: int, seconds: float, pids: list[int]) -> Measured:
+    """One measurement, made by a process of its own."""
+    command = [sys.executable, "-m", "bench.serving.load", url, route, str(streams), str(tokens), str(seconds)]
+    done = subprocess.run([*command, ",".join(map(str, pids))], capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return Measured(**json.loads(done.stdout))
+
+
+def runs(arguments: argparse.Namespace) -> Iterator[Run]:
+    """All measurements."""
+    for form in arguments.forms:
+        with ExitStack() as stack:
+            extra = stack.enter_context(installed(arguments.step_ms))
+            flags = ("--backend", arguments.backend, "--max-concurrent-requests", "1024", "--max-batch-size", "512")
+            server = stack.enter_context(served(*flags, *FORMS[form], extra=extra))
+            process = psutil.Process(server.child.pid)
+            pids = [process.pid, *(child.pid for child in process.children() if "shard" in child.cmdline())]
+            for route in arguments.routes:
+                for streams in arguments.streams:
+                    made = one(server.url, route, streams, arguments.tokens, arguments.seconds, pids)
+                    yield Run(form, route, streams, made)
+
+
+def row(run: Run) -> list[str]:
+    """A line of the table."""
+    made = run.measured
+    each = [f"{1e6 * spent / made.tokens:.1f}" for spent in made.cpu]
+    waits = [f"{1e3 * wait:.1f}" for wait in (*made.first, *made.gaps)]
+    whole = sum(made.cpu) / made.tokens
+    told = [f"{made.tokens / made.seconds:.0f}", f"{1e6 * whole:.1f}", " + ".join(each), f"{1 / whole:.0f}"]
+    return [run.form, run.route, str(run.streams), *told, *waits]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="null")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--routes", nargs="+", choices=("native", "chat"), default=["native", "chat"])
+    parser.add_argument("--streams", nargs="+", type=int, default=[32, 64, 256])
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--step-ms", type=float, default=0.0)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    headings = ("form", "route", "streams", "tok/s", "µs CPU/token", "by process", "tok/s per core")
+    waits = ("first p50 ms", "p99", "gap p50 ms", "p99")
+    table = Table(*headings, *waits)
+    found: list[Run] = []
+    for run in runs(arguments):
+        found.append(run)
+        table.add_row(*row(run))
+    Console(width=160).print(table)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([asdict(run) for run in found], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

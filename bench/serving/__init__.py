@@ -1,0 +1,1 @@
+"""The whole server under load, with a device that costs nothing."""
