@@ -3,7 +3,8 @@
     python bench/front.py [--backend null] [--streams 32 64 256] [--tokens 200] [--seconds 6] [--step-ms 0] [--json OUT]
 
 Both forms of `tgi serve` (the shard in a child process, and in the server's own), both ways to stream (TGI's and OpenAI's). CPU time
-is the processes' own, so that what else runs on the machine matters less. With `--step-ms` the device takes that long for each step,
+is the processes' own, so that what else runs on the machine matters less; "spin" is what a round of an empty loop took meanwhile, to tell
+a machine that is slower from a server that is. With `--step-ms` the device takes that long for each step,
 so that the server is not saturated and waits mean something: what the first token waits for beyond three steps is the server's.
 """
 
@@ -72,7 +73,13 @@ def row(run: Run) -> list[str]:
     each = [f"{1e6 * spent / made.tokens:.1f}" for spent in made.cpu]
     waits = [f"{1e3 * wait:.1f}" for wait in (*made.first, *made.gaps)]
     whole = sum(made.cpu) / made.tokens
-    told = [f"{made.tokens / made.seconds:.0f}", f"{1e6 * whole:.1f}", " + ".join(each), f"{1 / whole:.0f}"]
+    told = [
+        f"{made.spin_ns:.0f}",
+        f"{made.tokens / made.seconds:.0f}",
+        f"{1e6 * whole:.1f}",
+        " + ".join(each),
+        f"{1 / whole:.0f}",
+    ]
     return [run.form, run.route, str(run.streams), *told, *waits]
 
 
@@ -88,7 +95,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    headings = ("form", "route", "streams", "tok/s", "µs CPU/token", "by process", "tok/s per core")
+    headings = ("form", "route", "streams", "spin ns", "tok/s", "µs CPU/token", "by process", "tok/s per core")
     waits = ("first p50 ms", "p99", "gap p50 ms", "p99")
     table = Table(*headings, *waits)
     found: list[Run] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,10 @@ from tokenizers import Tokenizer as Fast
 
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json
+
+_LOCAL_DECODERS = frozenset({"ByteLevel", "ByteFallback", "Fuse", "Replace", "Strip", "Metaspace"})
+"""Steps of decoding after which a token that follows another adds the same text whatever that other is, as long as all characters are
+whole. What they do to the beginning of a text concerns its first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class Tokenizer:
         """Ids that end a text."""
         self.special_ids = special_ids
         """Ids that `decode` leaves out on demand."""
+        self._pieces: dict[int, str | None] = {}
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
@@ -85,6 +91,39 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Text of token ids; an incomplete character shows as U+FFFD."""
         return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def piece(self, id: int) -> str | None:
+        """The text that a token adds to one that ends in a whole character; None where that depends on its neighbours. Looked up: each
+        token is decoded once."""
+        try:
+            return self._pieces[id]
+        except KeyError:
+            piece = self._pieces[id] = self._decoded_piece(id)
+            return piece
+
+    def _decoded_piece(self, id: int) -> str | None:
+        if self._anchor is None:
+            return None
+        before = self.decode([self._anchor])
+        piece = self.decode([self._anchor, id])[len(before) :]
+        return piece if piece and "\ufffd" not in piece else None
+
+    @cached_property
+    def _anchor(self) -> int | None:
+        """A token of a letter, to stand before others; None for a decoder that looks at more than one token."""
+        decoder = self._fast.decoder
+        kinds = set() if decoder is None else set(_kinds(json.loads(decoder.__getstate__())))
+        ids = self._fast.encode("a", add_special_tokens=False).ids
+        return int(ids[-1]) if ids and kinds and kinds <= _LOCAL_DECODERS else None
+
+
+def _kinds(decoder: dict[str, Any]) -> Iterator[str]:
+    """The steps of a decoder. One that strips the end of a text looks ahead."""
+    if decoder["type"] == "Sequence":
+        for step in decoder["decoders"]:
+            yield from _kinds(step)
+    else:
+        yield "StripEnd" if decoder.get("stop") else str(decoder["type"])
 
 
 def _eos_ids(directory: Path, fast: Any) -> frozenset[int]:

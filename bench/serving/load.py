@@ -30,6 +30,8 @@ class Measured:
     seconds: float = 0.0
     tokens: int = 0
     answers: int = 0
+    spin_ns: float = 0.0
+    """CPU time of one round of an empty loop, just before and after: what the machine's other work makes of ours."""
     client_cpu: float = 0.0
     cpu: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
@@ -119,6 +121,13 @@ def request(host: str, route: str, tokens: int) -> tuple[bytes, int]:
     return head.encode() + data, extra
 
 
+def _spin_ns(rounds: int = 400_000) -> float:
+    begun, count = time.process_time(), 0
+    for value in range(rounds):
+        count += value * value & 7
+    return 1e9 * (time.process_time() - begun) / rounds
+
+
 def _busy(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
@@ -134,16 +143,21 @@ def measure(url: str, route: str, streams: int, tokens: int, seconds: float, pid
     load.start(_WARM_S)
     load.run(_WARM_S)
     load.forget()
+    spun = _spin_ns()
+    load.run(0.1)
+    load.forget()
     begun, before, own = time.perf_counter(), [_busy(each) for each in processes], time.process_time()
     load.run(seconds)
     cpu = [_busy(each) - was for each, was in zip(processes, before, strict=True)]
+    client = time.process_time() - own
     first = quantiles(load.first, n=100) if len(load.first) > 1 else [0.0] * 99
     gaps = quantiles(load.gaps, n=100)
     return Measured(
         seconds=time.perf_counter() - begun,
         tokens=load.tokens,
         answers=load.answers,
-        client_cpu=time.process_time() - own,
+        client_cpu=client,
+        spin_ns=(spun + _spin_ns()) / 2,
         cpu=cpu,
         first=[first[49], first[98]],
         gaps=[gaps[49], gaps[98]],

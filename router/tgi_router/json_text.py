@@ -29,11 +29,13 @@ def shortest(value: float | None) -> float | None:
     if value is None or not isfinite(value):
         return None
     nearest = single(value)
-    for digits in (6, 7, 8):  # %g drops trailing zeros, so that 6 covers all shorter texts; 9 digits always suffice
+    found = float(f"{nearest:.9g}")  # 9 digits always suffice
+    for digits in (8, 7, 6):  # most need 8; %g drops trailing zeros, so that 6 covers all shorter texts
         candidate = float(f"{nearest:.{digits}g}")
-        if single(candidate) == nearest:
-            return candidate
-    return float(f"{nearest:.9g}")
+        if single(candidate) != nearest:
+            break
+        found = candidate
+    return found
 
 
 def number(value: float | None) -> str:

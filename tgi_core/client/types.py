@@ -2,6 +2,9 @@
 
 They carry the meaning of TGI's `generate.v3` interface, with our numbered steps, grants and row faults. In process they are passed
 as they are; the gRPC codec translates them. One `Turn` goes out per step, one `TurnResult` comes back.
+
+Nobody changes a value once it is made. `Token` and `Generation` are not frozen all the same: one of each is made for every token, and
+freezing makes that twice as dear.
 """
 
 from __future__ import annotations
@@ -128,7 +131,7 @@ class Candidate:
     special: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Token:
     """A generated token. `text` is what it adds to the text, "" while a character is incomplete."""
 
@@ -157,7 +160,7 @@ class GeneratedText:
     finish_reason: FinishReason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Generation:
     """What one step made for one request. `prompt` comes once, with the first token; `finished` or `fault` come last."""
 

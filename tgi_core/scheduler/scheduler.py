@@ -45,9 +45,9 @@ Clock = Callable[[], float]
 """Seconds, never going back."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
-    """What a request gets: text, or an error that ends it."""
+    """What a request gets: text, or an error that ends it. Not frozen, since one is made for every token."""
 
     key: int
     generation: Generation | None = None

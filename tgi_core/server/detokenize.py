@@ -27,7 +27,12 @@ class Detokenizer:
         """Tokens of `_ids` whose text has been given out."""
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, "" while a character is incomplete."""
+        """The text that `token` completes, "" while a character is incomplete. Between whole characters that is a look-up."""
+        if self._read and self._read == len(self._ids):
+            piece = self._tokenizer.piece(token)
+            if piece is not None:
+                self._ids, self._read = [token], 1
+                return piece
         self._ids.append(token)
         text = self._unread_text()
         if text.endswith(_REPLACEMENT):

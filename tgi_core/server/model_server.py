@@ -50,6 +50,7 @@ class ModelServer:
     ) -> None:
         self.info = info
         self._session = session
+        self._vocab_size = info.capabilities.vocab_size
         self._tokenizer = tokenizer
         self._masks = masks
         self._verbs = verbs or VerbLog()
@@ -180,9 +181,10 @@ class ModelServer:
         if transcript is None:
             return None
         try:
-            if not all(0 <= id < self.info.capabilities.vocab_size for id in row.tokens):
-                raise ValueError(f"the backend made tokens {row.tokens}, outside the vocabulary")
-            made = transcript.push(self._explained(row))
+            for id in row.tokens:
+                if not 0 <= id < self._vocab_size:
+                    raise ValueError(f"the backend made tokens {row.tokens}, outside the vocabulary")
+            made = transcript.push(row if row.fault is None else self._explained(row))
         except Exception as error:  # noqa: BLE001  one row's text is its own
             _log.exception("request %d: its text failed", row.request_id)
             made = Generation(row.request_id, fault=RowFault(RowFaultKind.TEXT, f"{type(error).__name__} in its text"))
@@ -192,8 +194,8 @@ class ModelServer:
         return made
 
     def _explained(self, row: Row) -> Row:
-        """A row whose mask allowed nothing, with the reason."""
-        reason = self._masks.failure(row.request_id) if row.fault is not None and self._masks is not None else None
+        """A row that failed; where its mask allowed nothing, with the reason."""
+        reason = self._masks.failure(row.request_id) if self._masks is not None else None
         return replace(row, fault=RowFault(RowFaultKind.MASK, reason)) if reason is not None else row
 
     def _drop_everything(self) -> None:

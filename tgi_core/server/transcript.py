@@ -68,6 +68,8 @@ class Transcript:
         return Candidate(id, self._tokenizer.decode([id]), logprob, id in self._tokenizer.special_ids)
 
     def _prompt_tokens(self) -> tuple[PromptToken, ...]:
+        if not self._prompt_logprobs:
+            return ()
         logprobs, self._prompt_logprobs = self._prompt_logprobs, []
         ids = self._request.input_ids[: self._request.prompt_len]
         return tuple(PromptToken(id, self._tokenizer.decode([id]), logprob) for id, logprob in zip(ids, logprobs, strict=False))

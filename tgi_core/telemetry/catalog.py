@@ -12,6 +12,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tgi_core.telemetry.quantiles import Summary
+from tgi_core.telemetry.tally import Tally
 
 Instrument = TypeVar("Instrument", Counter, Histogram)
 
@@ -112,6 +113,12 @@ class Instruments:
         """A histogram."""
         metric = _BY_NAME[name]
         return _begun(metric, Histogram(name, metric.text, _labels(metric), buckets=buckets, registry=self._registry))
+
+    def tally(self, name: str) -> Tally:
+        """A histogram for what happens with every token."""
+        tally = Tally(name, _BY_NAME[name].text, DURATION_BUCKETS)
+        self._registry.register(tally)
+        return tally
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """A gauge that is read at each scrape."""
