@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -62,9 +63,16 @@ _LAST_WORDS_S = 0.5
 @click.option(
     "--follow", type=int, hidden=True, help="Be another rank of the parent's, which holds the other end of this socket."
 )
+@click.option("--steps", type=int, hidden=True, help="Take the parent's turns from this socket.")
 @settings_options(only=SETTINGS)
 def command(
-    model: str | None, uds_path: Path | None, port: str | None, parent: int | None, follow: int | None, resolved: Resolved
+    model: str | None,
+    uds_path: Path | None,
+    port: str | None,
+    parent: int | None,
+    follow: int | None,
+    steps: int | None,
+    resolved: Resolved,
 ) -> None:
     """Run the shard of MODEL; it prints `listening: ADDRESS`. Without an address, on a socket in a new folder.
 
@@ -82,7 +90,7 @@ def command(
     if follow is not None or (place is not None and place.rank):
         run_follower(settings, follow, place)
     else:
-        run(settings, _address(uds_path, port), parent is not None, place)
+        run(settings, _address(uds_path, port), parent is not None, place, steps)
 
 
 def run_follower(settings: Settings, inherited_socket: int | None, place: Place | None) -> None:
@@ -100,13 +108,14 @@ def run_follower(settings: Settings, inherited_socket: int | None, place: Place 
         follow_rank0(joined(settings, place), directory, plugin, settings, place)
 
 
-def run(settings: Settings, address: str, has_parent: bool = False, place: Place | None = None) -> None:
-    """Serve routers until told to stop: by a signal, or by the parent. Raises StartupError, also when the device or another rank is
-    lost: whoever runs the shard is to start it again."""
+def run(settings: Settings, address: str, has_parent: bool = False, place: Place | None = None, steps: int | None = None) -> None:
+    """Serve routers until told to stop: by a signal, or by the parent, whose turns may come over a socket of their own. Raises
+    StartupError, also when the device or another rank is lost: whoever runs the shard is to start it again."""
     from tgi_core.cli.weights import fetch_model
     from tgi_core.server.grpc_address import TOKEN_VARIABLE
     from tgi_core.server.grpc_host import ShardHost
     from tgi_core.server.grpc_server import ShardServer
+    from tgi_core.server.steps_link import StepsLink
 
     set_up(settings.json_output)
     fault_rules(settings)  # a mistake in them shows before the model is read
@@ -122,6 +131,9 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
     host = ShardHost(lose)
     server = ShardServer(host, address, os.environ.get(TOKEN_VARIABLE) or None)
     server.start()
+    link = None if steps is None else StepsLink(socket.socket(fileno=steps), server.tenancy)
+    if link is not None:
+        link.start()
     click.echo(f"listening: {server.address}")
     sys.stdout.flush()
     try:
@@ -133,6 +145,8 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
             opening.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
             stop.wait()
     finally:
+        if link is not None:
+            link.close()
         server.stop()
     in_time = host.close(_CLOSE_S)
     if opening.done() and (error := opening.exception()) is not None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,8 +35,10 @@ class ShardProcess:
     """`tgi shard` as a child. Its standard error is forwarded line by line; its standard input is our goodbye; on its standard output
     it says where it listens and how far it is."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path, show: Progress) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path, steps: socket.socket, show: Progress) -> None:
         self._process = process
+        self.steps = steps
+        """Where it takes turns; to be taken over."""
         self.folder = folder
         """Where its socket is."""
         self._error: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -92,6 +95,7 @@ class ShardProcess:
             self.kill()
             await self._process.wait()
         await asyncio.wait({self._forwarding, self._hearing}, timeout=_DEATH_S)
+        self.steps.close()
         self.hide()
 
     async def _hear(self, show: Progress) -> None:
@@ -167,17 +171,22 @@ async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress)
     """Start `tgi shard MODEL` on a socket in a folder of its own. Call it on the main thread: the child dies with the caller's thread."""
     folder = Path(tempfile.mkdtemp(prefix="tgi-shard-"))
     command = [sys.executable, "-P", "-m", "tgi_core", "shard", str(model), "--uds-path", str(folder / "shard"), *arguments]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        "--parent",
-        str(os.getpid()),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments say all of it
-        limit=1 << 20,
-    )
-    return ShardProcess(process, folder, progress)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            "--parent",
+            str(os.getpid()),
+            "--steps",
+            str(theirs.fileno()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments say all of it
+            limit=1 << 20,
+            pass_fds=(theirs.fileno(),),
+        )
+    return ShardProcess(process, folder, ours, progress)
 
 
 async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, progress: Progress) -> Opened:
@@ -204,6 +213,6 @@ def _untold(what: str, done: int, total: int, unit: str) -> None:
 async def _connected(process: ShardProcess, model: Path) -> Connected:
     address = await process.address()
     try:
-        return await connect(address, model, None, _untold, reached=process.hide)
+        return await connect(address, model, None, _untold, reached=process.hide, steps=process.steps)
     except StartupError as error:
         raise StartupError(await process.reason(str(error), _GOODBYE_S)) from error

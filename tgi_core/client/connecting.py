@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,14 +40,16 @@ async def connect(
     progress: Progress,
     token: str | None = None,
     reached: Callable[[], None] | None = None,
+    steps: socket.socket | None = None,
 ) -> Connected:
     """Reach the shard at `unix:PATH` or `HOST:PORT` and wait until it has opened its model. Raises StartupError.
 
     One that announces our API is checked: same major version, same tokenizer. Another is driven in TGI's own way, for which its
-    model's tokenizer is needed. `reached` is called once there is a connection, long before the model is open.
+    model's tokenizer is needed. `reached` is called once there is a connection, long before the model is open. `steps` is a socket for
+    the turns.
     """
     channel = ShardChannel(address.replace("unix://", "unix:", 1), token)
-    own = GrpcShard(channel)
+    own = GrpcShard(channel, steps)
     try:
         if reached is not None:
             await own.health()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from tgi_core.backend import BackendBug, BackendError, Capacity, Progress, Scope, WarmupPlan
 from tgi_core.client.channel import CallFailed, ShardChannel, StepStream
 from tgi_core.client.health import ShardHealth
+from tgi_core.client.steps_link import StepsLink, open_link
 from tgi_core.client.types import Fault, ShardInfo, Turn, TurnResult
 from tgi_core.proto.describing import decode_capacity, decode_health, decode_info, encode_plan
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
@@ -23,11 +25,14 @@ _HEALTH_TIMEOUT_S = 5.0
 
 
 class GrpcShard:
-    """A `ShardClient` of a shard that announces our API. Belongs to one event loop."""
+    """A `ShardClient` of a shard that announces our API. Belongs to one event loop. `steps` is the socket for turns of a shard that has
+    one; without it they go over the channel like everything else."""
 
-    def __init__(self, channel: ShardChannel) -> None:
+    def __init__(self, channel: ShardChannel, steps: socket.socket | None = None) -> None:
         self._channel = channel
-        self._stream: StepStream | None = None
+        self._socket = steps
+        self._link: StepsLink | None = None
+        self._stream: StepStream | StepsLink | None = None
 
     async def info(self) -> ShardInfo:
         """What the shard has opened; waits until it has. Raises BackendError."""
@@ -48,7 +53,7 @@ class GrpcShard:
             return rest if rest.refused else replace(rest, refused=Fault(Scope.REQUEST, "InvalidRequest", str(error)))
         try:
             if self._stream is None:
-                self._stream = self._channel.steps()
+                self._stream = await self._open_stream()
             return decode_result(await self._stream.exchange(message))
         except CallFailed as error:
             raise error.translated() from error
@@ -77,11 +82,19 @@ class GrpcShard:
 
     async def abandon(self) -> None:
         """Leave it as it is."""
-        await self._channel.close()
+        await self.close()
 
     async def close(self) -> None:
         """Leave the shard, which drops what this router had there. Idempotent."""
+        if self._link is not None:
+            self._link.close()
         await self._channel.close()
+
+    async def _open_stream(self) -> StepStream | StepsLink:
+        if self._socket is None:
+            return self._channel.steps()
+        self._link = await open_link(self._socket)
+        return self._link
 
     async def _call(self, name: str, request: Any) -> Any:
         try:

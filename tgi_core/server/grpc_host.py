@@ -5,6 +5,7 @@ Everything that touches the backend runs in that thread, in the order of the cal
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +36,8 @@ class ShardHost:
     def __init__(self, lost: Callable[[], None] = lambda: None) -> None:
         self._lost = lost
         self._tell: Progress | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shard")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shard", initializer=self._note_thread)
+        self._ident = 0
         self._opened: Future[Model] = Future()
         self._state = ShardState.OPENING
         self._work: Work | None = None
@@ -70,7 +72,9 @@ class ShardHost:
         return self.run(lambda: self._warmup(plan))
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do something in the shard's thread and wait for it. Raises DeviceLost once the shard is closed."""
+        """Do something in the shard's thread, which may be the caller's, and wait for it. Raises DeviceLost once the shard is closed."""
+        if threading.get_ident() == self._ident:
+            return work()
         try:
             future = self._thread.submit(work)
         except RuntimeError as error:
@@ -111,6 +115,9 @@ class ShardHost:
         except TimeoutError:
             return False
         return True
+
+    def _note_thread(self) -> None:
+        self._ident = threading.get_ident()
 
     def _open(self, opener: Callable[[], Model]) -> Model:
         model = opener()

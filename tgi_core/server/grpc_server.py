@@ -35,6 +35,7 @@ class ShardServer:
         guards: list[grpc.ServerInterceptor] = [_TokenGuard(token)] if token else []
         self._server = grpc.server(self._threads, options=_OPTIONS, interceptors=guards)
         service = ShardService(host)
+        self.tenancy = service.tenancy
         self._server.add_generic_rpc_handlers(service.handlers())
         try:
             with bound_for_us_alone():

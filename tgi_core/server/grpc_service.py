@@ -37,7 +37,7 @@ class ShardService:
     def __init__(self, host: ShardHost) -> None:
         self.url = ""
         self._host = host
-        self._tenancy = Tenancy(host)
+        self.tenancy = Tenancy(host)
         self._lockstep: LockStep | None = None
         self._making = threading.Lock()
 
@@ -122,7 +122,7 @@ class ShardService:
     def _steps(self, requests: Iterable[pb.Turn], context: grpc.ServicerContext) -> Iterator[pb.TurnResult]:
         """The stream of one of our own routers."""
         self._capacity()
-        tenant = self._tenancy.admit()
+        tenant = self.tenancy.admit()
         try:
             for message in requests:
                 yield encode_result(tenant.exchange(decode_turn(message)))
@@ -138,7 +138,7 @@ class ShardService:
         capacity = self._capacity()
         with self._making:
             if self._lockstep is None:
-                self._lockstep = LockStep(self._tenancy, self._host.model(), capacity)
+                self._lockstep = LockStep(self.tenancy, self._host.model(), capacity)
             return self._lockstep
 
 

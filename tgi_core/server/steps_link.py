@@ -1,0 +1,59 @@
+"""The turns of the router that has started this process, over a socket that it has handed down."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from contextlib import suppress
+
+from tgi_core.backend import BackendError, DeviceLost
+from tgi_core.proto.frames import HEAD, Kind, failure, frame
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.results import encode_result
+from tgi_core.proto.turns import decode_turn
+from tgi_core.server.grpc_tenant import Superseded, Tenancy
+
+_log = logging.getLogger(__name__)
+
+
+class StepsLink:
+    """Answers turns in the shard's own thread, which reads, computes and writes: nothing is handed from thread to thread. It is lent to
+    the router from its first turn, which comes after the warm-up, until the router leaves."""
+
+    def __init__(self, stream: socket.socket, tenancy: Tenancy) -> None:
+        self._stream = stream
+        self._tenancy = tenancy
+
+    def start(self) -> None:
+        """Wait for the first turn, in a thread that does no more than that."""
+        threading.Thread(target=self._wait, name="steps", daemon=True).start()
+
+    def close(self) -> None:
+        """Read no more turns, so that the shard's thread is free again. Idempotent."""
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
+
+    def _wait(self) -> None:
+        with suppress(OSError, DeviceLost):
+            if self._stream.recv(1, socket.MSG_PEEK):
+                self._tenancy.host.run(self._serve)
+
+    def _serve(self) -> None:
+        tenant = self._tenancy.admit()
+        try:
+            with self._stream.makefile("rb") as turns:
+                while len(head := turns.read(HEAD.size)) == HEAD.size:
+                    turn = decode_turn(pb.Turn.FromString(turns.read(HEAD.unpack(head)[0])))
+                    result = encode_result(tenant.exchange(turn))
+                    self._stream.sendall(frame(Kind.MESSAGE, result.SerializeToString()))
+        except OSError:
+            _log.info("the router has left")
+        except Exception as error:  # noqa: BLE001  it is answered
+            if not isinstance(error, BackendError | Superseded):
+                _log.error("a turn failed", exc_info=error)
+            with suppress(OSError):
+                self._stream.sendall(failure(error))
+        finally:
+            tenant.leave()
+            self.close()
