@@ -16,6 +16,10 @@ from tgi_router.tool_calls import Piece, ToolCallReader
 
 Names = frozenset[str]
 
+_ROLE = '"role":"assistant",'
+_REST = '"logprobs":null,"finish_reason":null}],"usage":null}'
+"""How a chunk ends that is not the last."""
+
 
 def answer_json(
     dialect: Dialect, envelope: Envelope, results: Sequence[Result], stops: Sequence[str], names: Names, logprobs: bool
@@ -87,10 +91,14 @@ class Chunks:
         )
         self._dialect = dialect
         self._logprobs = logprobs
+        self._plain = not (stops or names or logprobs)
+        self._role = _ROLE if dialect.strict else ""
         self._speakers: dict[int, _Speaker] = defaultdict(lambda: _Speaker(stops, names))
 
     def events(self, choice: Choice, generation: Generation) -> bytes:
         """What a step adds; without tools one event per token."""
+        if self._plain and generation.finished is None and choice.index in self._speakers:
+            return b"".join([self._text(choice.index, token) for token in generation.tokens])
         return b"".join(
             [
                 event(chunk)
@@ -98,6 +106,11 @@ class Chunks:
                 for chunk in self._token(choice, token, None if ending is None else ending.finish_reason)
             ]
         )
+
+    def _text(self, index: int, token: Token) -> bytes:
+        """The event of most tokens: not the first, not the last, and nothing but text."""
+        text = '""' if token.special else quote(token.text)
+        return f'data: {self._head}{{"index":{index},"delta":{{{self._role}"content":{text}}},{_REST}\n\n'.encode()
 
     def _token(self, choice: Choice, token: Token, ending: FinishReason | None) -> Iterator[str]:
         """The chunks with what a token adds: without tools exactly one."""
@@ -123,7 +136,7 @@ class Chunks:
 
     def _delta(self, speaker: _Speaker, piece: Piece) -> str:
         """The role comes once; TGI repeats it, which OpenAI's own client would join to one long word."""
-        role = '"role":"assistant",' if speaker.silent or self._dialect.strict else ""
+        role = _ROLE if speaker.silent or self._dialect.strict else ""
         speaker.silent = False
         if piece.call is None:
             return f'{{{role}"content":{quote(piece.text)}}}'

@@ -8,6 +8,7 @@ from math import isfinite
 from struct import Struct
 
 _SINGLE = Struct("f")
+_pack, _unpack = _SINGLE.pack, _SINGLE.unpack
 
 quote = encode_basestring
 """A JSON string literal. It escapes CR and LF, so that no text can break a line of an event stream."""
@@ -20,7 +21,7 @@ def dumps(value: object) -> str:
 
 def single(value: float) -> float:
     """The nearest 32-bit float. Raises OverflowError beyond their range."""
-    nearest: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
+    nearest: float = _unpack(_pack(value))[0]
     return nearest
 
 
@@ -28,14 +29,14 @@ def shortest(value: float | None) -> float | None:
     """A double that prints as the shortest text of a 32-bit float; None for what JSON cannot hold."""
     if value is None or not isfinite(value):
         return None
-    nearest = single(value)
-    found = float(f"{nearest:.9g}")  # 9 digits always suffice
-    for digits in (8, 7, 6):  # most need 8; %g drops trailing zeros, so that 6 covers all shorter texts
-        candidate = float(f"{nearest:.{digits}g}")
-        if single(candidate) != nearest:
+    [nearest] = _unpack(_pack(value))
+    found = 0.0
+    for form in ("%.8g", "%.7g", "%.6g"):  # most need 8 digits; %g drops trailing zeros, so that 6 covers all shorter texts
+        candidate = float(form % nearest)
+        if _unpack(_pack(candidate))[0] != nearest:
             break
         found = candidate
-    return found
+    return found or float(f"{nearest:.9g}")  # 9 digits always suffice
 
 
 def number(value: float | None) -> str:

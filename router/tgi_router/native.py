@@ -15,7 +15,7 @@ from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import IncompleteStream, RouterError, StreamRuleBroken, error_json
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Choice, Inference, Result, in_order, mean_logprob, tokens_of
+from tgi_router.inference import Call, Choice, Inference, Result, in_order, mean_logprob
 from tgi_router.json_text import number, quote
 from tgi_router.outlet import Outlet
 from tgi_router.sse import EventStream, event
@@ -137,17 +137,21 @@ class _Events:
     def of(self, choice: Choice, generation: Generation) -> bytes:
         """One event per token."""
         events = []
-        for token, ending in tokens_of(generation):
+        last = len(generation.tokens) - 1
+        for place, token in enumerate(generation.tokens):
             self._index += 1
-            events.append(event(_event_json(self._index, token, ending, choice, self._body)))
-        return b"".join(events)
+            ending = generation.finished if place == last else None
+            events.append(_event_json(self._index, token, ending, choice, self._body))
+        return event("\n\ndata: ".join(events)) if events else b""
 
 
 def _event_json(index: int, token: Token, ending: GeneratedText | None, choice: Choice, body: GenerateBody) -> str:
     """One event of a stream; `ending` comes with the last token."""
     top = f',"top_tokens":{_top_json(token)}' if token.top else ""
-    text = "null" if ending is None else quote(_full_text(ending, body))
-    details = "null" if ending is None or not body.parameters.details else _stream_details_json(ending, choice)
+    if ending is None:
+        return f'{{"index":{index},"token":{_token_json(token)}{top},"generated_text":null,"details":null}}'
+    text = quote(_full_text(ending, body))
+    details = _stream_details_json(ending, choice) if body.parameters.details else "null"
     return f'{{"index":{index},"token":{_token_json(token)}{top},"generated_text":{text},"details":{details}}}'
 
 

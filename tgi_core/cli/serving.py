@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from prometheus_client import CollectorRegistry
 
 from tgi_core.backend import Progress
+from tgi_core.cli.collector import settle
 from tgi_core.cli.memory_plan import print_memory_plan
 from tgi_core.cli.opening import choose_opener, warmup_plan
 from tgi_core.cli.tunnel import tunnel
@@ -75,6 +76,7 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
             _leave(server.stopped_by)
         house = opening.result()
         server.abort = lambda: asyncio.ensure_future(house.shard.abandon())
+        settle()
         front.pass_to(house.app)
         await stack.enter_async_context(tunnel(settings, port))
         lifecycle.serving()

@@ -161,6 +161,7 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
 
 def _read(directory: Path, settings: Settings, show: Progress, place: Place | None, lost: Callable[[], None]) -> Model:
     """The model, for routers to compare theirs with; on all ranks. Raises StartupError."""
+    from tgi_core.cli.collector import settle
     from tgi_core.cli.opening import open_model
     from tgi_core.client.connecting import hash_tokenizer
     from tgi_core.server.grpc_host import Model
@@ -168,6 +169,7 @@ def _read(directory: Path, settings: Settings, show: Progress, place: Place | No
 
     tokenizer = Tokenizer.load(directory)
     server = open_model(directory, tokenizer, settings, show, place, lost)
+    settle()
     return Model(server, tokenizer, hash_tokenizer(directory))
 
 

@@ -89,21 +89,27 @@ def _encode_step(step: StepResult) -> contract.StepResult:
 
 
 def _decode_step(message: contract.StepResult) -> StepResult:
-    tokens = iter(_decode_tokens(message))
-    counts: Iterable[int] = message.token_counts or (1,) * len(message.request_ids)
-    prompts = {item.generation: _decode_prompt(item) for item in message.prompts}
-    finished = {item.generation: _decode_finished(item) for item in message.finished}
-    faults = {item.generation: RowFault(RowFaultKind(item.kind), item.message) for item in message.faults}
-    generations = tuple(
-        Generation(id, tuple(islice(tokens, count)), prompts.get(place, ()), finished.get(place), faults.get(place))
-        for place, (id, count) in enumerate(zip(message.request_ids, counts, strict=True))
-    )
+    generations = _decode_generations(message, _decode_tokens(message))
     return StepResult(
         step=message.step,
         generations=generations,
         fault=_decode_fault(message.fault) if message.HasField("fault") else None,
         forward_ns=message.forward_ns,
         sample_ns=message.sample_ns,
+    )
+
+
+def _decode_generations(message: contract.StepResult, tokens: list[Token]) -> tuple[Generation, ...]:
+    if not (message.token_counts or message.prompts or message.finished or message.faults):  # as most steps are
+        return tuple([Generation(id, (token,)) for id, token in zip(message.request_ids, tokens, strict=True)])
+    rest = iter(tokens)
+    counts: Iterable[int] = message.token_counts or (1,) * len(message.request_ids)
+    prompts = {item.generation: _decode_prompt(item) for item in message.prompts}
+    finished = {item.generation: _decode_finished(item) for item in message.finished}
+    faults = {item.generation: RowFault(RowFaultKind(item.kind), item.message) for item in message.faults}
+    return tuple(
+        Generation(id, tuple(islice(rest, count)), prompts.get(place, ()), finished.get(place), faults.get(place))
+        for place, (id, count) in enumerate(zip(message.request_ids, counts, strict=True))
     )
 
 

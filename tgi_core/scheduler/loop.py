@@ -189,12 +189,17 @@ class SchedulerLoop:
                 stream.started_at, stream.cached = start, started.cached
 
     def _deliver_all(self, events: Iterable[Event]) -> None:
+        streams = self._streams
         for event in events:
-            self._deliver(event)
+            generation = event.generation
+            if generation is None or generation.finished is not None:
+                self._deliver(event)
+            elif (stream := streams.get(event.key)) is not None:
+                stream.push(generation)
 
     def _deliver(self, event: Event) -> None:
-        ends = event.generation is None or event.generation.finished is not None
-        stream = self._streams.pop(event.key, None) if ends else self._streams.get(event.key)
+        """The last that a request gets."""
+        stream = self._streams.pop(event.key, None)
         if stream is None:
             return
         if event.generation is not None:
