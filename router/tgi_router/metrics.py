@@ -38,7 +38,7 @@ class Metrics:
         self._inference = make.histogram("tgi_request_inference_duration")
         self._per_token = make.histogram("tgi_request_mean_time_per_token_duration")
         self._first_token = make.histogram("tgi_request_time_to_first_token_duration")
-        self._inter_token = make.tally("tgi_request_inter_token_duration")
+        self._inter_token = make.histogram("tgi_request_inter_token_duration")
 
     def _tokens(self, make: Instruments, limits: Limits) -> None:
         total, longest = _linear(limits.max_total_tokens), _linear(limits.max_input_tokens)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -32,11 +33,11 @@ class LocalShard:
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm up in the shard's thread."""
-        return await asyncio.wrap_future(self._thread.submit(lambda: self._server.warmup(plan, progress)))
+        return await self._thread.submit(lambda: self._server.warmup(plan, progress))
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """One turn in the shard's thread. Raises DeviceLost once it is abandoned."""
-        self._turn = asyncio.wrap_future(self._thread.submit(lambda: self._server.exchange(turn)))
+        self._turn = self._thread.submit(lambda: self._server.exchange(turn))
         try:
             return await self._turn
         except asyncio.CancelledError:
@@ -63,7 +64,7 @@ class LocalShard:
     async def close(self) -> None:
         """Close the backend and end the thread; waits for what the thread is doing. Idempotent."""
         if self._closing is None:
-            self._closing = asyncio.wrap_future(self._thread.submit(self._server.close))
+            self._closing = self._thread.submit(self._server.close)
             self._thread.end()
         await asyncio.shield(self._closing)
 
@@ -75,19 +76,21 @@ class _ShardThread:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._run, name="shard", daemon=True).start()
 
-    def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Have `call` called, unless its future is cancelled before."""
-        future: Future[T] = Future()
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Have `call` called, unless its future is cancelled before. Its result comes in one hop: one of `concurrent.futures` would
+        first wake up a future of its own."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
 
         def work() -> None:
-            if not future.set_running_or_notify_cancel():
+            if future.cancelled():
                 return
             try:
-                result = call()
+                settle = partial(_settle, future, call())
             except BaseException as error:  # noqa: BLE001  it is raised where the result is awaited
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+                settle = partial(_fail, future, error)
+            with suppress(RuntimeError):  # a loop that is closed waits for nothing
+                loop.call_soon_threadsafe(settle)
 
         self._work.put(work)
         return future
@@ -99,3 +102,13 @@ class _ShardThread:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
+
+
+def _settle(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

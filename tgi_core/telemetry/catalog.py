@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from tgi_core.telemetry.quantiles import Summary
 from tgi_core.telemetry.tally import Tally
-
-Instrument = TypeVar("Instrument", Counter, Histogram)
 
 DURATION_BUCKETS = tuple(0.00015 * 1.5**power for power in range(35))
 """Upper bounds in seconds: TGI's own for everything that lasts."""
@@ -107,16 +104,17 @@ class Instruments:
     def counter(self, name: str) -> Counter:
         """A counter."""
         metric = _BY_NAME[name]
-        return _begun(metric, Counter(name, metric.text, _labels(metric), registry=self._registry))
+        counter = Counter(name, metric.text, [label for label, _ in metric.labels], registry=self._registry)
+        if len(metric.labels) == 1:
+            for value in metric.labels[0][1]:
+                counter.labels(value)
+        return counter
 
-    def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> Histogram:
+    def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> Tally:
         """A histogram."""
         metric = _BY_NAME[name]
-        return _begun(metric, Histogram(name, metric.text, _labels(metric), buckets=buckets, registry=self._registry))
-
-    def tally(self, name: str) -> Tally:
-        """A histogram for what happens with every token."""
-        tally = Tally(name, _BY_NAME[name].text, DURATION_BUCKETS)
+        label, values = metric.labels[0] if metric.labels else ("", ())
+        tally = Tally(name, metric.text, buckets, label, values)
         self._registry.register(tally)
         return tally
 
@@ -129,14 +127,3 @@ class Instruments:
         summary = Summary(name, _BY_NAME[name].text)
         self._registry.register(summary)
         return summary
-
-
-def _labels(metric: Metric) -> list[str]:
-    return [label for label, _ in metric.labels]
-
-
-def _begun(metric: Metric, made: Instrument) -> Instrument:
-    if len(metric.labels) == 1:
-        for value in metric.labels[0][1]:
-            made.labels(value)
-    return made

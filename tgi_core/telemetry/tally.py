@@ -1,24 +1,23 @@
-"""A histogram that costs little to add to."""
+"""Histograms that cost little to add to."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 
-class Tally(Collector):
-    """Like the Prometheus library's, which takes locks and walks along the buckets: too dear for every token. This one belongs to the
-    event loop, where the scrape is made too."""
+class Series:
+    """What was observed under one value of the label."""
 
-    def __init__(self, name: str, text: str, buckets: tuple[float, ...]) -> None:
-        self._name, self._text = name, text
-        self._bounds = buckets
-        self._counts = [0] * (len(buckets) + 1)
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -26,13 +25,37 @@ class Tally(Collector):
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def collect(self) -> Iterable[Metric]:
+    def samples(self, name: str, labels: dict[str, str]) -> Iterator[Sample]:
         """The buckets, each with all that are below it, the count and the sum."""
-        metric = Metric(self._name, self._text, "histogram")
         up_to = list(accumulate(self._counts))
         for bound, count in zip((*self._bounds, float("inf")), up_to, strict=True):
-            le = floatToGoString(bound)  # type: ignore[no-untyped-call]
-            metric.add_sample(f"{self._name}_bucket", {"le": le}, float(count))
-        metric.add_sample(f"{self._name}_count", {}, float(up_to[-1]))
-        metric.add_sample(f"{self._name}_sum", {}, self._sum)
+            le: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+            yield Sample(f"{name}_bucket", {**labels, "le": le}, float(count))
+        yield Sample(f"{name}_count", labels, float(up_to[-1]))
+        yield Sample(f"{name}_sum", labels, self._sum)
+
+
+class Tally(Collector):
+    """A histogram with at most one label. The Prometheus library's takes locks and walks along the buckets, which is too dear for every
+    token and every step; this one belongs to the event loop, where the scrape is made too."""
+
+    def __init__(self, name: str, text: str, bounds: tuple[float, ...], label: str = "", values: Iterable[str] = ()) -> None:
+        self._name, self._text, self._label, self._bounds = name, text, label, bounds
+        self._series = {value: Series(bounds) for value in (values if label else ("",))}
+
+    def labels(self, value: str) -> Series:
+        """The series of one value of the label."""
+        if value not in self._series:
+            self._series[value] = Series(self._bounds)
+        return self._series[value]
+
+    def observe(self, value: float) -> None:
+        """Count a value, where there is no label."""
+        self._series[""].observe(value)
+
+    def collect(self) -> Iterable[Metric]:
+        """All series."""
+        metric = Metric(self._name, self._text, "histogram")
+        for value, series in self._series.items():
+            metric.samples += series.samples(self._name, {self._label: value} if self._label else {})
         return [metric]
