@@ -23,6 +23,8 @@ class Simulation:
     def __init__(self, roofline: Roofline, tokenizer: Tokenizer) -> None:
         self.now = 0.0
         self.steps = 0
+        self.gaps: list[float] = []
+        """Seconds from each token of a request to the next."""
         self._roofline = roofline
         session = Session(
             ReferenceSession(tokenizer.vocab_size, LONGEST_ROW, asynchronous=False, on_step=self._computed), "reference"
@@ -39,6 +41,7 @@ class Simulation:
         waiting = list(reversed(arrivals))
         arrived: dict[int, Arrival] = {}
         first: dict[int, float] = {}
+        last: dict[int, float] = {}
         served: list[Served] = []
         while waiting or not self._scheduler.idle:
             if self._scheduler.idle:
@@ -53,6 +56,9 @@ class Simulation:
                 if event.generation is None:
                     raise RuntimeError(f"a request failed: {event.error}")
                 first.setdefault(event.key, self.now)
+                if event.key in last:
+                    self.gaps.append(self.now - last[event.key])
+                last[event.key] = self.now
                 if event.generation.finished is not None:
                     served.append(Served(arrived[event.key], first[event.key], self.now))
         return served

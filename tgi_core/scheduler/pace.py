@@ -1,10 +1,20 @@
-"""How fast the shard computes, and so how long what waits will take."""
+"""How fast the shard computes, and so how long what waits will take, and what a step may hold."""
 
 from __future__ import annotations
+
+from collections import deque
 
 _WEIGHT = 0.05
 """Of the latest step in the average."""
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
+_STEP_WEIGHT = 0.2
+"""Of the latest step in what steps cost."""
+_CHEAPER_WEIGHT = 0.02
+"""The same, where a prompt's tokens cost less than known: few of them may be hidden behind reading the weights, more are not."""
+_STRETCH = 1.9
+"""A step that runs prompts along may take so many times one that does not: who reads along then sees no pause."""
+_UNSEEN_S = 0.01
+"""A step as short as that is no pause, whatever the others take."""
 
 
 class Pace:
@@ -28,3 +38,46 @@ class Pace:
     def seconds_for(self, tokens: int) -> float:
         """How long so many tokens take, from 1 to 60; 1 while nothing is known."""
         return min(_LONGEST_S, max(_SHORTEST_S, tokens / self._rate if self._rate else 0.0))
+
+
+class StepTimes:
+    """What a step costs: so much with rows that decode alone, and so much more for each token of a prompt in it. Learned from the steps
+    that come back, as moving averages."""
+
+    def __init__(self) -> None:
+        self._unread: deque[tuple[float, int]] = deque()
+        self._last_read = float("-inf")
+        self._alone_s = self._token_s = 0.0
+
+    def launched(self, prompt_tokens: int, now: float) -> None:
+        """A step with so many tokens of prompts."""
+        self._unread.append((now, prompt_tokens))
+
+    def undo(self) -> None:
+        """The step launched last was refused."""
+        self._unread.pop()
+
+    def read(self, now: float) -> None:
+        """The oldest step has come back. It began when it was launched, or when the one before it was done."""
+        launched, prompt_tokens = self._unread.popleft()
+        seconds, self._last_read = now - max(launched, self._last_read), now
+        if prompt_tokens:
+            each = max(0.0, seconds - self._alone_s) / prompt_tokens
+            self._token_s = _averaged(self._token_s, each, _STEP_WEIGHT if each > self._token_s else _CHEAPER_WEIGHT)
+        else:
+            self._alone_s = _averaged(self._alone_s, seconds, _STEP_WEIGHT)
+
+    def forget(self) -> None:
+        """What is launched is never read."""
+        self._unread.clear()
+
+    def prompt_tokens(self) -> int | None:
+        """How many tokens of prompts rows that decode need not mind in their step; None while nothing is known."""
+        if not self._alone_s or not self._token_s:
+            return None
+        return int(max((_STRETCH - 1) * self._alone_s, _UNSEEN_S - self._alone_s) / self._token_s)
+
+
+def _averaged(average: float, value: float, weight: float) -> float:
+    """A moving average; one value that is far off, since the process was stopped, say, counts as four times the usual."""
+    return average + weight * (min(value, 4 * average) - average) if average else value

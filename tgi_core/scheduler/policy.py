@@ -13,6 +13,7 @@ from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
 from tgi_core.blocks import Blocks
 from tgi_core.scheduler.blame import Blame
 from tgi_core.scheduler.memory import RowMemory
+from tgi_core.scheduler.pace import StepTimes
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.types import SchedulerOptions
@@ -23,6 +24,11 @@ PATIENCE = 32
 """How many may go before one that finds no room; then nobody does, until there is room for it."""
 NEWCOMERS_SHARE = 4
 """One part in so many of a step is kept from long prompts while others wait to begin."""
+LEAST_CHUNK = 16
+"""Tokens of prompts that a step has room for, however slow they are."""
+MOST_CHUNKS = 16
+"""All that waits is to be computed in about so many steps: with a long queue more is done for those who wait than for smooth answers,
+and the device is kept busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,11 @@ class StepPlan:
         return len(self.decoding) + sum(item.take for item in self.grown) + sum(item.take for item in self.admitted)
 
     @property
+    def prompt_tokens(self) -> int:
+        """Those of them that are prompts'. A decoding row takes one."""
+        return sum(item.take for item in self.grown if item.take > 1) + sum(item.take for item in self.admitted)
+
+    @property
     def grants(self) -> tuple[Grant, ...]:
         """What the running rows must be told."""
         taken = tuple(Grant(item.sequence.wire_id, item.take, item.blocks) for item in self.grown)
@@ -69,8 +80,11 @@ class StepPlan:
 class Policy:
     """Plans steps within what the backend promised."""
 
-    def __init__(self, capabilities: Capabilities, capacity: Capacity, memory: RowMemory, options: SchedulerOptions) -> None:
+    def __init__(
+        self, capabilities: Capabilities, capacity: Capacity, memory: RowMemory, times: StepTimes, options: SchedulerOptions
+    ) -> None:
         self._capacity = capacity
+        self._times = times
         self._memory = memory
         self._options = options
         self.chunking = Feature.CHUNKED_PREFILL in capabilities.features
@@ -84,10 +98,13 @@ class Policy:
         """The next step; its blocks are allocated, and preempted rows have given theirs back."""
         plan = StepPlan()
         self._decode(running, plan)
-        self._go_on(running, queue, plan)
+        begun = [item for item in running.values() if item.sent > item.computed]
+        room = self._prompt_room(plan, begun, queue)
+        if begun:
+            room = self._go_on(begun, room, running, queue, plan)
         self._since_admission += 1
         if queue and may_admit and not plan.preempted and self._worth_a_pause(running, queue):
-            self._admit(running, queue, plan)
+            self._admit(running, queue, plan, room if self.mixing else self.max_step_tokens)
             if plan.admitted:
                 self._since_admission = 0
         return plan
@@ -128,27 +145,36 @@ class Policy:
         else:
             plan.decoding.append(sequence)
 
-    def _go_on(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan) -> None:
-        """Next chunks of prompts that have begun, first ranks first."""
-        begun = sorted((item for item in running.values() if item.prompt_left), key=_rank)
-        if not begun:
-            return
-        budget = self.max_step_tokens - plan.tokens - self._kept_for_newcomers(running, queue)
-        for sequence in begun[: self._capacity.max_prefill_rows]:
-            take = min(sequence.prompt_left, budget)
+    def _prompt_room(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> int:
+        """Tokens of prompts that the step may hold: what fits, and beside rows that decode no more than stretches their step a little."""
+        room = self.max_step_tokens - plan.tokens
+        if plan.empty or not (begun or queue) or not (self.mixing and self.chunking):
+            return room
+        unseen = self._times.prompt_tokens()
+        if unseen is None:
+            return room
+        waiting = queue.tokens + sum(item.prompt_left for item in begun)
+        return min(room, max(unseen, LEAST_CHUNK, waiting // MOST_CHUNKS))
+
+    def _go_on(self, begun: list[Sequence], room: int, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan) -> int:
+        """Next chunks of prompts that have begun, first ranks first; the room that is left."""
+        kept = self._kept_for_newcomers(room, running, queue)
+        for sequence in sorted(begun, key=_rank)[: self._capacity.max_prefill_rows]:
+            take = min(sequence.prompt_left, room - kept)
             if take <= 0:
-                return
+                break
             if sequence.wire_id and self._make_room(sequence, take, running, plan):
                 plan.grown.append(Take(sequence, take, self._memory.extend(sequence, sequence.computed + take)))
                 plan.chunks += 1
-                budget -= take
+                room -= take
+        return room
 
-    def _kept_for_newcomers(self, running: dict[int, Sequence], queue: WaitingQueue) -> int:
-        """Tokens of the step that long prompts leave to those who have not begun, if the first of these has room."""
+    def _kept_for_newcomers(self, room: int, running: dict[int, Sequence], queue: WaitingQueue) -> int:
+        """Tokens of the room that long prompts leave to those who have not begun, if the first of these has room."""
         first = next(iter(queue), None)
         if first is None or not self.mixing or len(running) >= self._capacity.max_rows or not self._has_room(first, len(running)):
             return 0
-        return self.max_step_tokens // NEWCOMERS_SHARE
+        return room // NEWCOMERS_SHARE
 
     def _make_room(self, sequence: Sequence, take: int, running: dict[int, Sequence], plan: StepPlan) -> bool:
         """Free blocks for a row by preempting the last in rank; False if that was the row itself."""
@@ -172,10 +198,9 @@ class Policy:
             return True
         return self._since_admission > self._options.max_waiting_tokens
 
-    def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan) -> None:
+    def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, budget: int) -> None:
         rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - plan.chunks)
         rows = min(rows, self.blame.room(running.values()))
-        budget = self.max_step_tokens - (plan.tokens if self.mixing else 0)
         if not running and not self.chunking:  # a prompt that cannot be cut must not wait for ever behind a small budget
             budget = self._capacity.max_step_tokens
         waiting: list[Sequence] = []

@@ -27,7 +27,7 @@ from tgi_core.scheduler.blame import Verdict
 from tgi_core.scheduler.deadlines import Deadlines
 from tgi_core.scheduler.flight import Flight
 from tgi_core.scheduler.memory import RowMemory
-from tgi_core.scheduler.pace import Pace
+from tgi_core.scheduler.pace import Pace, StepTimes
 from tgi_core.scheduler.policy import Policy, StepPlan, Take
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
@@ -90,7 +90,8 @@ class Scheduler:
         self._options = options = options or SchedulerOptions()
         self._clock = clock
         self._memory = RowMemory(capacity.groups, reuse=options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features)
-        self._policy = Policy(capabilities, capacity, self._memory, options)
+        self._times = StepTimes()
+        self._policy = Policy(capabilities, capacity, self._memory, self._times, options)
         self._flight = Flight(capacity.in_flight)
         self._queue = WaitingQueue()
         self._deadlines = Deadlines()
@@ -194,6 +195,7 @@ class Scheduler:
         self._launched = None
         if read is not None:
             self._flight.read()
+            self._times.read(self._clock())
             self._read(read, events)
         if refused is not None and _ends_all(refused) and self.lost is None:
             events += self._step_died(refused)
@@ -212,12 +214,14 @@ class Scheduler:
         events = self._carry_out(self._policy.blame.died(list(self._running.values())), reason)
         self._memory.forget()
         self._flight.forget()
+        self._times.forget()
         return events
 
     def fail_all(self, error: SchedulerError) -> list[Event]:
         """End every request, for a shard that is gone."""
         events = self._fail(list(self._by_key.values()), error)
         self._flight.forget()
+        self._times.forget()
         return events
 
     # launching
@@ -233,7 +237,9 @@ class Scheduler:
             self._hit_tokens += item.sequence.cached
         step, merged = self._flight.launch((item.sequence.wire_id for item in plan.admitted), not alone)
         self._launched = plan
-        self._pace.step(plan.tokens, self._clock())
+        now = self._clock()
+        self._pace.step(plan.tokens, now)
+        self._times.launched(plan.prompt_tokens, now)
         self._advance(plan, 1)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
@@ -304,6 +310,7 @@ class Scheduler:
             return []
         self._leave_out_the_cancelled(plan)
         self._flight.undo()
+        self._times.undo()
         self._advance(plan, -1)
         for item in plan.grown:
             self._policy.give_back(item)
@@ -329,6 +336,7 @@ class Scheduler:
             self._policy.blame.died(list(self._running.values()), known=bool(fault.request_ids)), fault.message
         )
         self._flight.forget()
+        self._times.forget()
         return events
 
     def _session_died(self, fault: Fault) -> list[Event]:

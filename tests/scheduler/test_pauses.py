@@ -1,0 +1,56 @@
+"""How long those who read along must wait while others' prompts are computed."""
+
+from __future__ import annotations
+
+from statistics import quantiles
+
+import pytest
+
+from bench.scheduling import ours, trace
+from bench.scheduling.device import Roofline
+from tgi_core.scheduler.pace import StepTimes
+from tgi_core.tokenizer import Tokenizer
+
+SLOW = Roofline(launch=1e-3, weights=30e-3, token=0.7e-3, context=0.0)
+"""About a processor: a prompt of 500 tokens takes as long as eleven steps that only decode."""
+
+
+def test_prompts_do_not_stop_the_others(demo_tokenizer: Tokenizer) -> None:
+    """On a slow device, with new prompts all the time, hardly a gap between two tokens is more than twice the usual one."""
+    run = ours.Simulation(SLOW, demo_tokenizer)
+    run.run([trace.Arrival(0.6 * number, 100 + 37 * number % 400, 60) for number in range(100)])
+    gaps = quantiles(run.gaps, n=100)
+    assert gaps[98] <= 2 * gaps[49]
+
+
+def test_a_long_queue_is_worked_off(demo_tokenizer: Tokenizer) -> None:
+    """Where much waits, smooth answers are not paid for by those who wait: all is done in little more time than any schedule takes."""
+    arrivals = trace.at_once(trace.make(60, seed=2))
+    roofline = Roofline()
+    served = ours.Simulation(roofline, demo_tokenizer).run(arrivals)
+    assert max(item.last for item in served) <= 1.2 * roofline.bound(arrivals)
+
+
+def test_the_cost_of_prompts_is_learned() -> None:
+    """From steps with and without prompts; the more a prompt's token costs, the fewer fit beside rows that decode."""
+    times, now = StepTimes(), 0.0
+    assert times.prompt_tokens() is None
+    for prompt_tokens, seconds in [(0, 0.1), (100, 0.2)] * 50:
+        times.launched(prompt_tokens, now)
+        now += seconds
+        times.read(now)
+    fits = times.prompt_tokens()
+    assert fits == pytest.approx(90, abs=5)
+    times.launched(100, now)
+    times.read(now + 5.0)
+    assert fits is not None and 0 < (times.prompt_tokens() or 0) < fits
+
+
+def test_short_steps_are_no_pause() -> None:
+    """On a fast device a step may take a hundredth of a second, whatever the others take."""
+    times, now = StepTimes(), 0.0
+    for prompt_tokens, seconds in [(0, 1e-3), (100, 2e-3)] * 50:
+        times.launched(prompt_tokens, now)
+        now += seconds
+        times.read(now)
+    assert times.prompt_tokens() == pytest.approx(900, abs=50)
