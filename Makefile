@@ -9,7 +9,7 @@ HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 
-.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler bench-front coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -41,6 +41,10 @@ bench: install
 # what the scheduler costs, and what it makes of a device's time; TRACE=file.csv
 bench-scheduler: install
 	$(BIN)/python bench/scheduler.py $(if $(TRACE),--trace $(TRACE))
+
+# what serving costs in CPU time per token, with a device that takes none
+bench-front: install
+	$(BIN)/python bench/front.py
 
 coverage-models: install
 	$(BIN)/python -m scripts.coverage_models --out docs/models.md

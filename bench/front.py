@@ -3,9 +3,9 @@
     python bench/front.py [--backend null] [--streams 32 64 256] [--tokens 200] [--seconds 6] [--step-ms 0] [--json OUT]
 
 Both forms of `tgi serve` (the shard in a child process, and in the server's own), both ways to stream (TGI's and OpenAI's). CPU time
-is the processes' own, so that what else runs on the machine matters less; "spin" is what a round of an empty loop took meanwhile, to tell
-a machine that is slower from a server that is. With `--step-ms` the device takes that long for each step,
-so that the server is not saturated and waits mean something: what the first token waits for beyond three steps is the server's.
+is the processes' own; "spin" is what a round of an empty loop took meanwhile, to tell a machine that is slow at the moment from a server
+that is. With `--step-ms` the device takes that long for each step, so that the server is not saturated and waits mean something: of the
+time to the first token up to three steps are the device's.
 """
 
 from __future__ import annotations

@@ -128,6 +128,11 @@ def _spin_ns(rounds: int = 400_000) -> float:
     return 1e9 * (time.process_time() - begun) / rounds
 
 
+def _middle_and_late(waits: list[float]) -> list[float]:
+    found = quantiles(waits, n=100) if len(waits) > 1 else [0.0] * 99
+    return [found[49], found[98]]
+
+
 def _busy(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
@@ -150,8 +155,6 @@ def measure(url: str, route: str, streams: int, tokens: int, seconds: float, pid
     load.run(seconds)
     cpu = [_busy(each) - was for each, was in zip(processes, before, strict=True)]
     client = time.process_time() - own
-    first = quantiles(load.first, n=100) if len(load.first) > 1 else [0.0] * 99
-    gaps = quantiles(load.gaps, n=100)
     return Measured(
         seconds=time.perf_counter() - begun,
         tokens=load.tokens,
@@ -159,8 +162,8 @@ def measure(url: str, route: str, streams: int, tokens: int, seconds: float, pid
         client_cpu=client,
         spin_ns=(spun + _spin_ns()) / 2,
         cpu=cpu,
-        first=[first[49], first[98]],
-        gaps=[gaps[49], gaps[98]],
+        first=_middle_and_late(load.first),
+        gaps=_middle_and_late(load.gaps),
     )
 
 
