@@ -37,11 +37,11 @@ def make(name: str = "135m", folder: Path | None = None) -> Path:
     config = AutoConfig.for_model(**shape, eos_token_id=None, bos_token_id=None, pad_token_id=None)
     folder.mkdir(parents=True, exist_ok=True)
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-    _write_tokenizer(folder, SHAPES[name].config["vocab_size"])
+    write_tokenizer(folder, SHAPES[name].config["vocab_size"])
     return folder
 
 
-def _write_tokenizer(folder: Path, size: int) -> None:
+def write_tokenizer(folder: Path, size: int) -> None:
     """The demo model's tokenizer, filled up to `size` with pairs of its tokens. No text becomes one of those, and any may be an answer."""
     parts = json.loads((DEMO / "tokenizer.json").read_text())
     vocab: dict[str, int] = parts["model"]["vocab"]

@@ -47,7 +47,7 @@ class EngineProcess:
 
     def __init__(self, name: str, python: Path, module: str, environment: Mapping[str, str], log: Path) -> None:
         self.name = name
-        self._command = [str(python), "-m", f"bench.peers.engines.{module}"]
+        self._command = [str(python), "-m", module]
         self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), **environment}
         self._log = log
 

@@ -45,7 +45,8 @@ class Peer:
 
     def process(self, name: str) -> EngineProcess:
         """The engine, not yet started."""
-        return EngineProcess(name, self.folder / "python", self.module, self.run, HOME / f"{self.module}.log")
+        module = f"bench.peers.engines.{self.module}"
+        return EngineProcess(name, self.folder / "python", module, self.run, HOME / f"{self.module}.log")
 
 
 CORES = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))

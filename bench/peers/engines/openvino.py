@@ -8,9 +8,11 @@ from openvino_genai import ContinuousBatchingPipeline, GenerationConfig, Schedul
 
 from bench.peers.engines.protocol import About, Plan, serve
 
-PRECISION = "bf16"
+NATIVE = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+PRECISION = "bf16" if NATIVE else "f32"
+"""A processor without instructions for bfloat16 computes in float32 whatever the hint, and then refuses a cache in bfloat16."""
 PROPERTIES = {"INFERENCE_PRECISION_HINT": PRECISION, "KV_CACHE_PRECISION": PRECISION, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-"""Weights and cache in two bytes a value, as everyone else's; by default activations and cache would be 8 bits wide."""
+"""By default activations and cache would be 8 bits wide, which no other engine's are."""
 
 
 class OpenVino:
@@ -29,10 +31,10 @@ class OpenVino:
         self._next_id = 0
 
     def about(self) -> About:
-        """The precision is a hint; the cache's is kept."""
-        core = openvino.Core()
-        flags = {**PROPERTIES, "native": core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"), "weights": "float16 in the file"}
-        return About(openvino_genai.__version__, f"{PRECISION} (hint)", PRECISION, flags)
+        """In which precision depends on the processor."""
+        names = {"bf16": "bfloat16", "f32": "float32"}
+        flags = {**PROPERTIES, "weights": "float16 in the file"}
+        return About(openvino_genai.__version__, names[PRECISION], names[PRECISION], flags)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
         """Until the slowest has its first token."""

@@ -16,6 +16,7 @@ class Ours:
 
     def __init__(self, plan: Plan) -> None:
         opened = plugin.backend_open(OpenOptions(str(plan.model), "bfloat16"), _silent)
+        self.runner = opened.runner
         self.session = Session(opened, "cpu")
         warmup = WarmupPlan(max_rows=plan.rows, max_row_tokens=plan.row_tokens, max_step_tokens=plan.step_tokens)
         self.capacity = self.session.warmup(warmup, _silent)
