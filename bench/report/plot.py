@@ -1,4 +1,4 @@
-"""The picture: one panel per measurement and batch size, one bar per engine, each panel on a scale of its own."""
+"""The picture: one panel per measurement and batch size, one bar per engine, each panel on a scale of its own. What is not bfloat16 says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PANELS = (
     ("offline-500m", "batch", "decode", "Qwen2.5-0.5B's shape, decode"),
     ("http", "clients", "rate", "servers, streaming"),
 )
-WIDTH, LEFT, BAR, GAP = 260, 128, 14, 6
+WIDTH, LEFT, BAR, GAP = 290, 128, 14, 6
 STYLE = """text { font: 11px system-ui, sans-serif; fill: #57606a }
 .title { font-weight: 600 }
 .ours { fill: #2f81f7 }
@@ -31,7 +31,7 @@ def plot(parts: Mapping[str, Mapping[str, Any]]) -> str:
         height = 0
         for place, size in enumerate(values(rows, axis)):
             left = place * (WIDTH + LEFT)
-            drawn = list(_panel(chosen(rows, **{axis: size}), column, f"{title}, {axis} {size}", left, top))
+            drawn = list(_panel(parts[name], chosen(rows, **{axis: size}), column, f"{title}, {axis} {size}", left, top))
             height = max(height, 26 + (len(drawn) - 1) // 3 * (BAR + GAP))
             right = max(right, left + WIDTH + LEFT)
             body += drawn
@@ -41,13 +41,15 @@ def plot(parts: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join([head, f"<style>{STYLE}</style>", *body, "</svg>"]) + "\n"
 
 
-def _panel(rows: list[Mapping[str, Any]], column: str, title: str, left: int, top: int) -> Iterator[str]:
+def _panel(part: Mapping[str, Any], rows: list[Mapping[str, Any]], column: str, title: str, left: int, top: int) -> Iterator[str]:
     figures = {engine: figure(chosen(rows, engine=engine), column) for engine in values(rows, "engine")}
     greatest = max(item.middle for item in figures.values())
     yield f'<text class="title" x="{left}" y="{top + 13}">{escape(title)}, tokens/s</text>'
     for place, (engine, item) in enumerate(figures.items()):
-        y, length = top + 22 + place * (BAR + GAP), (WIDTH - 60) * item.middle / greatest
+        y, length = top + 22 + place * (BAR + GAP), (WIDTH - 110) * item.middle / greatest
         kind = "ours" if engine == "ours" else "other"
         yield f'<text x="{left + LEFT - 8}" y="{y + 11}" text-anchor="end">{escape(engine)}</text>'
         yield f'<rect class="{kind}" x="{left + LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2"/>'
-        yield f'<text x="{left + LEFT + length + 5:.1f}" y="{y + 11}">{number(item.middle)}</text>'
+        precision = part["engines"][engine]["precision"].partition(",")[0]
+        what = number(item.middle) if precision == "bfloat16" else f"{number(item.middle)} ({precision})"
+        yield f'<text x="{left + LEFT + length + 5:.1f}" y="{y + 11}">{escape(what)}</text>'

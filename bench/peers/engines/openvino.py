@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import openvino
 import openvino_genai
 from openvino_genai import ContinuousBatchingPipeline, GenerationConfig, SchedulerConfig
@@ -39,10 +40,11 @@ class OpenVino:
     def start(self, prompts: list[list[int]], new: int) -> int:
         """Until the slowest has its first token."""
         config = GenerationConfig(max_new_tokens=new, min_new_tokens=new, ignore_eos=True, do_sample=False)
+        config.set_eos_token_id(0)  # the model names none, which it would refuse
         self._rows = [[] for _ in prompts]
         self._handles = []
         for prompt in prompts:
-            ids = openvino.Tensor([prompt], openvino.Shape([1, len(prompt)]), openvino.Type.i64)
+            ids = openvino.Tensor(np.array([prompt], dtype=np.int64))
             self._handles.append(self.pipeline.add_request(self._next_id, ids, config))
             self._next_id += 1
         return self._until(1)
