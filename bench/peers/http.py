@@ -65,7 +65,16 @@ def _transformers(model: Path) -> list[str]:
 def _vllm(model: Path) -> list[str]:
     place = ["--host", "127.0.0.1", "--port", "{port}", "--dtype", "bfloat16", "--no-enable-prefix-caching"]
     limits = ["--max-model-len", "2048", "--max-num-seqs", str(MAX_CLIENTS), "--disable-uvicorn-access-log"]
-    return [str(PEERS["vLLM"].folder / "vllm"), "serve", str(model), *place, *limits]
+    # the program `vllm` of this package asks for the version of another, and ends
+    return [
+        str(PEERS["vLLM"].folder / "python"),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        *place,
+        *limits,
+    ]
 
 
 def _llama_server(model: Path) -> list[str]:
@@ -114,7 +123,7 @@ def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: i
             except (ServerError, LoadError, OSError) as error:
                 result["failed"][name] = str(error)
         for turn in range(-1, rounds):  # the first is a warm-up
-            for count in clients:
+            for count in clients if turn >= 0 else clients[:2]:
                 for name in list(running):
                     time.sleep(SETTLE_S)
                     try:

@@ -66,7 +66,7 @@ def _http(run: Run) -> dict[str, Any]:
 
 PARTS = {
     "offline-135m": Part("Engines, SmolLM2-135M's shape", _offline("135m", BATCHES)),
-    "offline-500m": Part("Engines, Qwen2.5-0.5B's shape", _offline("500m", BATCHES)),
+    "offline-500m": Part("Engines, Qwen2.5-0.5B's shape", _offline("500m", (1, 8))),
     "context": Part("Long contexts", _context),
     "neighbour": Part("With a busy neighbour", _neighbour),
     "http": Part("Servers, streaming over HTTP", _http),

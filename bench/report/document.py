@@ -23,8 +23,8 @@ Made from `bench/results` by `python -m bench.peers report`; `make bench-peers` 
 All engines get the same weights (random, of a known model's shape), the same token ids as prompts, 128 tokens each and different in
 every round, and make 64 tokens for each, greedily; the harness counts them. Engines take turns within a round, one computing at a time.
 A figure is the median of the rounds, with the least and the greatest behind it; **ours ÷** is the median of the ratios within a round,
-above 1 where this project is faster (for times: below 1). Each engine has both cores. What number format each computes in is in its row;
-what settings it got is at the end.
+above 1 where this project is faster (for times: below 1). An engine that needs more than a minute for a batch runs it once. Each has all
+cores. What number format each computes in is in its row; what settings it got is at the end.
 """
 NO_PEERS = "No results yet: `make bench-peers` writes them."
 

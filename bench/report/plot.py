@@ -1,4 +1,4 @@
-"""The picture: one panel per measurement and batch size, one bar per engine, each panel on a scale of its own. What is not bfloat16 says so."""
+"""The picture: a panel per measurement and batch size, a bar per engine, each panel to its own scale. What is not bfloat16 says so."""
 
 from __future__ import annotations
 
