@@ -13,9 +13,8 @@ import argparse
 import time
 from pathlib import Path
 
-from bench.report.document import write_document
-
 from bench.peers import parts, venvs
+from bench.report.document import write_document
 from bench.results import RESULTS, complete
 
 

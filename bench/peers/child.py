@@ -8,12 +8,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from types import TracebackType
 from typing import Any, Self
 
 from bench.peers.engines.protocol import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 600.0
+"""What takes longer than this hangs, or is of no use."""
 
 
 class EngineError(Exception):
@@ -45,8 +48,11 @@ class Run:
 class EngineProcess:
     """Started with the block, ended with it. Raises EngineError."""
 
-    def __init__(self, name: str, python: Path, module: str, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, name: str, python: Path, module: str, environment: Mapping[str, str], log: Path, limit_s: float = LIMIT_S
+    ) -> None:
         self.name = name
+        self._limit_s = limit_s
         self._command = [str(python), "-m", module]
         self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), **environment}
         self._log = log
@@ -106,9 +112,12 @@ class EngineProcess:
         try:
             self._child.stdin.write(json.dumps(command) + "\n")
             self._child.stdin.flush()
-            line = self._child.stdout.readline()
         except BrokenPipeError:
-            line = ""
+            pass  # its end shows below
+        if not select([self._child.stdout], [], [], self._limit_s)[0]:
+            self._child.kill()
+            raise EngineError(f"{self.name}: no answer to {command['do']} after {self._limit_s:.0f} s")
+        line = self._child.stdout.readline()
         if not line:
             lines = self._log.read_text(errors="replace").strip().splitlines()
             raise EngineError(

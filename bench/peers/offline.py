@@ -39,17 +39,28 @@ def offline(
         with neighbour(busy):
             for turn in range(rounds):
                 for batch in batches:
-                    prompts = _prompts(f"{turn} {batch}", batch)
-                    for name, engine in engines.items():
-                        if (name, batch) in slow:
-                            continue
-                        time.sleep(SETTLE_S)
-                        run = engine.run(prompts, new)
-                        slow |= {(name, batch)} if run.prefill_s + run.decode_s > SLOW_S and name != "ours" else set()
-                        rates = {"prefill": run.prefill_rate, "decode": run.decode_rate}
-                        rows.append({"engine": name, "batch": batch, "round": turn, "context": PROMPT} | rates | asdict(run))
+                    for name in [name for name in engines if (name, batch) not in slow]:
+                        row = _turn(engines, name, turn, batch, new, result["failed"])
+                        rows += row
+                        if name != "ours" and any(item["prefill_s"] + item["decode_s"] > SLOW_S for item in row):
+                            slow.add((name, batch))
                 save(result)
     return result
+
+
+def _turn(engines: dict[str, EngineProcess], name: str, turn: int, batch: int, new: int, failed: dict[str, str]) -> list[Row]:
+    """One engine's turn; nothing from one that fails, which takes no further part."""
+    time.sleep(SETTLE_S)
+    try:
+        run = engines[name].run(_prompts(f"{turn} {batch}", batch), new)
+    except EngineError as error:
+        if name == "ours":
+            raise
+        failed[name] = f"batch {batch}: {error}"
+        del engines[name]
+        return []
+    rates = {"prefill": run.prefill_rate, "decode": run.decode_rate}
+    return [{"engine": name, "batch": batch, "round": turn, "context": PROMPT} | rates | asdict(run)]
 
 
 def context(

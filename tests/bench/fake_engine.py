@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 from bench.peers.engines.protocol import About, Plan, serve
 
@@ -13,6 +14,8 @@ class Counting:
     def __init__(self, plan: Plan) -> None:
         if os.environ.get("FAKE") == "cannot open":
             raise RuntimeError("this processor is too old")
+        if os.environ.get("FAKE") == "hangs":
+            threading.Event().wait()
         print("libraries talk")
         self.rows: list[list[int]] = []
 

@@ -13,9 +13,9 @@ from bench.peers.engines.protocol import Plan
 PROMPTS = [[1, 2, 3], [4, 5, 6]]
 
 
-def engine(tmp_path: Path, fault: str = "none") -> EngineProcess:
+def engine(tmp_path: Path, fault: str = "none", limit_s: float = 60) -> EngineProcess:
     """The counting engine, with something wrong."""
-    return EngineProcess("counting", Path(sys.executable), "tests.bench.fake_engine", {"FAKE": fault}, tmp_path / "log")
+    return EngineProcess("counting", Path(sys.executable), "tests.bench.fake_engine", {"FAKE": fault}, tmp_path / "log", limit_s)
 
 
 def test_a_run_counts_what_decoding_made(tmp_path: Path) -> None:
@@ -40,4 +40,10 @@ def test_a_token_that_is_missing_is_noticed(tmp_path: Path) -> None:
 def test_an_engine_that_ends_says_why(tmp_path: Path) -> None:
     """The last line of its log is the reason."""
     with engine(tmp_path, "cannot open") as counting, pytest.raises(EngineError, match=r"status 1 on open: .*too old"):
+        counting.open(Plan(tmp_path, 2, 8, 6))
+
+
+def test_an_engine_that_hangs_is_ended(tmp_path: Path) -> None:
+    """No answer within the limit is a failure, and the process does not stay."""
+    with engine(tmp_path, "hangs", limit_s=0.1) as counting, pytest.raises(EngineError, match="no answer to open"):
         counting.open(Plan(tmp_path, 2, 8, 6))
