@@ -35,7 +35,7 @@ def offline(
     with _opened(peers, plan) as (engines, result):
         result["rows"] = rows
         for engine in engines.values():
-            engine.run(_prompts(f"warm {engine.name}", 1), 8)
+            engine.run(_prompts(f"warm {engine.name}", 1), min(new, 8))
         with neighbour(busy):
             for turn in range(rounds):
                 for batch in batches:
