@@ -12,11 +12,13 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def save(folder: Path, part: str, what: dict[str, Any], done: bool) -> None:
-    """Replace the part's file. `done` tells a part that is complete from one that was broken off."""
+    """Replace the part's file. `done` tells a part that is complete from one that was broken off. Reasons may name files; nobody needs
+    to know whose."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.json"
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps({"part": part, "complete": done, "machine": machine(), **rounded(what)}, indent=1) + "\n")
+    text = json.dumps({"part": part, "complete": done, "machine": machine(), **rounded(what)}, indent=1)
+    fresh.write_text(text.replace(str(Path.home()), "~") + "\n")
     fresh.replace(path)
 
 

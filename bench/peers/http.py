@@ -110,14 +110,11 @@ def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: i
         running: dict[str, Server] = {}
         for name in names:
             served = SERVERS[name]
-            server = Server(served.command(model), HOME / f"{name.replace(' ', '-')}.log", served.environment)
-            stack.enter_context(server)
-            result["engines"][name] = {
-                "version": served.version,
-                "precision": served.precision,
-                "flags": {"command": _shown(served.command(model))},
-            }
+            flags = {"command": _shown(served.command(model))}
+            result["engines"][name] = {"version": served.version, "precision": served.precision, "flags": flags}
             try:
+                server = Server(served.command(model), HOME / f"{name.replace(' ', '-')}.log", served.environment)
+                stack.enter_context(server)
                 result["starts"][name] = first_answer(server, served, model)
                 running[name] = server
             except (ServerError, LoadError, OSError) as error:

