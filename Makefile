@@ -9,7 +9,7 @@ HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 
-.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler bench-front coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler bench-front bench-peers coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -35,8 +35,17 @@ format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# this project alone: engine, scheduler, and the server with its start and its memory
 bench: install
 	$(BIN)/python bench/engine.py $(MODEL)
+	$(BIN)/python bench/scheduler.py
+	$(BIN)/python -m bench.serving
+
+# this project beside other engines, on a quiet machine: all parts that have no results yet, or PARTS="http null" FRESH=--fresh
+bench-peers: install
+	$(BIN)/python -m bench.peers prepare
+	$(BIN)/python -m bench.peers measure $(PARTS) $(FRESH)
+	$(BIN)/python -m bench.peers report
 
 # what the scheduler costs, and what it makes of a device's time; TRACE=file.csv
 bench-scheduler: install
@@ -44,7 +53,7 @@ bench-scheduler: install
 
 # what serving costs in CPU time per token, with a device that takes none
 bench-front: install
-	$(BIN)/python bench/front.py
+	$(BIN)/python -m bench.front
 
 coverage-models: install
 	$(BIN)/python -m scripts.coverage_models --out docs/models.md

@@ -11,12 +11,9 @@ weights is made in the user's cache folder.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from bench.ceilings import gemm_rate, read_bandwidth
+from bench.neighbour import neighbour
+from bench.peers.engines.ours import Ours
+from bench.peers.engines.protocol import Plan
 from bench.random_model import make
-from tgi_core.backend import EMPTY, Capacity, OpenOptions, Request, WarmupPlan
-from tgi_core.backend.session import Session
 
 PROMPT, NEW = 128, 64
 
@@ -61,29 +59,21 @@ class OurEngine:
     """The CPU backend behind its session."""
 
     def __init__(self, model: Path, rows: int, kernels: str) -> None:
-        from tgi_backend_cpu import plugin
         from tgi_backend_cpu.kernels import CHOICE
 
         os.environ[CHOICE] = kernels
-        opened = plugin.backend_open(OpenOptions(str(model), "bfloat16"), _silent)
-        self.runner = opened.runner
-        self.session = Session(opened, "cpu")
-        plan = WarmupPlan(max_rows=rows, max_row_tokens=PROMPT + NEW, max_step_tokens=rows * PROMPT)
-        self.capacity: Capacity = self.session.warmup(plan, _silent)
-        self._next_id = 1
+        self._engine = Ours(Plan(model, rows, PROMPT + NEW, rows * PROMPT))
+        self.runner, self.session = self._engine.runner, self._engine.session
         self.parts: dict[int, dict[str, float]] = {}
 
     def run(self, prompts: list[list[int]]) -> Speed:
         """Prefill all prompts in one step, then decode step by step."""
         start = time.perf_counter()
-        step = self.session.prefill(tuple(self._request(i, prompt) for i, prompt in enumerate(prompts)), EMPTY, ())
-        self.session.rows(step)
+        self._engine.start(prompts, NEW)
         first, parts, used = time.perf_counter(), self._part_times(), time.process_time()
-        for _ in range(NEW - 1):
-            step = self.session.decode((step.handle,), ())
-            self.session.rows(step)
+        self._engine.go_on(NEW - 1)
         end, used = time.perf_counter(), time.process_time() - used
-        self.session.clear(step.handle)
+        self._engine.end()
         self._note_parts(len(prompts), parts)
         return Speed(len(prompts) * PROMPT / (first - start), len(prompts) * (NEW - 1) / (end - first), used / (NEW - 1))
 
@@ -95,11 +85,6 @@ class OurEngine:
         best = self.parts.setdefault(rows, {})
         for name, value in self._part_times().items():
             best[name] = min(best.get(name, float("inf")), (value - before[name]) / (NEW - 1) / 1e6)
-
-    def _request(self, row: int, prompt: list[int]) -> Request:
-        count = -(-(PROMPT + NEW) // self.capacity.groups[0].block_size)
-        self._next_id += 1
-        return Request(self._next_id, tuple(prompt), PROMPT, 0, (tuple(range(1 + row * count, 1 + (row + 1) * count)),), PROMPT)
 
 
 class Generate:
@@ -122,29 +107,6 @@ class Generate:
         start, used = time.perf_counter(), time.process_time()
         self.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, pad_token_id=0)
         return time.perf_counter() - start, time.process_time() - used
-
-
-def _silent(what: str, done: int, total: int, unit: str) -> None:
-    """Progress that nobody watches."""
-
-
-def _burn() -> None:
-    while True:
-        pass
-
-
-@contextmanager
-def neighbour(wanted: bool) -> Iterator[None]:
-    """One core kept busy by another process."""
-    process = multiprocessing.get_context("spawn").Process(target=_burn, daemon=True)
-    if wanted:
-        process.start()
-    try:
-        yield
-    finally:
-        if wanted:
-            process.terminate()
-            process.join()
 
 
 def middle(speeds: list[Speed]) -> Speed:

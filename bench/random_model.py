@@ -1,37 +1,72 @@
-"""A model of SmolLM2-135M's shape with random bfloat16 weights, for benchmarks that need no particular text."""
+"""Models of well-known shapes with random bfloat16 weights and a tokenizer, for benchmarks that need no particular text.
+
+They name no end of sequence, so that every engine makes as many tokens as it is asked for.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import random
+from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-FOLDER = "tgi-core-bench/llama-135m-random"
+from bench.shapes import SHAPES
+from tgi_core.model_files import DEMO
+
+CONTEXT = 8192
 
 
 def cache_folder() -> Path:
-    """Where benchmark models lie, outside the repository."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / FOLDER
+    """Where benchmarks keep models and programs, outside the repository."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tgi-core" / "bench"
 
 
-def make(folder: Path | None = None) -> Path:
-    """The model's directory, made on first use (270 MB)."""
-    folder = folder or cache_folder()
-    if (folder / "model.safetensors").exists():
+def make(name: str = "135m", folder: Path | None = None) -> Path:
+    """The directory of the model of that shape, made on first use (270 MB, 990 MB)."""
+    folder = folder or cache_folder() / f"random-{name}"
+    if (folder / "tokenizer.json").exists():
         return folder
     import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        vocab_size=49152,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
+    shape: dict[str, Any] = {**SHAPES[name].config, "max_position_embeddings": CONTEXT, "tie_word_embeddings": True}
+    config = AutoConfig.for_model(**shape, eos_token_id=None, bos_token_id=None, pad_token_id=None)
     folder.mkdir(parents=True, exist_ok=True)
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    write_tokenizer(folder, SHAPES[name].config["vocab_size"])
     return folder
+
+
+def write_tokenizer(folder: Path, size: int) -> None:
+    """The demo model's tokenizer, filled up to `size` with pairs of its tokens. No text becomes one of those, and any may be an answer."""
+    parts = json.loads((DEMO / "tokenizer.json").read_text())
+    vocab: dict[str, int] = parts["model"]["vocab"]
+    special = {token["content"] for token in parts["added_tokens"]}
+    plain = [token for token in vocab if token not in special]
+    for pair in product(plain, plain):
+        if len(vocab) == size:
+            break
+        vocab.setdefault("".join(pair), len(vocab))
+    parts["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT, "clean_up_tokenization_spaces": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+    (folder / "tokenizer.json").write_text(json.dumps(parts, ensure_ascii=False))
+
+
+@cache
+def words() -> list[tuple[int, str]]:
+    """Tokens that are a word with a space before it: a text of them is one token each."""
+    vocab: dict[str, int] = json.loads((DEMO / "tokenizer.json").read_text())["model"]["vocab"]
+    return [
+        (id, f" {token[1:]}") for token, id in vocab.items() if token[0] == "Ġ" and token[1:].isascii() and token[1:].isalpha()
+    ]
+
+
+def prompt(seed: str, length: int) -> tuple[list[int], str]:
+    """Token ids and their text, which no other seed has: no engine finds it in its cache."""
+    chosen = random.Random(seed).choices(words(), k=length)
+    return [id for id, _ in chosen], "".join(text for _, text in chosen)

@@ -1,178 +1,82 @@
-"""Streams over bare sockets, from a process of its own: a load that costs less to make than to serve.
-
-    python -m bench.serving.load URL ROUTE STREAMS TOKENS SECONDS PID,PID
-
-Each connection asks again as soon as its answer is complete. After a second of running in, what arrives in SECONDS is counted, and
-so is the CPU time of the processes; the result is one line of JSON.
-"""
+"""Requests on a server from the load generator's process, and what came of them."""
 
 from __future__ import annotations
 
 import json
-import selectors
-import socket
+import subprocess
 import sys
-import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
 from statistics import quantiles
-from urllib.parse import urlsplit
 
-import psutil
+from bench.serving.stream import Ask, Load, Outcome
 
-_WARM_S = 1.5
-_END = b"0\r\n\r\n"
+ROOT = Path(__file__).resolve().parents[2]
 
-
-@dataclass(slots=True)
-class Measured:
-    """Of one window. CPU in seconds by process, waits in seconds."""
-
-    seconds: float = 0.0
-    tokens: int = 0
-    answers: int = 0
-    spin_ns: float = 0.0
-    """CPU time of one round of an empty loop, just before and after: what the machine's other work makes of ours."""
-    client_cpu: float = 0.0
-    cpu: list[float] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)
-    """Median and 99th percentile of the time to the first event."""
-    gaps: list[float] = field(default_factory=list)
-    """The same of the time between reads of one stream that brought events."""
+Count = Callable[[Outcome], int]
+"""How many tokens a server says it made for a request."""
 
 
-class _Stream:
-    """One connection, and where its answer is."""
-
-    def __init__(self, address: tuple[str, int], request: bytes) -> None:
-        self.socket = socket.create_connection(address)
-        self.socket.setblocking(False)
-        self._request = request
-        self.asked = self.last = 0.0
-        self.tail = b""
-
-    def ask(self) -> None:
-        """For another answer."""
-        self.asked, self.last, self.tail = time.perf_counter(), 0.0, b""
-        self.socket.sendall(self._request)
+class LoadError(Exception):
+    """A server did not answer as it was asked to."""
 
 
-class Load:
-    """The streams of one run."""
-
-    def __init__(self, address: tuple[str, int], request: bytes, streams: int, extra: int) -> None:
-        self._extra = extra
-        """Events of an answer that are no tokens."""
-        self._selector = selectors.DefaultSelector()
-        self._streams = [_Stream(address, request) for _ in range(streams)]
-        for stream in self._streams:
-            self._selector.register(stream.socket, selectors.EVENT_READ, stream)
-        self.tokens = self.answers = 0
-        self.first: list[float] = []
-        self.gaps: list[float] = []
-
-    def start(self, spread_s: float) -> None:
-        """Ask on all connections, not all at once: their answers shall end at different times."""
-        for stream in self._streams:
-            stream.ask()
-            self.run(spread_s / len(self._streams))
-
-    def run(self, seconds: float) -> None:
-        """Read for a while."""
-        until = time.perf_counter() + seconds
-        while (left := until - time.perf_counter()) > 0:
-            for key, _ in self._selector.select(left):
-                self._read(key.data)
-
-    def forget(self) -> None:
-        """What was counted so far."""
-        self.tokens = self.answers = 0
-        self.first, self.gaps = [], []
-
-    def _read(self, stream: _Stream) -> None:
-        data = stream.tail + stream.socket.recv(1 << 18)
-        if data == stream.tail:
-            raise ConnectionError(f"closed after {data[-200:]!r}")
-        events = data.count(b"data:")
-        stream.tail = data[data.rfind(b"data:") + 5 :][-5:]
-        if events:
-            now = time.perf_counter()
-            self.tokens += events
-            if stream.last:
-                self.gaps.append(now - stream.last)
-            else:
-                self.first.append(now - stream.asked)
-            stream.last = now
-        if data.endswith(_END):
-            self.tokens -= self._extra
-            self.answers += 1
-            stream.ask()
-
-
-def request(host: str, route: str, tokens: int) -> tuple[bytes, int]:
-    """A request for so many tokens, and how many events of its answer are none."""
-    if route == "chat":
-        path, extra = "/v1/chat/completions", 1
-        body: dict[str, object] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": tokens, "stream": True}
-    else:
-        path, extra = "/generate_stream", 0
-        body = {"inputs": "Hello", "parameters": {"max_new_tokens": tokens}}
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-    return head.encode() + data, extra
-
-
-def _spin_ns(rounds: int = 400_000) -> float:
-    begun, count = time.process_time(), 0
-    for value in range(rounds):
-        count += value * value & 7
-    return 1e9 * (time.process_time() - begun) / rounds
-
-
-def _middle_and_late(waits: list[float]) -> list[float]:
-    found = quantiles(waits, n=100) if len(waits) > 1 else [0.0] * 99
-    return [found[49], found[98]]
-
-
-def _busy(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def measure(url: str, route: str, streams: int, tokens: int, seconds: float, pids: list[int]) -> Measured:
-    """Run one load."""
-    parts = urlsplit(url)
-    load = Load(
-        (parts.hostname or "", parts.port or 0), *[request("x", route, tokens)[0]], streams, request("x", route, tokens)[1]
+def offer(port: int, asks: Sequence[Ask]) -> Load:
+    """Send them from a process of its own, and wait for all answers. Raises CalledProcessError."""
+    plan = {"host": "127.0.0.1", "port": port, "asks": [asdict(ask) for ask in asks]}
+    command = [sys.executable, "-m", "bench.serving.stream"]
+    done = subprocess.run(command, input=json.dumps(plan), stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    answer = json.loads(done.stdout)
+    outcomes = tuple(
+        Outcome(item["group"], item["status"], tuple(item["events"]), tuple(item["last"]), item["sent_at"])
+        for item in answer["outcomes"]
     )
-    processes = [psutil.Process(pid) for pid in pids]
-    load.start(_WARM_S)
-    load.run(_WARM_S)
-    load.forget()
-    spun = _spin_ns()
-    load.run(0.1)
-    load.forget()
-    begun, before, own = time.perf_counter(), [_busy(each) for each in processes], time.process_time()
-    load.run(seconds)
-    cpu = [_busy(each) - was for each, was in zip(processes, before, strict=True)]
-    client = time.process_time() - own
-    return Measured(
-        seconds=time.perf_counter() - begun,
-        tokens=load.tokens,
-        answers=load.answers,
-        client_cpu=client,
-        spin_ns=(spun + _spin_ns()) / 2,
-        cpu=cpu,
-        first=_middle_and_late(load.first),
-        gaps=_middle_and_late(load.gaps),
-    )
+    return Load(outcomes, answer["seconds"], answer["client_share"])
 
 
-def main() -> None:
-    """Measure and print."""
-    url, route, streams, tokens, seconds, pids = sys.argv[1:]
-    found = measure(url, route, int(streams), int(tokens), float(seconds), [int(pid) for pid in pids.split(",")])
-    print(json.dumps(asdict(found)))
+def tokens(load: Load, count: Count, wanted: int | None) -> int:
+    """All tokens by the server's own count. Raises LoadError unless every request was answered, with `wanted` tokens if given."""
+    total = 0
+    for outcome in load.outcomes:
+        if outcome.status != 200 or not outcome.events:
+            raise LoadError(f"status {outcome.status} after {len(outcome.events)} events: {outcome.last}")
+        made = count(outcome)
+        if wanted is not None and made != wanted:
+            raise LoadError(f"{made} tokens came back; {wanted} were asked for: {outcome.last}")
+        total += made
+    return total
 
 
-if __name__ == "__main__":
-    main()
+def first_tokens(outcomes: Sequence[Outcome]) -> list[float]:
+    """Seconds to the first event of each."""
+    return [outcome.events[0] for outcome in outcomes]
+
+
+def gaps(outcomes: Sequence[Outcome]) -> list[float]:
+    """Seconds between events of the same stream."""
+    return [after - before for outcome in outcomes for before, after in pairwise(outcome.events)]
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Between the two nearest; of a single value, that value."""
+    return values[0] if len(values) == 1 else quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def tgi_count(outcome: Outcome) -> int:
+    """`generated_tokens` of the last event of /generate_stream."""
+    for event in reversed(outcome.last):
+        details = json.loads(event).get("details")
+        if details:
+            return int(details["generated_tokens"])
+    raise LoadError(f"no details: {outcome.last}")
+
+
+def openai_count(outcome: Outcome) -> int:
+    """`usage.completion_tokens` of a stream whose options include it."""
+    for event in reversed(outcome.last):
+        usage = None if event == "[DONE]" else json.loads(event).get("usage")
+        if usage:
+            return int(usage["completion_tokens"])
+    raise LoadError(f"no usage: {outcome.last}")

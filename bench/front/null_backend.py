@@ -54,7 +54,7 @@ def installed(step_ms: float) -> Generator[dict[str, str], None, None]:
         info = Path(folder) / "tgi_null-1.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tgi-null\nVersion: 1\n")
-        (info / "entry_points.txt").write_text("[tgi.backends]\nnull = bench.serving.null_backend\n")
+        (info / "entry_points.txt").write_text("[tgi.backends]\nnull = bench.front.null_backend\n")
         yield {"PYTHONPATH": os.pathsep.join([folder, str(_ROOT)]), _STEP_MS: str(step_ms)}
 
 

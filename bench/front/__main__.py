@@ -1,6 +1,6 @@
 """What serving costs: CPU time per token of the whole server, over HTTP, with a device that takes none.
 
-    python bench/front.py [--backend null] [--streams 32 64 256] [--tokens 200] [--seconds 6] [--step-ms 0] [--json OUT]
+    python -m bench.front [--backend null] [--streams 32 64 256] [--tokens 200] [--seconds 6] [--step-ms 0] [--json OUT]
 
 Both forms of `tgi serve` (the shard in a child process, and in the server's own), both ways to stream (TGI's and OpenAI's). CPU time
 is the processes' own; "spin" is what a round of an empty loop took meanwhile, to tell a machine that is slow at the moment from a server
@@ -12,59 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.serving.load import Measured
-from bench.serving.null_backend import installed
-from tests.serve.process import served
-
-ROOT = Path(__file__).resolve().parent.parent
-FORMS = {"child": (), "in-process": ("--in-process",)}
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One measurement."""
-
-    form: str
-    route: str
-    streams: int
-    measured: Measured
-
-
-def one(url: str, route: str, streams: int, tokens: int, seconds: float, pids: list[int]) -> Measured:
-    """One measurement, made by a process of its own."""
-    command = [sys.executable, "-m", "bench.serving.load", url, route, str(streams), str(tokens), str(seconds)]
-    done = subprocess.run([*command, ",".join(map(str, pids))], capture_output=True, text=True, check=False, cwd=ROOT)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return Measured(**json.loads(done.stdout))
-
-
-def runs(arguments: argparse.Namespace) -> Iterator[Run]:
-    """All measurements."""
-    for form in arguments.forms:
-        with ExitStack() as stack:
-            extra = stack.enter_context(installed(arguments.step_ms))
-            flags = ("--backend", arguments.backend, "--max-concurrent-requests", "1024", "--max-batch-size", "512")
-            server = stack.enter_context(served(*flags, *FORMS[form], extra=extra))
-            process = psutil.Process(server.child.pid)
-            pids = [process.pid, *(child.pid for child in process.children() if "shard" in child.cmdline())]
-            for route in arguments.routes:
-                for streams in arguments.streams:
-                    made = one(server.url, route, streams, arguments.tokens, arguments.seconds, pids)
-                    yield Run(form, route, streams, made)
+from bench.front.runs import FORMS, Run, Wish, runs
 
 
 def row(run: Run) -> list[str]:
@@ -95,11 +49,20 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    wish = Wish(
+        arguments.forms,
+        arguments.routes,
+        arguments.streams,
+        arguments.tokens,
+        arguments.seconds,
+        arguments.step_ms,
+        arguments.backend,
+    )
     headings = ("form", "route", "streams", "spin ns", "tok/s", "µs CPU/token", "by process", "tok/s per core")
     waits = ("first p50 ms", "p99", "gap p50 ms", "p99")
     table = Table(*headings, *waits)
     found: list[Run] = []
-    for run in runs(arguments):
+    for run in runs(wish):
         found.append(run)
         table.add_row(*row(run))
     Console(width=160).print(table)

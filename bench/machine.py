@@ -1,0 +1,29 @@
+"""What a measurement was made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tgi_backend_cpu.limits import cpu_name, memory_limit
+
+_WIDE = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "avx_vnni")
+
+
+def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+    """The CPU, those of its instruction sets that matter to kernels, and how busy it is now. A missing set is as telling as one there."""
+    flags = next((line.partition(":")[2].split() for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), [])
+    return {
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "has": [name for name in _WIDE if name in flags],
+        "lacks": [name for name in _WIDE if name not in flags],
+        "memory_gib": round(memory_limit().total / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+    }

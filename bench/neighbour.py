@@ -1,0 +1,26 @@
+"""Another process that keeps a core busy, as on a machine that is shared."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def neighbour(wanted: bool) -> Iterator[None]:
+    """One core kept busy meanwhile, if wanted."""
+    process = multiprocessing.get_context("spawn").Process(target=_burn, daemon=True)
+    if wanted:
+        process.start()
+    try:
+        yield
+    finally:
+        if wanted:
+            process.terminate()
+            process.join()
+
+
+def _burn() -> None:
+    while True:
+        pass

@@ -1,0 +1,76 @@
+"""OpenVINO GenAI's continuous batching, step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino
+import openvino_genai
+from openvino_genai import ContinuousBatchingPipeline, GenerationConfig, SchedulerConfig
+
+from bench.peers.engines.protocol import About, Plan, serve
+
+NATIVE = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+PRECISION = "bf16" if NATIVE else "f32"
+"""A processor without instructions for bfloat16 computes in float32 whatever the hint, and then refuses a cache in bfloat16."""
+PROPERTIES = {"INFERENCE_PRECISION_HINT": PRECISION, "KV_CACHE_PRECISION": PRECISION, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+"""By default activations and cache would be 8 bits wide, which no other engine's are."""
+
+
+class OpenVino:
+    """All prompts in one step, then all rows together."""
+
+    def __init__(self, plan: Plan) -> None:
+        scheduler = SchedulerConfig()
+        scheduler.max_num_batched_tokens = plan.step_tokens
+        scheduler.max_num_seqs = plan.rows
+        scheduler.cache_size = 2
+        scheduler.enable_prefix_caching = False
+        folder = plan.model.with_name(f"{plan.model.name}-openvino")
+        self.pipeline = ContinuousBatchingPipeline(str(folder), scheduler, "CPU", PROPERTIES)
+        self._rows: list[list[int]] = []
+        self._handles: list[openvino_genai.GenerationHandle] = []
+        self._next_id = 0
+
+    def about(self) -> About:
+        """In which precision depends on the processor."""
+        names = {"bf16": "bfloat16", "f32": "float32"}
+        flags = {**PROPERTIES, "weights": "float16 in the file"}
+        return About(openvino_genai.__version__, names[PRECISION], names[PRECISION], flags)
+
+    def start(self, prompts: list[list[int]], new: int) -> int:
+        """Until the slowest has its first token."""
+        config = GenerationConfig(max_new_tokens=new, min_new_tokens=new, ignore_eos=True, do_sample=False)
+        config.set_eos_token_id(0)  # the model names none, which it would refuse
+        self._rows = [[] for _ in prompts]
+        self._handles = []
+        for prompt in prompts:
+            ids = openvino.Tensor(np.array([prompt], dtype=np.int64))
+            self._handles.append(self.pipeline.add_request(self._next_id, ids, config))
+            self._next_id += 1
+        return self._until(1)
+
+    def go_on(self, steps: int) -> int:
+        """Until each has so many more."""
+        return self._until(min(len(row) for row in self._rows) + steps)
+
+    def end(self) -> list[list[int]]:
+        """Nothing is left to do when all are complete."""
+        while self.pipeline.has_non_finished_requests():
+            self._step()
+        return self._rows
+
+    def _until(self, length: int) -> int:
+        while min(len(row) for row in self._rows) < length:
+            self._step()
+        return sum(len(row) for row in self._rows)
+
+    def _step(self) -> None:
+        self.pipeline.step()
+        for row, handle in zip(self._rows, self._handles, strict=True):
+            while handle.can_read():
+                for output in handle.read().values():
+                    row += output.generated_ids
+
+
+if __name__ == "__main__":
+    serve(OpenVino)

@@ -1,0 +1,77 @@
+"""This project's CPU backend behind its session, as the server's shard drives it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from tgi_backend_cpu import plugin
+
+from bench.peers.engines.protocol import About, Plan, serve
+from tgi_core.backend import EMPTY, OpenOptions, Request, Step, WarmupPlan
+from tgi_core.backend.session import Session
+
+
+class Ours:
+    """Prompts are run as many at a time as a step takes, then all rows together."""
+
+    def __init__(self, plan: Plan) -> None:
+        opened = plugin.backend_open(OpenOptions(str(plan.model), "bfloat16"), _silent)
+        self.runner = opened.runner
+        self.session = Session(opened, "cpu")
+        warmup = WarmupPlan(max_rows=plan.rows, max_row_tokens=plan.row_tokens, max_step_tokens=plan.step_tokens)
+        self.capacity = self.session.warmup(warmup, _silent)
+        self._next_id = 1
+        self._rows: dict[int, list[int]] = {}
+        self._steps: list[Step] = []
+
+    def about(self) -> About:
+        """The kernels that the backend chose at start are its flags."""
+        kernels = {kernel.part: f"{kernel.name}: {kernel.reason}" for kernel in self.session.capabilities().kernels}
+        return About(version("tgi-core"), "bfloat16", "bfloat16", kernels)
+
+    def start(self, prompts: list[list[int]], new: int) -> int:
+        """Prefill."""
+        block_size, free = self.capacity.groups[0].block_size, 1
+        requests: list[Request] = []
+        for prompt in prompts:
+            count = -(-(len(prompt) + new) // block_size)
+            blocks = tuple(range(free, free + count))
+            free += count
+            requests.append(Request(self._next_id, tuple(prompt), len(prompt), 0, (blocks,), len(prompt)))
+            self._next_id += 1
+        self._rows = {request.id: [] for request in requests}
+        at_once = max(1, self.capacity.max_step_tokens // max(len(prompt) for prompt in prompts))
+        for first in range(0, len(requests), at_once):
+            self._steps.append(self.session.prefill(tuple(requests[first : first + at_once]), EMPTY, ()))
+            self._read(self._steps[-1])
+        return self._made()
+
+    def go_on(self, steps: int) -> int:
+        """Decode."""
+        for _ in range(steps):
+            self._steps = [self.session.decode(tuple(step.handle for step in self._steps), ())]
+            self._read(self._steps[0])
+        return self._made()
+
+    def end(self) -> list[list[int]]:
+        """Clear the batch."""
+        for step in self._steps:
+            self.session.clear(step.handle)
+        self._steps = []
+        return list(self._rows.values())
+
+    def _read(self, step: Step) -> None:
+        for row in self.session.rows(step).rows:
+            self._rows[row.request_id] += row.tokens
+
+    def _made(self) -> int:
+        return sum(len(tokens) for tokens in self._rows.values())
+
+
+def _silent(what: str, done: int, total: int, unit: str) -> None:
+    """Progress that nobody watches."""
+
+
+if __name__ == "__main__":
+    plugin.set_up_openmp()  # as the server's shard does, before torch loads
+    serve(Ours)

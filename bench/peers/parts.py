@@ -1,0 +1,76 @@
+"""The parts of a comparison, in the order in which they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.peers import http, offline
+from bench.peers.venvs import PEERS, Peer
+from bench.random_model import make
+from bench.results import save
+from bench.serving import ours
+
+BATCHES = (1, 8, 32)
+LONG = ((1, 4096), (32, 1024))
+"""Batch size and prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is being measured: the part's name, the folder of results, rounds, and tokens to make for each prompt."""
+
+    name: str
+    out: Path
+    rounds: int
+    new: int
+
+    def note(self, what: dict[str, Any]) -> None:
+        """Write what there is so far."""
+        save(self.out, self.name, what, done=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A title for the document, and how it is measured."""
+
+    title: str
+    how: Callable[[Run], dict[str, Any]]
+
+    def measure(self, run: Run) -> None:
+        """All of it, into its file."""
+        save(run.out, run.name, {"title": self.title, **self.how(run)}, done=True)
+
+
+def _engines(*names: str) -> Mapping[str, Peer]:
+    return {name: peer for name, peer in PEERS.items() if not names or name in names}
+
+
+def _offline(shape: str, batches: tuple[int, ...]) -> Callable[[Run], dict[str, Any]]:
+    return lambda run: offline.offline(make(shape), _engines(), batches, run.rounds, run.note, new=run.new)
+
+
+def _context(run: Run) -> dict[str, Any]:
+    return offline.context(make(), _engines("ours", "llama.cpp"), LONG, run.rounds, run.note)
+
+
+def _neighbour(run: Run) -> dict[str, Any]:
+    return offline.offline(make(), _engines("ours", "llama.cpp"), BATCHES, run.rounds, run.note, busy=True, new=run.new)
+
+
+def _http(run: Run) -> dict[str, Any]:
+    return http.serving(make(), list(http.SERVERS), BATCHES, run.rounds, run.note, run.new)
+
+
+PARTS = {
+    "offline-135m": Part("Engines, SmolLM2-135M's shape", _offline("135m", BATCHES)),
+    "offline-500m": Part("Engines, Qwen2.5-0.5B's shape", _offline("500m", (1, 8))),
+    "context": Part("Long contexts", _context),
+    "neighbour": Part("With a busy neighbour", _neighbour),
+    "http": Part("Servers, streaming over HTTP", _http),
+    "arrivals": Part("Gaps while requests arrive", lambda run: ours.arrivals(make(), run.rounds)),
+    "start": Part("Start and memory", lambda run: ours.start_and_memory(make(), run.rounds)),
+    "null": Part("The path of a request without a model", lambda run: ours.null(run.rounds)),
+}

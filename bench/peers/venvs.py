@@ -1,0 +1,139 @@
+"""Everything that peers need, made once in a cache folder: virtual environments, llama.cpp built for this CPU, models in their formats.
+
+Each step is skipped if what it makes is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.peers.child import ROOT, EngineProcess
+from bench.random_model import make
+from bench.shapes import SHAPES
+
+HOME = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tgi-core" / "bench-peers"
+REQUIREMENTS = Path(__file__).parent / "requirements"
+BUILD = HOME / "llama.cpp-build"
+LLAMA_SERVER = BUILD / "bin" / "llama-server"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An engine to compare with: its environment's name (None: ours), and what it is started with."""
+
+    module: str
+    venv: str | None = None
+    torch: bool = False
+    """Whether torch is installed first, as constraints.txt pins it, so that no resolver takes a build of several gigabytes."""
+    without: tuple[str, ...] = ()
+    """Packages removed again: their builds belong to another build of torch, and break its import."""
+    install: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the installation."""
+    run: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the engine and of its server."""
+
+    @property
+    def folder(self) -> Path:
+        """Its programs."""
+        return Path(sys.executable).parent if self.venv is None else HOME / f"{self.venv}-venv" / "bin"
+
+    def process(self, name: str) -> EngineProcess:
+        """The engine, not yet started."""
+        module = f"bench.peers.engines.{self.module}"
+        return EngineProcess(name, self.folder / "python", module, self.run, HOME / f"{self.module}.log")
+
+
+CORES = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
+"""All of them: by default vLLM keeps one for its own server, so that one of two would compute."""
+
+_VISION = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+PEERS = {
+    "ours": Peer("ours"),
+    "transformers": Peer("transformers", "transformers", torch=True, run={"OMP_WAIT_POLICY": "PASSIVE"}),
+    "vLLM": Peer(
+        "vllm",
+        "vllm",
+        torch=True,
+        without=_VISION,
+        run={"VLLM_CPU_OMP_THREADS_BIND": CORES, "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1"},
+    ),
+    "llama.cpp": Peer(
+        "llama_cpp",
+        "llama-cpp",
+        install={"CMAKE_ARGS": "-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF"},  # built once, below, with the server
+        run={"LLAMA_CPP_LIB_PATH": str(BUILD / "bin")},
+    ),
+    "OpenVINO GenAI": Peer("openvino", "openvino", torch=True, without=_VISION),
+}
+
+
+def prepare() -> None:
+    """All of it. Raises CalledProcessError."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    for peer in PEERS.values():
+        if peer.venv is not None:
+            _install(peer, peer.venv)
+    _build_llama_cpp()
+    for name in SHAPES:
+        model = make(name)
+        _convert(name, model)
+
+
+def _install(peer: Peer, venv: str) -> None:
+    requirements = REQUIREMENTS / f"{venv}.txt"
+    stamp = peer.folder.parent / "installed.txt"
+    if stamp.exists() and stamp.read_text() == requirements.read_text():
+        return
+    print(f"installing {venv} into {peer.folder.parent}", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", peer.folder.parent], check=True)
+    pip = [str(peer.folder / "pip"), "install", "--disable-pip-version-check", "-q", "-c", str(ROOT / "constraints.txt")]
+    environment = {**os.environ, **peer.install}
+    subprocess.run([*pip, "-U", "pip"], check=True)
+    if peer.torch:
+        subprocess.run([*pip, "torch"], check=True)
+    subprocess.run([*pip, "-r", str(requirements)], check=True, env=environment)
+    if peer.without:
+        subprocess.run([str(peer.folder / "pip"), "uninstall", "-q", "-y", *peer.without], check=True)
+    stamp.write_text(requirements.read_text())
+
+
+def _build_llama_cpp() -> None:
+    """Library and server, from the source that llama-cpp-python carries, for exactly this CPU."""
+    if LLAMA_SERVER.exists():
+        return
+    source = HOME / "src" / "llama-cpp-python"
+    if not source.exists():
+        _fetch_llama_cpp(source)
+    options = ("TESTS", "EXAMPLES", "APP", "UI")
+    configure = ["cmake", "-S", source / "vendor" / "llama.cpp", "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON"]
+    flags = ["-DBUILD_SHARED_LIBS=ON", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF"]
+    subprocess.run([*configure, *flags, *(f"-DLLAMA_BUILD_{name}=OFF" for name in options)], check=True)
+    subprocess.run(["cmake", "--build", BUILD, "-j", str(os.cpu_count()), "--target", "llama-server"], check=True)
+
+
+def _fetch_llama_cpp(source: Path) -> None:
+    pip, folder = PEERS["llama.cpp"].folder / "pip", source.parent
+    pinned = next(line for line in (REQUIREMENTS / "llama-cpp.txt").read_text().splitlines() if line.startswith("llama-cpp"))
+    command = [pip, "download", "--disable-pip-version-check", "-q", "--no-deps", "--no-binary", ":all:", "-d", folder, pinned]
+    subprocess.run(command, check=True, env={**os.environ, **PEERS["llama.cpp"].install})
+    (archive,) = folder.glob("llama_cpp_python-*.tar.gz")
+    shutil.unpack_archive(archive, folder, filter="data")
+    next(folder.glob("llama_cpp_python-*/")).rename(source)
+
+
+def _convert(name: str, model: Path) -> None:
+    """The model in the formats of llama.cpp and of OpenVINO."""
+    gguf, folder = model.with_name(f"{model.name}.gguf"), model.with_name(f"{model.name}-openvino")
+    if not gguf.exists():
+        command = [PEERS["llama.cpp"].folder / "python", "-m", "bench.peers.gguf_file", name, model, gguf]
+        subprocess.run(command, check=True, cwd=ROOT)
+    if not (folder / "openvino_model.bin").exists():
+        command = [PEERS["OpenVINO GenAI"].folder / "optimum-cli", "export", "openvino", "--model", model]
+        subprocess.run([*command, "--task", "text-generation-with-past", "--weight-format", "fp16", folder], check=True)

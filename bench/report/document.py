@@ -1,0 +1,94 @@
+"""docs/benchmarks.md from the files of results. Nothing is measured here, so that the same files make the same document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.report import tables
+from bench.report.plot import plot
+from bench.results import RESULTS, load
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCUMENT, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks.svg"
+
+Result = Mapping[str, Any]
+
+INTRODUCTION = """# Benchmarks
+
+Made from `bench/results` by `python -m bench.peers report`; `make bench-peers` measures again.
+
+All engines get the same weights (random, of a known model's shape), the same token ids as prompts, 128 tokens each and different in
+every round, and make 64 tokens for each, greedily; the harness counts them. Engines take turns within a round, one computing at a time.
+A figure is the median of the rounds, with the least and the greatest behind it; **ours ÷** is the median of the ratios within a round,
+above 1 where this project is faster (for times: below 1). An engine that needs more than a minute for a batch runs it once. Each has all
+cores. What number format each computes in is in its row; what settings it got is at the end.
+"""
+NO_PEERS = "No results yet: `make bench-peers` writes them."
+
+
+def write_document(results: Path = RESULTS, document: Path = DOCUMENT, picture: Path = PICTURE) -> None:
+    """The document and its picture."""
+    parts = load(results)
+    document.write_text(render(parts))
+    picture.write_text(plot(parts))
+
+
+def render(parts: Mapping[str, Result]) -> str:
+    """The whole document."""
+    if not parts:
+        return f"{INTRODUCTION}\n{NO_PEERS}\n"
+    sections = [INTRODUCTION, f"![Tokens per second by engine]({PICTURE.name})\n", _machines(parts)]
+    for name, draw in _SECTIONS.items():
+        if name in parts:
+            sections.append(_section(name, parts[name], draw))
+    sections.append(_settings(parts))
+    return "\n".join(sections)
+
+
+def _machines(parts: Mapping[str, Result]) -> str:
+    """One line per machine on which parts were measured."""
+    groups: dict[str, list[str]] = {}
+    for name, part in parts.items():
+        what = part["machine"]
+        line = f"{what['cpu']}, {what['cores']} cores, {what['memory_gib']} GiB; has {', '.join(what['has']) or 'none'}"
+        groups.setdefault(f"{line}; lacks {', '.join(what['lacks']) or 'none'}", []).append(f"{name} {what['date']}")
+    return "".join(f"Measured on: {line} ({'; '.join(names)} UTC).\n" for line, names in groups.items())
+
+
+def _section(name: str, part: Result, draw: Callable[[Result], str]) -> str:
+    lines = [f"## {part.get('title', name)}\n"]
+    if not part["complete"]:
+        lines.append("*Broken off: not all rounds are in.*\n")
+    lines.append(draw(part))
+    lines += [f"* {engine} could not: {reason}\n" for engine, reason in part.get("failed", {}).items()]
+    return "\n".join(lines)
+
+
+def _settings(parts: Mapping[str, Result]) -> str:
+    """Versions and settings of everything, each once."""
+    lines: dict[str, None] = {}
+    for part in parts.values():
+        for name, about in part.get("engines", {}).items():
+            flags = "; ".join(f"{flag} {_plain(value)}" for flag, value in about["flags"].items())
+            cache = f", cache {about['cache']}" if "cache" in about else ""
+            lines[f"* **{name}** {about['version']}, {about['precision']}{cache}: {flags}\n"] = None
+    return "## Versions and settings\n\n" + "".join(lines)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_SECTIONS: dict[str, Callable[[Result], str]] = {
+    "offline-135m": tables.engines,
+    "offline-500m": tables.engines,
+    "context": tables.engines,
+    "neighbour": tables.engines,
+    "http": tables.servers,
+    "arrivals": tables.arrivals,
+    "start": tables.start,
+    "null": tables.null,
+}

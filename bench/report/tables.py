@@ -1,0 +1,116 @@
+"""A part's results as tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.report.figures import chosen, figure, number, ratio, values
+
+Result = Mapping[str, Any]
+Table = Iterator[Sequence[object]]
+
+
+def table(heads: Sequence[str], rows: Table) -> str:
+    """Markdown; the first column to the left, the others to the right."""
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
+
+
+def _precision(part: Result, engine: str) -> str:
+    return str(part["engines"][engine]["precision"])
+
+
+def engines(part: Result) -> str:
+    """Decode and prefill by batch size and engine."""
+    rows = part["rows"]
+
+    def lines() -> Table:
+        for batch, context in dict.fromkeys((row["batch"], row["context"]) for row in rows):
+            here = chosen(rows, batch=batch, context=context)
+            ours = chosen(here, engine="ours")
+            for engine in values(here, "engine"):
+                mine = chosen(here, engine=engine)
+                cells: list[object] = [engine, _precision(part, engine), batch, context]
+                for name in ("decode", "prefill"):
+                    if name in mine[0]:
+                        cells += [figure(mine, name), "" if engine == "ours" else f"{ratio(mine, name, ours):.2f}"]
+                yield cells
+
+    heads = ["engine", "computes in", "batch", "context", "decode, tokens/s", "ours ÷"]
+    return table([*heads, "prefill, tokens/s", "ours ÷"] if "prefill" in rows[0] else heads, lines())
+
+
+def servers(part: Result) -> str:
+    """Streams by number of clients and server."""
+    rows = part["rows"]
+
+    def lines() -> Table:
+        for clients in values(rows, "clients"):
+            here = chosen(rows, clients=clients)
+            ours = chosen(here, engine="ours")
+            for engine in values(here, "engine"):
+                mine = chosen(here, engine=engine)
+                cells: list[object] = [engine, _precision(part, engine), clients]
+                for name in ("rate", "first_p50_s", "first_p99_s"):
+                    cells += [figure(mine, name), "" if engine == "ours" else f"{ratio(mine, name, ours):.2f}"]
+                yield cells
+
+    heads = ["server", "computes in", "clients", "tokens/s", "ours ÷", "first token p50, s", "ours ÷", "p99, s", "ours ÷"]
+    starts = part["starts"].items()
+    cold = ((name, number(start["healthy_s"]), number(start["first_token_s"])) for name, start in starts)
+    return table(heads, lines()) + "\n" + table(["server", "process to healthy, s", "to first token, s"], cold)
+
+
+def arrivals(part: Result) -> str:
+    """Gaps within streams while others begin."""
+    rows = part["rows"]
+    heads = ["", "median (least–greatest)"]
+    names = {
+        "gap_p50_s": "gap between tokens, median, s",
+        "gap_p99_s": "gap between tokens, p99, s",
+        "ratio": "p99 ÷ median",
+        "first_p50_s": "first token of those that arrive, s",
+    }
+    text = "Eight streams run while a request of 128 tokens arrives every 0.4 s.\n\n"
+    return text + table(heads, ([title, figure(rows, name)] for name, title in names.items()))
+
+
+def start(part: Result) -> str:
+    """Time to the first token, and the shard's memory against what it may keep."""
+    rows = part["rows"]
+    last = rows[-1]
+    mebibytes = {
+        name: last[name] / 2**20 for name in ("shard_bytes", "weights_bytes", "cache_bytes", "bound_bytes", "router_bytes")
+    }
+    text = (
+        f"After 32 clients the shard keeps {number(mebibytes['shard_bytes'])} MiB in memory: weights are "
+        f"{number(mebibytes['weights_bytes'])} MiB, its KV cache {number(mebibytes['cache_bytes'])} MiB; the two and 350 MiB are "
+        f"{number(mebibytes['bound_bytes'])} MiB. The router keeps {number(mebibytes['router_bytes'])} MiB.\n\n"
+    )
+    names = {"healthy_s": "process start to healthy, s", "first_token_s": "process start to first token, s"}
+    return text + table(
+        ["page cache warm", "median (least–greatest)"], ([title, figure(rows, name)] for name, title in names.items())
+    )
+
+
+def null(part: Result) -> str:
+    """What the server itself costs."""
+    rows = part["rows"]
+
+    def lines() -> Table:
+        for step_ms in values(rows, "step_ms"):
+            for streams in values(rows, "streams"):
+                here = chosen(rows, streams=streams, step_ms=step_ms)
+                parts = {name for row in here for name in row["cpu_us_per_token"]}
+                shares = {name: figure([row["cpu_us_per_token"] for row in here], name).middle for name in sorted(parts)}
+                used = ", ".join(f"{name} {number(value)}" for name, value in shares.items())
+                waits = figure(here, "first_p99_s") if step_ms else ""
+                yield [number(step_ms), streams, figure(here, "rate_per_core"), used, figure(here, "rate"), waits]
+
+    text = (
+        "A backend that computes nothing behind the whole server; CPU time is that of all the server's processes. Where its steps take "
+        "time, up to three of them are in the time to the first token: the one that runs, the one behind it, the request's own.\n\n"
+    )
+    heads = ["ms per step", "streams", "tokens/s per core", "CPU µs per token", "tokens/s", "first token p99, s"]
+    return text + table(heads, lines())

@@ -1,0 +1,115 @@
+"""This project's server by itself: its own cost per token, its gaps while requests arrive, its start, its memory."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.front.runs import Run, Wish, runs
+from bench.random_model import prompt
+from bench.serving.load import LoadError, first_tokens, gaps, offer, percentile, tgi_count, tokens
+from bench.serving.server import Server, tgi_command
+from bench.serving.stream import Ask
+from bench.shapes import SHAPES
+
+PATH = "/generate_stream"
+STREAMS = (64, 256)
+STEP_MS = 20.0
+"""Of a device that leaves the server time to breathe."""
+PROMPT = 128
+STEADY, STEADY_TOKENS = 8, 192
+ARRIVING, ARRIVING_TOKENS, EVERY_S = 24, 16, 0.4
+CACHE_TOKENS = 32 * 256
+ALLOWANCE = 350 * 2**20
+"""What a shard may keep in memory beside weights and cache: Python, torch, buffers of a step."""
+
+
+def null(rounds: int) -> dict[str, Any]:
+    """The whole path on a backend that computes nothing. CPU time is the server's, all its processes; so a rate per core is what one
+    core would do if nothing else ran on it. A device that takes no time keeps the server saturated, where waits mean nothing: they are
+    measured with steps of `STEP_MS`."""
+    rows: list[dict[str, Any]] = []
+    for turn in range(rounds):
+        for step_ms in (0.0, STEP_MS):
+            wish = Wish(forms=("child",), routes=("native",), streams=STREAMS, step_ms=step_ms)
+            rows += [{"round": turn, "step_ms": step_ms, **_front(run)} for run in runs(wish)]
+    return {"rows": rows, **_about("null", "none")}
+
+
+def _front(run: Run) -> dict[str, Any]:
+    made = run.measured
+    return {
+        "streams": run.streams,
+        "rate": made.tokens / made.seconds,
+        "rate_per_core": made.tokens / sum(made.cpu),
+        "cpu_us_per_token": {name: 1e6 * used / made.tokens for name, used in zip(("router", "shard"), made.cpu, strict=True)},
+        "first_p50_s": made.first[0],
+        "first_p99_s": made.first[1],
+        "client_share": made.client_cpu / made.seconds,
+    }
+
+
+def arrivals(model: Path, rounds: int) -> dict[str, Any]:
+    """Eight streams run on while a new request comes every 0.4 s, whose prompt is to be computed in between."""
+    rows: list[dict[str, Any]] = []
+    with _server(model, "cpu") as server:
+        server.wait_ready(120)
+        for turn in range(-1, rounds):
+            steady = [_ask(f"steady {turn} {row}", PROMPT, STEADY_TOKENS, group="steady") for row in range(STEADY)]
+            coming = [
+                _ask(f"new {turn} {row}", PROMPT, ARRIVING_TOKENS, at=EVERY_S * (row + 1), group="new") for row in range(ARRIVING)
+            ]
+            outcomes = offer(server.port, [*steady, *coming]).outcomes
+            if bad := [outcome for outcome in outcomes if outcome.status != 200]:
+                raise LoadError(f"status {bad[0].status}: {bad[0].last}")
+            between = gaps([outcome for outcome in outcomes if outcome.group == "steady"])
+            waits = first_tokens([outcome for outcome in outcomes if outcome.group == "new"])
+            middle, late = median(between), percentile(between, 99)
+            row = {"round": turn, "gap_p50_s": middle, "gap_p99_s": late, "ratio": late / middle, "first_p50_s": median(waits)}
+            rows += [row] if turn >= 0 else []
+    return {"rows": rows, **_about("cpu", "bfloat16")}
+
+
+def start_and_memory(model: Path, rounds: int) -> dict[str, Any]:
+    """From the start of the process to the first token, files in the page cache; then what the shard keeps in memory after 32 clients."""
+    rows: list[dict[str, Any]] = []
+    shape = SHAPES[model.name.removeprefix("random-")]
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    cache = CACHE_TOKENS * shape.cache_bytes
+    for turn in range(-1, rounds):  # the first fills the page cache, and builds what is built once
+        with _server(model, "cpu", "--kv-cache-tokens", str(CACHE_TOKENS)) as server:
+            healthy = server.wait_ready(300)
+            asked = time.perf_counter() - server.started
+            [first] = first_tokens(offer(server.port, [_ask(f"first {turn}", PROMPT, 1)]).outcomes)
+            tokens(offer(server.port, [_ask(f"more {turn} {row}", PROMPT, 64) for row in range(32)]), tgi_count, 64)
+            resident = server.resident()
+        row = {
+            "round": turn,
+            "healthy_s": healthy,
+            "first_token_s": asked + first,
+            "router_bytes": resident[0],
+            "shard_bytes": max(resident[1:]),
+            "weights_bytes": weights,
+            "cache_bytes": cache,
+            "bound_bytes": weights + cache + ALLOWANCE,
+        }
+        rows += [row] if turn >= 0 else []
+    return {"rows": rows, **_about("cpu", "bfloat16")}
+
+
+def _server(model: Path, backend: str, *flags: str) -> Server:
+    return Server(tgi_command(model, backend, *flags), Path(tempfile.gettempdir()) / f"tgi-bench-{backend}.log")
+
+
+def _ask(seed: str, length: int, new: int, at: float = 0.0, group: str = "") -> Ask:
+    parameters = {"max_new_tokens": new, "details": True}
+    return Ask(at, PATH, json.dumps({"inputs": prompt(seed, length)[1], "parameters": parameters}), group)
+
+
+def _about(backend: str, precision: str) -> dict[str, Any]:
+    return {"engines": {"ours": {"version": version("tgi-core"), "precision": precision, "flags": {"backend": backend}}}}
