@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import (
     BackendError,
@@ -55,6 +55,12 @@ def _seeded(scene: Scene) -> bool:
     return SamplingField.SEED in capabilities.sampling and capabilities.determinism is not Determinism.NONE
 
 
+def _adapts(scene: Scene) -> bool:
+    """Sessions declare it where they are opened with adapters; one that always does claims it as well."""
+    declared = (scene.declared[0], scene.adapted)
+    return any(found is not None and Feature.LORA in found.features for found in declared)
+
+
 def _drafts(scene: Scene) -> bool:
     return Feature.SPECULATION in scene.declared[0].features or scene.declared[1].draft > 0
 
@@ -69,7 +75,7 @@ def _refused(change: Callable[[Stage, Request], Request]) -> Refusal:
 
     def refusal(scene: Scene) -> None:
         stage = scene.stage()
-        mate, plain = stage.request(PROMPTS[0]), stage.request(PROMPTS[2])
+        mate, plain = stage.request(stage.prompts[0]), stage.request(stage.prompts[2])
         wanting = change(stage, plain)
         if not stage.play.oracle.expect(Prefill((mate, wanting))).errors:
             raise Violation("constant", "a session without a mask source declares it, one with a mask source does not")
@@ -89,15 +95,15 @@ def _reuses(stage: Stage, request: Request) -> Request:
 
 def _no_mixing(scene: Scene) -> None:
     stage = scene.stage()
-    batch = stage.start(stage.request(PROMPTS[0]))
-    newcomer = stage.request(PROMPTS[1])
+    batch = stage.start(stage.request(stage.prompts[0]))
+    newcomer = stage.request(stage.prompts[1])
     stage.refuse(Unsupported, Prefill((newcomer,), batch))
     stage.decode(stage.start(newcomer), batch)
 
 
 def _no_drafts(scene: Scene) -> None:
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     batch = stage.start(request)
     stage.refuse(InvalidRequest, Decode((batch,), (Grant(request.id, 2, stage.grant(stage.row(request.id), 2).blocks),)))
 
@@ -191,9 +197,13 @@ EXTENSIONS: dict[str, Extension] = {
         ),
         Extension("paging", "a row spans several blocks", _pages, None, "a block holds a whole row", structural=True),
         Extension(
-            "real_model", "real checkpoints run", lambda scene: scene.target.device_kind != "none", None, "a toy", structural=True
+            "batch_invariant",
+            "the same bits whatever runs beside a row",
+            _flag(Feature.BATCH_INVARIANT),
+            None,
+            "a promise, not a request",
         ),
-        Extension("lora", "adapters", _flag(Feature.LORA), _refused(lambda s, r: replace(r, adapter="an-adapter"))),
+        Extension("lora", "adapters", _adapts, _refused(lambda s, r: replace(r, adapter="an-adapter"))),
         Extension("media", "images in the prompt", _flag(Feature.MEDIA), _refused(lambda s, r: replace(r, media=(b"picture",)))),
         Extension("speculation", "drafts", _drafts, _no_drafts),
         Extension("tensor_parallel", "several ranks share a model", _flag(Feature.TENSOR_PARALLEL), _no_ranks),

@@ -8,8 +8,8 @@ from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.masks import ALTERNATING, DOOMED, FAILING, allows
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
-from tgi_conformance.verdict import Level, Violation
+from tgi_conformance.stage import Stage
+from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import Feature, Sampling, Unsupported
 
 
@@ -26,19 +26,29 @@ def _check_told(stage: Stage, made: dict[int, list[int]]) -> None:
     "masks.allowed", "A masked row makes only tokens that its mask allows; its mates are not masked.", Level.L2, needs=("masks",)
 )
 def allowed(scene: Scene) -> None:
-    """Greedy and sampled rows, masked and not, in one batch."""
+    """Greedy and sampled rows, masked and not, in one batch; the greedy masked one would begin with a token that its mask forbids."""
     stage = scene.stage(masks=ALTERNATING)
     hows = (
         Sampling(),
         Sampling(),
         Sampling(True, 1.5, seed=3) if "seed" in {item.value for item in stage.capabilities.sampling} else Sampling(),
     )
-    requests = [stage.request(PROMPTS[i], how, masked=i != 1, want=stage.wants) for i, how in enumerate(hows)]
+    prompts = (_forbidden(scene, stage), *stage.prompts[1:3])
+    requests = [stage.request(prompts[i], how, masked=i != 1, want=stage.wants) for i, how in enumerate(hows)]
     stage.decode(stage.start(*requests), steps=5)
     for request in requests:
         tokens = stage.play.tokens(request.id)
         if request.masked and not all(allows(index, token) for index, token in enumerate(tokens)):
             raise Violation("masks", f"row {request.id} made {tokens}; its mask allows even and odd ids in turn")
+
+
+def _forbidden(scene: Scene, stage: Stage) -> tuple[int, ...]:
+    """A prompt after which a row that is not masked begins with what the mask forbids."""
+    for token in range(64):
+        prompt = stage.varied((token, 3))
+        if not allows(0, scene.alone.rows(stage.outline(prompt), 1)[0].tokens[0]):
+            return prompt
+    raise NotReached("no prompt is followed by a token that the mask forbids")
 
 
 @clause(
@@ -50,7 +60,7 @@ def allowed(scene: Scene) -> None:
 def told(scene: Scene) -> None:
     """Rows that start apart, pause, merge and are filtered."""
     stage = scene.stage(masks=ALTERNATING)
-    first, second = stage.request(PROMPTS[0], masked=True), stage.request(PROMPTS[1], masked=True)
+    first, second = stage.request(stage.prompts[0], masked=True), stage.request(stage.prompts[1], masked=True)
     batch = stage.decode(stage.start(first), stage.start(second), steps=3)
     _check_told(stage, {request.id: stage.play.tokens(request.id) for request in (first, second)})
     batch = stage.decode(stage.filter(batch, [second.id]), steps=2)
@@ -61,7 +71,7 @@ def told(scene: Scene) -> None:
 def no_source(scene: Scene) -> None:
     """Unless the session says that it masks without one."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     if not stage.has(Feature.MASKS):
         stage.refuse(Unsupported, Prefill((replace(request, masked=True),)))
     stage.decode(stage.start(request))
@@ -77,11 +87,11 @@ def no_source(scene: Scene) -> None:
 def row_fault(scene: Scene) -> None:
     """In the middle of a batch, after some tokens; then its blocks are used again."""
     stage = scene.stage(masks=FAILING)
-    before, after = stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[2], masked=True)
-    doomed = stage.request(PROMPTS[1], id=DOOMED, masked=True)
+    before, after = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[2], masked=True)
+    doomed = stage.request(stage.prompts[1], id=DOOMED, masked=True)
     batch = stage.decode(stage.start(before, doomed, after), steps=2)
     batch = stage.filter(batch, [before.id, after.id])
-    stage.decode(batch, stage.start(stage.request(PROMPTS[4])), steps=3)
+    stage.decode(batch, stage.start(stage.request(stage.prompts[4])), steps=3)
 
 
 @clause(
@@ -94,7 +104,7 @@ def row_fault(scene: Scene) -> None:
 def fault_ahead(scene: Scene) -> None:
     """The step after the fault is launched before the fault is known."""
     stage = scene.stage(masks=FAILING)
-    mate, doomed = stage.request(PROMPTS[0]), stage.request(PROMPTS[1], id=DOOMED, masked=True)
+    mate, doomed = stage.request(stage.prompts[0]), stage.request(stage.prompts[1], id=DOOMED, masked=True)
     step = stage.go_on(stage.start(mate, doomed))
     for _ in range(2):
         after = stage.go_on(step)
