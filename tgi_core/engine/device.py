@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.attention.cache import LayerShape, PagedLayer
+from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -27,6 +28,12 @@ class AttentionProvider(Protocol):
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
         """Why this provider cannot serve these layers, with what they ask for in turn; empty when it can."""
+
+    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+        """What goes wrong when a few ragged rows are computed for such layers on the device; empty when nothing does.
+
+        `attention.checking.disagreement` compares with plain torch. A provider of which the whole model's proof says enough returns "".
+        """
 
     def new_layer(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

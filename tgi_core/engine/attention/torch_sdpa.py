@@ -29,6 +29,10 @@ class TorchAttention:
         """It serves every layer."""
         return ""
 
+    def self_check(self, layers: Sequence[object], dtype: torch.dtype, device: torch.device) -> str:
+        """Nothing can: it is what others are compared with."""
+        return ""
+
     def new_layer(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:

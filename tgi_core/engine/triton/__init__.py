@@ -1,1 +1,1 @@
-"""Kernels in Triton, shared by all devices that Triton compiles for. Only modules of kernels import it."""
+"""Kernels in Triton's language for devices that it compiles for: attention over the paged cache, and the fused operations around it."""
