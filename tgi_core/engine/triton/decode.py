@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import triton
 import triton.language as tl
 
+from tgi_core.engine.triton.builds import Build, attention_cases
 from tgi_core.engine.triton.paged import attend, average, begin, first_visible, load_queries
-from tgi_core.engine.triton.tiles import MAX_SPLITS
+from tgi_core.engine.triton.tiles import MAX_SPLITS, Phase, TileTable
 
 _MAX_SPLITS = tl.constexpr(MAX_SPLITS)
 
@@ -99,3 +102,21 @@ def join_kernel(
     mean = tl.load(rows, mask=there[:, None] & (column < width)[None, :], other=0.0)
     result = tl.sum(mean * (weight / tl.where(total == 0.0, 1.0, total))[:, None], 0)
     tl.store(out + place * width + column, result.to(out.dtype.element_ty), mask=column < width)
+
+
+def builds(tiles: TileTable) -> Iterator[Build]:
+    """Decode in parts with every case, whole with the plain ones of one width, and the join of every width."""
+    for case in attention_cases(tiles):
+        tile = case.tile(tiles, Phase.DECODE)
+        for whole in (False, True):
+            if whole and (case.feature != "plain" or case.shape.key_width != 128):
+                continue
+            constants = {"shape": case.shape, "queries": tile.queries, "positions": tile.positions, "whole": whole}
+            types = {**case.types(), "partials": "*fp32:16", "weights": "*fp32:16"}
+            labels = case.labels("decode", "whole" if whole else "")
+            yield Build(decode_kernel, types, constants, tile.launch_options(), labels, tile.programs)
+        if case.feature == "plain":
+            shape = case.shape
+            types = {"out": f"*{case.dtype}:16", "partials": "*fp32:16", "weights": "*fp32:16", "splits": "i32"}
+            constants = {"heads": shape.heads, "width": shape.value_width, "block": shape.value_block}
+            yield Build(join_kernel, types, constants, labels=case.labels("join"))

@@ -13,10 +13,7 @@ from tgi_core.engine.triton.decode import decode_kernel, join_kernel
 from tgi_core.engine.triton.shape import AttentionShape
 from tgi_core.engine.triton.tiles import Tile, split_count
 from tgi_core.engine.triton.varlen import varlen_kernel
-from tgi_core.engine.triton.writing import write_kernel
-
-_WRITE_TOKENS = 16
-"""Tokens that one program writes."""
+from tgi_core.engine.triton.writing import WRITE_TOKENS, write_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,7 @@ def launch_write(
     `inverses` are of the scales of keys and values, for a cache of another type.
     """
     tokens = slots.shape[0]
-    write_kernel[(triton.cdiv(tokens, _WRITE_TOKENS), shape.kv_heads)](
+    write_kernel[(triton.cdiv(tokens, WRITE_TOKENS), shape.kv_heads)](
         keys,
         values,
         key,
@@ -138,5 +135,5 @@ def launch_write(
         value.stride(0),
         value.stride(1),
         shape=shape,
-        block=_WRITE_TOKENS,
+        block=WRITE_TOKENS,
     )

@@ -59,11 +59,16 @@ class TileRow:
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """The tiles of one chip; of the rows that fit, the first counts. `shared_bytes` is what one program may have of shared memory."""
+    """The tiles of one chip; of the rows that fit, the first counts.
+
+    `shared_bytes` is what one program may have of shared memory. `fp8` is Triton's name of the type of 8 bits that the chip converts
+    from, of which a cache may be; empty where there is none.
+    """
 
     chip: str
     shared_bytes: int
     rows: tuple[TileRow, ...]
+    fp8: str = ""
 
     def choose(self, phase: Phase, itemsize: int, width: int) -> Tile:
         """The tile for queries of `itemsize` bytes an element and heads of `width`. Raises LookupError when none fits."""

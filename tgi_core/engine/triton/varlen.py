@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import triton
 import triton.language as tl
 
+from tgi_core.engine.triton.builds import AttentionCase, Build, attention_cases
 from tgi_core.engine.triton.paged import attend, average, begin, first_visible, load_queries
+from tgi_core.engine.triton.tiles import Phase, Tile, TileTable, grown
 
 
 @triton.jit
@@ -95,3 +99,17 @@ def varlen_kernel(
     places = out + ((start + index).to(tl.int64) * shape.heads + head)[:, None] * shape.value_width + column[None, :]
     result = average(acc, total, value_scale).to(out.dtype.element_ty)
     tl.store(places, result, mask=there[:, None] & (column < shape.value_width)[None, :])
+
+
+def builds(tiles: TileTable) -> Iterator[Build]:
+    """Prefill with its own tiles, and rows of few tokens with those of decode."""
+    for case in attention_cases(tiles):
+        tile = grown(case.tile(tiles, Phase.PREFILL), case.shape.group)
+        yield _build(case, tile)
+        if case.feature == "plain" and case.shape.key_width == 128:
+            yield _build(case, case.tile(tiles, Phase.DECODE), "few tokens")
+
+
+def _build(case: AttentionCase, tile: Tile, feature: str = "") -> Build:
+    constants = {"shape": case.shape, "queries": tile.queries, "positions": tile.positions}
+    return Build(varlen_kernel, case.types(), constants, tile.launch_options(), case.labels("varlen", feature), tile.programs)

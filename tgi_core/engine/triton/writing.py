@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import triton
 import triton.language as tl
+
+from tgi_core.engine.triton.builds import Build, attention_cases
+from tgi_core.engine.triton.tiles import TileTable
+
+WRITE_TOKENS = 16
+"""Tokens that one program writes."""
 
 
 @triton.jit
@@ -81,3 +89,21 @@ def write_kernel(
         shape.value_width,
         shape.value_block,
     )
+
+
+def builds(tiles: TileTable) -> Iterator[Build]:
+    """Every width and dtype."""
+    for case in attention_cases(tiles):
+        if case.feature != "plain" and not case.cache:
+            continue
+        strides = ("key_head_stride", "key_token_stride", "value_head_stride", "value_token_stride")
+        types = {
+            **dict.fromkeys(("keys", "values"), f"*{case.cache or case.dtype}:16"),
+            **dict.fromkeys(("key", "value"), f"*{case.dtype}:16"),
+            "slots": "*i64",
+            "key_inverse": "fp32",
+            "value_inverse": "fp32",
+            "tokens": "i32",
+            **dict.fromkeys(strides, "i32:16"),
+        }
+        yield Build(write_kernel, types, {"shape": case.shape, "block": WRITE_TOKENS}, labels=case.labels("write"))
