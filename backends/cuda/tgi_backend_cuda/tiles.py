@@ -50,12 +50,14 @@ _HOPPER_PREFILL = (
     TileRow(Phase.PREFILL, 2, 256, Tile(128, 64, 8, 3)),
 )
 
+_BLACKWELL_PREFILL = (*_HOPPER_PREFILL[:2], TileRow(Phase.PREFILL, 2, 256, Tile(128, 32, 8, 3)))
+
 TABLES = (
     TileTable("sm_80", 163 * _KIB, (*_AMPERE_DECODE, *_AMPERE_PREFILL, *_FLOAT32)),
     TileTable("sm_86", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_FLOAT32)),
     TileTable("sm_89", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
     TileTable("sm_90", 227 * _KIB, (*_DECODE, *_HOPPER_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
-    TileTable("sm_100", 227 * _KIB, (*_DECODE, *_HOPPER_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
+    TileTable("sm_100", 227 * _KIB, (*_DECODE, *_BLACKWELL_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
     TileTable("sm_120", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
 )
 """One table per compute capability that was compiled for."""

@@ -19,6 +19,9 @@ _PROGRAM_COST = 1.5
 _REDUCE_COST = 3.0
 """What joining the parts costs, in tiles: another launch, and reading what was stored."""
 
+_WORTH = 1.1
+"""The least gain for which rows are split further."""
+
 
 class Phase(Enum):
     """Which of the two attention kernels a tile is for."""
@@ -111,4 +114,6 @@ def split_count(programs: int, tiles: int, resident: int) -> int:
         waves = -(-programs * splits // resident)
         return waves * (-(-tiles // splits) + _PROGRAM_COST) + (_REDUCE_COST if splits > 1 else 0)
 
-    return min(range(1, max(1, min(MAX_SPLITS, tiles)) + 1), key=cost)
+    counts = range(1, max(1, min(MAX_SPLITS, tiles)) + 1)
+    enough = min(map(cost, counts)) * _WORTH
+    return next(splits for splits in counts if cost(splits) <= enough)
