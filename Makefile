@@ -9,7 +9,7 @@ HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 
-.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: test-native-asan conformance mutation fuzz soak test-triton aot bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -54,6 +54,14 @@ test-transformers4: install
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install
 	$(BIN)/python -m tests.clients.run $(CLIENTS)
+
+# every ragged case in Triton's interpreter; `make test` runs some of them
+test-triton: install
+	TGI_TRITON_CASES=400 $(BIN)/pytest -n 0 --timeout 3600 tests/triton
+
+# every Triton kernel compiled for every chip, with what it takes of it; WORDS="sm_90 decode" for some
+aot: install
+	$(BIN)/python -m tests.triton.aot $(WORDS)
 
 # the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, over their own tests
 test-native-asan: install
