@@ -24,7 +24,7 @@ from tgi_core.engine.triton.tiles import Phase, Tile, TileRow, TileTable
 
 pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="needs the interpreter")
 
-CASES = int(os.environ.get("TGI_TRITON_CASES", "40"))
+CASES = int(os.environ.get("TGI_TRITON_CASES", "30"))
 CPU = torch.device("cpu")
 TILES = TileTable(
     "none", 1 << 20, (TileRow(Phase.DECODE, 4, 256, Tile(16, 32, 4, 2)), TileRow(Phase.PREFILL, 4, 256, Tile(32, 32, 4, 2)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.triton.aot import COMPILED, MODULES, builds, compile_all, matrix, sample
 from tests.triton.tables import tables_of
 
 
+@pytest.mark.timeout(900)
 def test_sample_fits() -> None:
     """Every kernel for every chip, and every width, dtype, block size and feature somewhere: within the chip, and nothing spilled."""
     entries = sample(matrix(), ("chip", "kernel"))

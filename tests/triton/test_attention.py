@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 TABLES = [table for package in PACKAGES for table in tables_of(package)]
 
 
+@pytest.mark.timeout(1800)
 def test_interpreted() -> None:
     """Every claim of `interpreted_attention.py` holds in Triton's interpreter."""
     command = [

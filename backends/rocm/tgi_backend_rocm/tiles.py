@@ -35,14 +35,16 @@ _RDNA = (
 
 # RDNA 3 keeps operands twice, so that heads of 256 leave room for few queries, and for no loads that run ahead.
 _GFX11 = (
-    *_RDNA,
+    *_RDNA[:4],
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 1, programs=2)),
     TileRow(Phase.PREFILL, 2, 256, Tile(16, 16, 4, 1)),
+    *_RDNA[4:],
 )
 _GFX12 = (
-    *_RDNA,
+    *_RDNA[:4],
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 2, programs=2)),
     TileRow(Phase.PREFILL, 2, 256, Tile(32, 16, 8, 2)),
+    *_RDNA[4:],
 )
 
 TABLES = (
