@@ -26,14 +26,14 @@ _SMALL_DECODE = (
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 5, programs=2)),
 )
 
-# float32 is computed as it is, without tensor cores.
+# float32 is computed as it is, without tensor cores: larger tiles spill.
 _FLOAT32 = (
     TileRow(Phase.DECODE, 4, 64, Tile(16, 32, 4, 3, programs=2)),
     TileRow(Phase.DECODE, 4, 128, Tile(16, 32, 4, 3, programs=2)),
-    TileRow(Phase.DECODE, 4, 256, Tile(16, 16, 4, 3, programs=2)),
+    TileRow(Phase.DECODE, 4, 256, Tile(16, 16, 4, 3)),
     TileRow(Phase.PREFILL, 4, 64, Tile(32, 32, 4, 2)),
-    TileRow(Phase.PREFILL, 4, 128, Tile(32, 32, 4, 2)),
-    TileRow(Phase.PREFILL, 4, 256, Tile(16, 32, 4, 2)),
+    TileRow(Phase.PREFILL, 4, 128, Tile(16, 32, 8, 2)),
+    TileRow(Phase.PREFILL, 4, 256, Tile(16, 16, 8, 2)),
 )
 
 # Without warp-group products 128 queries of 64 positions spill.

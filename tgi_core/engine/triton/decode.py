@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from tgi_core.engine.triton.builds import Build, attention_cases
-from tgi_core.engine.triton.paged import attend, average, begin, first_visible, load_queries
+from tgi_core.engine.triton.paged import attend, average, begin, first_visible, load_queries, store_heads
 from tgi_core.engine.triton.tiles import MAX_SPLITS, Phase, TileTable
 
 _MAX_SPLITS = tl.constexpr(MAX_SPLITS)
@@ -65,14 +65,12 @@ def decode_kernel(
         acc, peak, total, q, query_position, slope, k, v, table, scale, start, stop, lowest, length, shape, positions, True
     )
     result = average(acc, total, value_scale)
-    column = tl.arange(0, shape.value_block)
-    inside = there[:, None] & (column < shape.value_width)[None, :]
     place = row.to(tl.int64) * shape.heads + head
     if whole:
-        tl.store(out + place[:, None] * shape.value_width + column[None, :], result.to(out.dtype.element_ty), mask=inside)
+        store_heads(out, place, there, result, shape)
     else:
         place = place * splits + split
-        tl.store(partials + place[:, None] * shape.value_width + column[None, :], result, mask=inside)
+        store_heads(partials, place, there, result, shape)
         logarithm = peak + tl.log2(tl.where(total == 0.0, 1.0, total))
         tl.store(weights + place, tl.where(total == 0.0, float("-inf"), logarithm), mask=there)
 

@@ -162,3 +162,11 @@ def attend(
 def average(acc: tl.tensor, total: tl.tensor, value_scale: tl.tensor) -> tl.tensor:
     """The weighted mean of the values; zero where nothing was seen."""
     return acc * (value_scale / tl.where(total == 0.0, 1.0, total))[:, None]
+
+
+@triton.jit
+def store_heads(out: tl.tensor, place: tl.tensor, there: tl.tensor, result: tl.tensor, shape: tl.constexpr) -> None:
+    """Store [queries, value_block] to the heads `place` of `out` [heads of all tokens, value_width]."""
+    column = tl.arange(0, shape.value_block)
+    places = out + place[:, None] * shape.value_width + column[None, :]
+    tl.store(places, result.to(out.dtype.element_ty), mask=there[:, None] & (column < shape.value_width)[None, :])

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from tgi_core.engine.triton.builds import AttentionCase, Build, attention_cases
-from tgi_core.engine.triton.paged import attend, average, begin, first_visible, load_queries
+from tgi_core.engine.triton.paged import attend, average, begin, first_visible, load_queries, store_heads
 from tgi_core.engine.triton.tiles import Phase, Tile, TileTable, grown
 
 
@@ -28,6 +28,16 @@ def find_row(cu_seqlens: tl.tensor, rows: tl.tensor, program: tl.tensor, tokens:
         else:
             high = middle
     return low, program - ((tl.load(cu_seqlens + low) - origin) // tokens + low)
+
+
+@triton.jit
+def tiles_seen(earliest: tl.tensor, latest: tl.tensor, shape: tl.constexpr, positions: tl.constexpr) -> tl.tensor:
+    """The tiles first…stop-1 that queries at `earliest`…`latest` see some of; all of them see all of clear…dim-1."""
+    first = first_visible(earliest, shape) // positions
+    stop = tl.cdiv(latest + 1, positions)
+    clear = tl.minimum(tl.cdiv(first_visible(latest, shape), positions), stop)
+    dim = tl.maximum((earliest + 1) // positions, clear)
+    return first, clear, dim, stop
 
 
 @triton.jit(
@@ -75,14 +85,9 @@ def varlen_kernel(
     slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32) if shape.alibi else None
     acc, peak, total = begin(sinks, head, there, there, queries, shape)
 
-    # Tiles first…clear-1 and dim…stop-1 hold positions that some query doesn't see.
     earliest = length - take + block * tokens
-    latest = tl.minimum(earliest + tokens, length) - 1
     lowest = first_visible(earliest, shape)
-    stop = tl.cdiv(latest + 1, positions)
-    first = lowest // positions
-    clear = tl.minimum(tl.cdiv(first_visible(latest, shape), positions), stop)
-    dim = tl.maximum((earliest + 1) // positions, clear)
+    first, clear, dim, stop = tiles_seen(earliest, tl.minimum(earliest + tokens, length) - 1, shape, positions)
     k, v = keys + kv_head * shape.key_width, values + kv_head * shape.value_width
     table = tables + row * table_stride
     if shape.limited:
@@ -95,10 +100,7 @@ def varlen_kernel(
     acc, peak, total = attend(
         acc, peak, total, q, query_position, slope, k, v, table, scale, dim, stop, lowest, length, shape, positions, True
     )
-    column = tl.arange(0, shape.value_block)
-    places = out + ((start + index).to(tl.int64) * shape.heads + head)[:, None] * shape.value_width + column[None, :]
-    result = average(acc, total, value_scale).to(out.dtype.element_ty)
-    tl.store(places, result, mask=there[:, None] & (column < shape.value_width)[None, :])
+    store_heads(out, (start + index).to(tl.int64) * shape.heads + head, there, average(acc, total, value_scale), shape)
 
 
 def builds(tiles: TileTable) -> Iterator[Build]:
