@@ -14,11 +14,12 @@ from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.kept import split_logits, wanted_positions
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.memory import Agree, plan_capacity
 from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.runner import StepLogits, prompt_positions
+from tgi_core.engine.runner import StepLogits
 
 
 class RaggedStep:
@@ -94,29 +95,3 @@ class RaggedRunner:
     def release(self) -> None:
         """Give the cache back."""
         self._cache = None
-
-
-def wanted_positions(step: StepMetadata) -> np.ndarray:
-    """[tokens] bool: the last one of every row that yields, and the prompt's where its logprobs are asked for."""
-    keep = np.zeros(step.cu_seqlens[-1], bool)
-    for i, work in enumerate(step.order):
-        start, end = step.cu_seqlens[i], step.cu_seqlens[i + 1]
-        keep[start : start + prompt_positions(work)] = True
-        keep[end - 1] |= work.yields
-    return keep
-
-
-def split_logits(works: Sequence[Work], step: StepMetadata, keep: np.ndarray, logits: Tensor) -> StepLogits:
-    """Logits of the kept positions, put back in the order of the works."""
-    place = np.cumsum(keep) - 1
-    last: dict[int, int] = {}
-    prompt: dict[int, Tensor] = {}
-    for i, work in enumerate(step.order):
-        if work.yields:
-            last[work.row.request.id] = int(place[step.cu_seqlens[i + 1] - 1])
-        count = prompt_positions(work)
-        if count:
-            first = int(place[step.cu_seqlens[i]])
-            prompt[work.row.request.id] = logits[first : first + count]
-    indices = [last[work.row.request.id] for work in works if work.yields]
-    return StepLogits(logits if indices == list(range(len(logits))) else logits[indices], prompt)

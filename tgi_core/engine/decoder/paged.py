@@ -1,0 +1,110 @@
+"""A runner of decoder tables on any device that torch knows: products by torch, attention by a provider, the rest by `Operators`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
+from tgi_core.backend.ledger import Work
+from tgi_core.engine.attention.cache import BLOCK_SIZES, PagedCache
+from tgi_core.engine.attention.metadata import StepMetadata, build
+from tgi_core.engine.decoder.forward import DecoderForward
+from tgi_core.engine.decoder.loading import LoadedDecoder, load_decoder
+from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.kept import split_logits, wanted_positions
+from tgi_core.engine.memory import plan_capacity
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.runner import StepLogits
+
+
+class PagedDecoderRunner:
+    """Runs a decoder from its table; see `TableRunner`.
+
+    `decoder`, `operators`, `provider` and, once it is reserved, `cache` are what `DecoderForward` is made of, for whoever captures steps.
+    """
+
+    features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
+    block_sizes = BLOCK_SIZES
+
+    def __init__(self, kit: DeviceKit, weights: DecoderWeights, operators: Sequence[Operators], progress: Progress) -> None:
+        """Load the weights; the first of `operators` and of the kit's attention that serve them are used. Raises NotInFamily."""
+        table, dtype = weights.table, weights.dtype
+        self.operators, why = _choose_operators(operators, dtype)
+        self._kit = kit
+        self.decoder: LoadedDecoder = load_decoder(weights, kit.device, progress)
+        self.provider, why_attention = _choose_attention(kit.attention(), self.decoder)
+        self.shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weights.num_bytes)
+        self.kernels = (
+            Kernel("step", "table", f"{table.model_type} is of the decoder family"),
+            Kernel("operators", self.operators.name, why),
+            Kernel("attention", self.provider.name, why_attention),
+        )
+        self.agree: Callable[[int], int] = int  # it runs on one rank
+        self.cache: PagedCache | None = None
+
+    def reserve(self, plan: WarmupPlan) -> Capacity:
+        """Allocate the cache and promise limits. Raises OutOfMemory."""
+        block_size = plan.block_size or BLOCK_SIZES[0]
+        block_bytes = PagedCache.block_bytes(self.decoder.cache_shapes, block_size, self.shape.dtype)
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes)
+        self._use_cache(capacity.groups[0].num_blocks, block_size)
+        return capacity
+
+    def use_probe_cache(self) -> None:
+        """Run over a cache of two blocks, to prove the runner with."""
+        self._use_cache(2, BLOCK_SIZES[0])
+
+    def _use_cache(self, num_blocks: int, block_size: int) -> None:
+        shapes, device = self.decoder.cache_shapes, self._kit.device
+        self.cache = PagedCache(shapes, num_blocks, block_size, self.shape.dtype, device, self.provider.new_layer)
+        self._forward: DecoderForward[StepMetadata] = DecoderForward(
+            self.decoder, self.operators, self.provider.attend, self.cache.layers
+        )
+
+    def run(self, works: Sequence[Work]) -> StepLogits:
+        """Compute one step."""
+        if self.cache is None:
+            raise RuntimeError("run before reserve")
+        step = build(works, self.cache.block_size, self._kit.device)
+        keep = wanted_positions(step)
+        with torch.inference_mode():
+            if step.begun is not None:
+                for layer in self.cache.layers:
+                    layer.wipe(step.begun)
+            selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
+            logits = self._forward(step.input_ids, step.positions, step.slots, step, selected)
+            return split_logits(works, step, keep, logits)
+
+    def release(self) -> None:
+        """Give the cache back."""
+        self.cache = None
+        self.__dict__.pop("_forward", None)
+
+
+def _choose_operators(choices: Sequence[Operators], dtype: torch.dtype) -> tuple[Operators, str]:
+    """The first that serves the dtype, and why not those before it. Raises NotInFamily."""
+    rejected: list[str] = []
+    for operators in choices:
+        reason = operators.refusal(dtype)
+        if not reason:
+            return operators, "; ".join(rejected)
+        rejected.append(f"not {operators.name}: {reason}")
+    raise NotInFamily("no operators: " + "; ".join(rejected))
+
+
+def _choose_attention(providers: Sequence[AttentionProvider], decoder: LoadedDecoder) -> tuple[AttentionProvider, str]:
+    """The first that serves the layers, and why not those before it. Raises NotInFamily."""
+    asked = [layer.attention for layer in decoder.layers]
+    rejected: list[str] = []
+    for provider in providers:
+        reason = provider.probe() or provider.refusal(decoder.cache_shapes, asked, decoder.dtype)
+        if not reason:
+            return provider, "; ".join(rejected)
+        rejected.append(f"not {provider.name}: {reason}")
+    raise NotInFamily("no attention: " + "; ".join(rejected))

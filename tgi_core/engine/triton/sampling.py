@@ -1,0 +1,159 @@
+"""Choosing tokens on the device: the argmax, or a draw at a temperature by the published formula (`tgi_core.backend.sampling`).
+
+The vocabulary is read in chunks, each by a program of its own; then one program per row joins the chunks, and looks into the one chunk
+where the draw falls. Weights of a draw are summed in `wide` precision: a cumulative distribution in float32 would misplace one draw in a
+hundred among unlikely tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+CHUNK = 4096
+
+
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["seeds", "positions", "out"])
+def uniforms_kernel(
+    seeds: tl.tensor,  # [rows], 64 bits
+    positions: tl.tensor,  # [rows]
+    out: tl.tensor,  # [rows], float32
+    rows: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One number in [0, 1) per (seed, position), with 24 random bits of Philox."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < rows
+    seed = tl.load(seeds + at, mask=inside, other=0)
+    position = tl.load(positions + at, mask=inside, other=0).to(tl.int64)
+    low, high = (position & 0xFFFFFFFF).to(tl.uint32), ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    zero = tl.zeros([BLOCK], tl.uint32)
+    first, _, _, _ = tl.philox(seed, low, high, zero, zero)
+    tl.store(out + at, (first >> 8).to(tl.float32) * (1.0 / 16777216.0), mask=inside)
+
+
+@triton.jit(do_not_specialize_on_alignment=["temperatures"])
+def summarize_kernel(
+    logits: tl.tensor,  # [rows, vocabulary], `stride` apart
+    temperatures: tl.tensor,  # [rows], 0 for the argmax
+    peaks: tl.tensor,  # [rows, chunks], float32: the highest logit
+    places: tl.tensor,  # [rows, chunks], int32: its lowest place, or −1 where a logit is not finite
+    sums: tl.tensor,  # [rows, chunks], wide: the sum of weights, relative to the highest
+    stride: tl.tensor,
+    vocabulary: tl.tensor,
+    chunks: tl.tensor,
+    CHUNK: tl.constexpr,
+) -> None:
+    """One chunk of one row per program."""
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    wide: tl.constexpr = sums.dtype.element_ty
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    inside = at < vocabulary
+    values = tl.load(logits + row * stride + at, mask=inside, other=-float("inf")).to(tl.float32)
+    finite = tl.min(((tl.abs(values) < float("inf")) | (at >= vocabulary)).to(tl.int32), axis=0)
+    peak, place = tl.max(values, axis=0, return_indices=True)
+    temperature = tl.load(temperatures + row)
+    if temperature > 0:
+        total = tl.sum(tl.exp((values.to(wide) - peak.to(wide)) / temperature.to(wide)), axis=0)
+    else:
+        total = tl.sum(tl.exp(values - peak), axis=0).to(wide)
+    to = row * chunks + chunk
+    tl.store(peaks + to, peak)
+    tl.store(places + to, tl.where(finite == 1, chunk * CHUNK + place, -1))
+    tl.store(sums + to, total)
+
+
+@triton.jit(do_not_specialize_on_alignment=["temperatures", "uniforms"])
+def choose_kernel(
+    logits: tl.tensor,
+    temperatures: tl.tensor,
+    uniforms: tl.tensor,  # [rows], float32
+    peaks: tl.tensor,
+    places: tl.tensor,
+    sums: tl.tensor,
+    tokens: tl.tensor,  # [rows], int64, −1 where a logit is not finite
+    logprobs: tl.tensor,  # [rows], float32
+    stride: tl.tensor,
+    vocabulary: tl.tensor,
+    chunks: tl.tensor,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
+) -> None:
+    """One row per program."""
+    row = tl.program_id(0).to(tl.int64)
+    wide: tl.constexpr = sums.dtype.element_ty
+    index = tl.arange(0, CHUNKS)
+    known = index < chunks
+    peak = tl.load(peaks + row * chunks + index, mask=known, other=-float("inf"))
+    place = tl.load(places + row * chunks + index, mask=known, other=0)
+    weight = tl.load(sums + row * chunks + index, mask=known, other=0.0)
+    highest, winner = tl.max(peak, axis=0, return_indices=True)
+    temperature = tl.load(temperatures + row).to(wide)
+    top = highest.to(wide)
+    if temperature > 0:
+        weight *= tl.exp((peak.to(wide) - top) / temperature)
+        reached = tl.cumsum(weight, axis=0)
+        total = tl.sum(weight, axis=0)
+        target = tl.load(uniforms + row).to(wide) * total
+        chunk = _first(reached > target, weight > 0, index, CHUNKS)
+        before = tl.sum(tl.where(index == chunk - 1, reached, 0.0), axis=0)
+        offset = tl.arange(0, CHUNK)
+        at = chunk * CHUNK + offset
+        values = tl.load(logits + row * stride + at, mask=at < vocabulary, other=-float("inf")).to(tl.float32).to(wide)
+        weights = tl.exp((values - top) / temperature)
+        drawn = _first(tl.cumsum(weights, axis=0) + before > target, weights > 0, offset, CHUNK)
+        token = chunk * CHUNK + drawn
+        logit = tl.sum(tl.where(offset == drawn, values, 0.0), axis=0)
+        logprob = (logit - top) / temperature - tl.log(total)
+    else:
+        token = tl.sum(tl.where(index == winner, place, 0), axis=0)
+        logprob = -tl.log(tl.sum(weight * tl.exp(peak - highest), axis=0))
+    tl.store(tokens + row, tl.where(tl.min(place, axis=0) < 0, -1, token).to(tl.int64))
+    tl.store(logprobs + row, logprob.to(tl.float32))
+
+
+@triton.jit
+def _first(passed: tl.tensor, possible: tl.tensor, index: tl.tensor, COUNT: tl.constexpr) -> tl.tensor:
+    """The first index that is passed and possible; when rounding has left none, the last possible one."""
+    found = tl.min(tl.where(passed & possible, index, COUNT), axis=0)
+    last = tl.max(tl.where(possible, index, 0), axis=0)
+    return tl.minimum(found, last)
+
+
+def launch_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
+    """seeds and positions [rows] of int64 → [rows], float32."""
+    rows = seeds.shape[0]
+    out = torch.empty(rows, dtype=torch.float32, device=seeds.device)
+    uniforms_kernel[(triton.cdiv(rows, 128),)](seeds, positions, out, rows, BLOCK=128, num_warps=1)
+    return out
+
+
+def launch_choose(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """See `Operators.choose`; sums are kept in the dtype of `temperatures`."""
+    rows, vocabulary = logits.shape
+    chunks = triton.cdiv(vocabulary, CHUNK)
+    peaks = torch.empty(rows, chunks, dtype=torch.float32, device=logits.device)
+    places = torch.empty(rows, chunks, dtype=torch.int32, device=logits.device)
+    sums = torch.empty(rows, chunks, dtype=temperatures.dtype, device=logits.device)
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    logprobs = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    sizes = (logits.stride(0), vocabulary, chunks)
+    summarize_kernel[(rows, chunks)](logits, temperatures, peaks, places, sums, *sizes, CHUNK=CHUNK, num_warps=8)
+    choose_kernel[(rows,)](
+        logits,
+        temperatures,
+        uniforms,
+        peaks,
+        places,
+        sums,
+        tokens,
+        logprobs,
+        *sizes,
+        CHUNK=CHUNK,
+        CHUNKS=triton.next_power_of_2(chunks),
+        num_warps=8,
+    )
+    return tokens, logprobs
