@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ class PagedLayer(Protocol):
 
     def wipe(self, blocks: Tensor) -> None:
         """Let blocks that are begun but not filled show nothing of their last owners."""
+
+
+@runtime_checkable
+class DenseLayer(PagedLayer, Protocol):
+    """A layer whose keys and values are contiguous tensors [num_blocks + 1, block_size, kv_heads, width] each."""
+
+    keys: Tensor
+    values: Tensor
 
 
 NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLayer]

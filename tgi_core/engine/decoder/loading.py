@@ -107,12 +107,9 @@ def _linear(weights: Sequence[Tensor], bias: Tensor | None, device: torch.device
 
 
 def _merged(weights: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Weights [out, in], one below the other, copied without a merged copy on the host."""
-    rows = sum(weight.shape[0] for weight in weights)
-    merged = torch.empty(rows, weights[0].shape[1], dtype=weights[0].dtype, device=device)
-    for part, weight in zip(merged.split([weight.shape[0] for weight in weights]), weights, strict=True):
-        part.copy_(weight)
-    return merged
+    """Weights [out, in], one below the other; what is merged is merged on the device, which has the faster memory."""
+    copies = [weight.to(device, copy=True) for weight in weights]
+    return copies[0] if len(copies) == 1 else torch.cat(copies)
 
 
 def _turns(table: DecoderTable, device: torch.device) -> Tensor:

@@ -65,14 +65,3 @@ class Operators(Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """gate_up [tokens, 2 · inner] → SiLU of the first half times the second [tokens, inner]."""
-
-    def uniforms(self, seeds: Tensor, positions: Tensor) -> Tensor:
-        """The published uniform number of each row, float32 [rows]; both arguments int64, a seed as 64 bits."""
-
-    def choose(self, logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """A token per row of logits [rows, vocabulary], int64 [rows], and its logprob, float32 [rows].
-
-        The argmax, of equal ones the lowest id, where the temperature is 0; elsewhere the draw at the row's uniform number by the
-        published formula. A row whose logits are not all finite has token −1. Draws are computed in the dtype of `temperatures` [rows]:
-        float64 makes the formula's very tokens.
-        """

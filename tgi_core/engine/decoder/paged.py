@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.ledger import Work
@@ -24,10 +25,7 @@ from tgi_core.engine.runner import StepLogits
 
 
 class PagedDecoderRunner:
-    """Runs a decoder from its table; see `TableRunner`.
-
-    `decoder`, `operators`, `provider` and, once it is reserved, `cache` are what `DecoderForward` is made of, for whoever captures steps.
-    """
+    """Runs a decoder from its table; see `TableRunner`. `forward` asks the device for nothing, so that it can be captured."""
 
     features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
     block_sizes = BLOCK_SIZES
@@ -46,7 +44,7 @@ class PagedDecoderRunner:
             Kernel("attention", self.provider.name, why_attention),
         )
         self.agree: Callable[[int], int] = int  # it runs on one rank
-        self.cache: PagedCache | None = None
+        self._cache: PagedCache | None = None
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Allocate the cache and promise limits. Raises OutOfMemory."""
@@ -62,29 +60,33 @@ class PagedDecoderRunner:
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
         shapes, device = self.decoder.cache_shapes, self._kit.device
-        self.cache = PagedCache(shapes, num_blocks, block_size, self.shape.dtype, device, self.provider.new_layer)
-        self._forward: DecoderForward[StepMetadata] = DecoderForward(
-            self.decoder, self.operators, self.provider.attend, self.cache.layers
-        )
+        self._cache = PagedCache(shapes, num_blocks, block_size, self.shape.dtype, device, self.provider.new_layer)
+
+    @property
+    def block_size(self) -> int:
+        """Positions per block of the cache in use."""
+        return self._cache_in_use().block_size
+
+    def _cache_in_use(self) -> PagedCache:
+        if self._cache is None:
+            raise RuntimeError("run before reserve")
+        return self._cache
 
     def run(self, works: Sequence[Work]) -> StepLogits:
         """Compute one step."""
-        if self.cache is None:
-            raise RuntimeError("run before reserve")
-        step = build(works, self.cache.block_size, self._kit.device)
+        step = build(works, self.block_size, self._kit.device)
         keep = wanted_positions(step)
+        selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
         with torch.inference_mode():
-            if step.begun is not None:
-                for layer in self.cache.layers:
-                    layer.wipe(step.begun)
-            selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
-            logits = self._forward(step.input_ids, step.positions, step.slots, step, selected)
-            return split_logits(works, step, keep, logits)
+            return split_logits(works, step, keep, self.forward(step, selected))
+
+    def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """Logits [kept, vocabulary] of a step's flat tokens `keep`, or of all; see `DecoderForward`."""
+        return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)(step, keep)
 
     def release(self) -> None:
         """Give the cache back."""
-        self.cache = None
-        self.__dict__.pop("_forward", None)
+        self._cache = None
 
 
 def _choose_operators(choices: Sequence[Operators], dtype: torch.dtype) -> tuple[Operators, str]:

@@ -8,11 +8,6 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
 from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes
-from tgi_core.engine.warping import Candidates
-
-_WORD = 0xFFFFFFFF
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 class TorchOperators:
@@ -30,8 +25,7 @@ class TorchOperators:
 
     def join_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
         """See `Operators.join_and_norm`."""
-        stream.copy_(stream.float() + scale * branch.float())
-        return self.norm(stream, weight, epsilon)
+        return self.norm(stream.add_(branch, alpha=scale), weight, epsilon)
 
     def store(
         self,
@@ -64,32 +58,6 @@ class TorchOperators:
         gate, up = gate_up.float().chunk(2, -1)
         return (F.silu(gate) * up).to(gate_up.dtype)
 
-    def uniforms(self, seeds: Tensor, positions: Tensor) -> Tensor:
-        """See `Operators.uniforms`; the generator of `tgi_core.backend.sampling`."""
-        key = [seeds & _WORD, (seeds >> 32) & _WORD]
-        zero = torch.zeros_like(positions)
-        words = [positions & _WORD, (positions >> 32) & _WORD, zero, zero]
-        for _ in range(10):
-            high0, low0 = _product(words[0], _MULTIPLIERS[0])
-            high1, low1 = _product(words[2], _MULTIPLIERS[1])
-            words = [high1 ^ words[1] ^ key[0], low1, high0 ^ words[3] ^ key[1], low0]
-            key = [(word + step) & _WORD for word, step in zip(key, _WEYL, strict=True)]
-        return (words[0] >> 8).float() * 2.0**-24
-
-    def choose(self, logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Operators.choose`."""
-        scores = logits.float()
-        finite = scores.isfinite().all(-1)
-        scores = scores.masked_fill(~finite.unsqueeze(-1), 0)
-        best = scores.argmax(-1)
-        likelihood = scores.gather(-1, best.unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1)
-        draws = temperatures > 0
-        divisors = torch.where(draws, temperatures, 1).unsqueeze(-1)
-        candidates = Candidates((scores.to(temperatures.dtype) / divisors).log_softmax(-1), None)
-        drawn, logprobs = candidates.choose(uniforms.to(temperatures.dtype))
-        tokens = torch.where(draws, drawn, best)
-        return torch.where(finite, tokens, -1), torch.where(draws, logprobs.float(), likelihood)
-
 
 def _normed(values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return values * torch.rsqrt(values.square().mean(-1, keepdim=True) + epsilon) * weight.float()
@@ -100,9 +68,3 @@ def _turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     half = cosine.shape[-1]
     first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], -1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), -1)
-
-
-def _product(words: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of words of 32 bits times another, in int64: half the factor at a time, since the whole would overflow."""
-    low, high = words * (factor & 0xFFFF), words * (factor >> 16) + (words * (factor & 0xFFFF) >> 16)
-    return high >> 16, ((high << 16) | (low & 0xFFFF)) & _WORD

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import LayerCache, PagedLayer
+from tgi_core.engine.attention.cache import DenseLayer, PagedLayer
 from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes
 from tgi_core.engine.triton.activation import launch_silu_mul
 from tgi_core.engine.triton.norm import launch_norm
 from tgi_core.engine.triton.rotary import launch_turn_and_store
-from tgi_core.engine.triton.sampling import launch_choose, launch_uniforms
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -43,7 +42,7 @@ class TritonOperators:
         cache: PagedLayer,
     ) -> Tensor:
         """See `Operators.store`; the queries stay in `qkv`. Raises TypeError for a cache that is not two plain tensors."""
-        if not isinstance(cache, LayerCache):
+        if not isinstance(cache, DenseLayer):
             raise TypeError(f"a cache of {type(cache).__name__}, whose layout these kernels do not know")
         launch_turn_and_store(qkv, positions, slots, sizes, turns, norms, cache)
         return qkv[:, : sizes.heads * sizes.head].unflatten(-1, (sizes.heads, sizes.head)).transpose(0, 1)
@@ -51,11 +50,3 @@ class TritonOperators:
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See `Operators.silu_mul`."""
         return launch_silu_mul(gate_up)
-
-    def uniforms(self, seeds: Tensor, positions: Tensor) -> Tensor:
-        """See `Operators.uniforms`."""
-        return launch_uniforms(seeds, positions)
-
-    def choose(self, logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Operators.choose`."""
-        return launch_choose(logits, temperatures, uniforms)

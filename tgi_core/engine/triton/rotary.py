@@ -6,11 +6,13 @@ Queries are written back to where they were.
 
 from __future__ import annotations
 
+from functools import cache
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import LayerCache
+from tgi_core.engine.attention.cache import DenseLayer
 from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes
 
 TILE = 512
@@ -107,7 +109,7 @@ def launch_turn_and_store(
     sizes: HeadSizes,
     turns: Tensor | None,
     norms: HeadNorms | None,
-    cache: LayerCache,
+    layer: DenseLayer,
 ) -> None:
     """See `Operators.store`; `qkv` is contiguous, and its queries are changed in place."""
     query_norm, key_norm, epsilon = (qkv, qkv, 0.0) if norms is None else (norms.query, norms.key, norms.epsilon)
@@ -121,8 +123,8 @@ def launch_turn_and_store(
         qkv if turns is None else turns,
         query_norm,
         key_norm,
-        cache.flat_keys,
-        cache.flat_values,
+        layer.keys,
+        layer.values,
         epsilon,
         NORMED=norms is not None,
         **options,
@@ -130,6 +132,7 @@ def launch_turn_and_store(
     )
 
 
+@cache
 def head_blocks(sizes: HeadSizes, half: int) -> dict[str, int]:
     """Constants of the kernel for some sizes."""
     whole = triton.next_power_of_2(sizes.head)

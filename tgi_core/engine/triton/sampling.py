@@ -1,8 +1,8 @@
 """Choosing tokens on the device: the argmax, or a draw at a temperature by the published formula (`tgi_core.backend.sampling`).
 
 The vocabulary is read in chunks, each by a program of its own; then one program per row joins the chunks, and looks into the one chunk
-where the draw falls. Weights of a draw are summed in `wide` precision: a cumulative distribution in float32 would misplace one draw in a
-hundred among unlikely tokens.
+where the draw falls. Weights of a draw are summed in a `precision` that is float64 where the device has it: a cumulative distribution
+in float32 would misplace draws among unlikely tokens.
 """
 
 from __future__ import annotations
@@ -15,29 +15,10 @@ from torch import Tensor
 CHUNK = 4096
 
 
-@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["seeds", "positions", "out"])
-def uniforms_kernel(
-    seeds: tl.tensor,  # [rows], 64 bits
-    positions: tl.tensor,  # [rows]
-    out: tl.tensor,  # [rows], float32
-    rows: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One number in [0, 1) per (seed, position), with 24 random bits of Philox."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < rows
-    seed = tl.load(seeds + at, mask=inside, other=0)
-    position = tl.load(positions + at, mask=inside, other=0).to(tl.int64)
-    low, high = (position & 0xFFFFFFFF).to(tl.uint32), ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    zero = tl.zeros([BLOCK], tl.uint32)
-    first, _, _, _ = tl.philox(seed, low, high, zero, zero)
-    tl.store(out + at, (first >> 8).to(tl.float32) * (1.0 / 16777216.0), mask=inside)
-
-
 @triton.jit(do_not_specialize_on_alignment=["temperatures"])
 def summarize_kernel(
     logits: tl.tensor,  # [rows, vocabulary], `stride` apart
-    temperatures: tl.tensor,  # [rows], 0 for the argmax
+    temperatures: tl.tensor,  # [rows], 0 for the argmax; read where some row DRAWS
     peaks: tl.tensor,  # [rows, chunks], float32: the highest logit
     places: tl.tensor,  # [rows, chunks], int32: its lowest place, or −1 where a logit is not finite
     sums: tl.tensor,  # [rows, chunks], wide: the sum of weights, relative to the highest
@@ -45,6 +26,7 @@ def summarize_kernel(
     vocabulary: tl.tensor,
     chunks: tl.tensor,
     CHUNK: tl.constexpr,
+    DRAWS: tl.constexpr,
 ) -> None:
     """One chunk of one row per program."""
     row = tl.program_id(0).to(tl.int64)
@@ -55,9 +37,9 @@ def summarize_kernel(
     values = tl.load(logits + row * stride + at, mask=inside, other=-float("inf")).to(tl.float32)
     finite = tl.min(((tl.abs(values) < float("inf")) | (at >= vocabulary)).to(tl.int32), axis=0)
     peak, place = tl.max(values, axis=0, return_indices=True)
-    temperature = tl.load(temperatures + row)
-    if temperature > 0:
-        total = tl.sum(tl.exp((values.to(wide) - peak.to(wide)) / temperature.to(wide)), axis=0)
+    if DRAWS and tl.load(temperatures + row) > 0:
+        temperature = tl.load(temperatures + row).to(wide)
+        total = tl.sum(tl.exp((values.to(wide) - peak.to(wide)) / temperature), axis=0)
     else:
         total = tl.sum(tl.exp(values - peak), axis=0).to(wide)
     to = row * chunks + chunk
@@ -81,6 +63,7 @@ def choose_kernel(
     chunks: tl.tensor,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
+    DRAWS: tl.constexpr,
 ) -> None:
     """One row per program."""
     row = tl.program_id(0).to(tl.int64)
@@ -91,9 +74,8 @@ def choose_kernel(
     place = tl.load(places + row * chunks + index, mask=known, other=0)
     weight = tl.load(sums + row * chunks + index, mask=known, other=0.0)
     highest, winner = tl.max(peak, axis=0, return_indices=True)
-    temperature = tl.load(temperatures + row).to(wide)
-    top = highest.to(wide)
-    if temperature > 0:
+    if DRAWS and tl.load(temperatures + row) > 0:
+        temperature, top = tl.load(temperatures + row).to(wide), highest.to(wide)
         weight *= tl.exp((peak.to(wide) - top) / temperature)
         reached = tl.cumsum(weight, axis=0)
         total = tl.sum(weight, axis=0)
@@ -123,37 +105,30 @@ def _first(passed: tl.tensor, possible: tl.tensor, index: tl.tensor, COUNT: tl.c
     return tl.minimum(found, last)
 
 
-def launch_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
-    """seeds and positions [rows] of int64 → [rows], float32."""
-    rows = seeds.shape[0]
-    out = torch.empty(rows, dtype=torch.float32, device=seeds.device)
-    uniforms_kernel[(triton.cdiv(rows, 128),)](seeds, positions, out, rows, BLOCK=128, num_warps=1)
-    return out
+class TritonSampler:
+    """Chooses plain rows' tokens; can be captured. `precision` is the dtype of temperatures and of sums of weights."""
 
+    lean_draws = True
 
-def launch_choose(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """See `Operators.choose`; sums are kept in the dtype of `temperatures`."""
-    rows, vocabulary = logits.shape
-    chunks = triton.cdiv(vocabulary, CHUNK)
-    peaks = torch.empty(rows, chunks, dtype=torch.float32, device=logits.device)
-    places = torch.empty(rows, chunks, dtype=torch.int32, device=logits.device)
-    sums = torch.empty(rows, chunks, dtype=temperatures.dtype, device=logits.device)
-    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    logprobs = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    sizes = (logits.stride(0), vocabulary, chunks)
-    summarize_kernel[(rows, chunks)](logits, temperatures, peaks, places, sums, *sizes, CHUNK=CHUNK, num_warps=8)
-    choose_kernel[(rows,)](
-        logits,
-        temperatures,
-        uniforms,
-        peaks,
-        places,
-        sums,
-        tokens,
-        logprobs,
-        *sizes,
-        CHUNK=CHUNK,
-        CHUNKS=triton.next_power_of_2(chunks),
-        num_warps=8,
-    )
-    return tokens, logprobs
+    def __init__(self, precision: torch.dtype = torch.float64) -> None:
+        self.precision = precision
+
+    def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """A token per row of logits [rows, vocabulary], int64 [rows], and its logprob, float32 [rows].
+
+        The argmax, of equal ones the lowest id, where the temperature is 0 and everywhere without `temperatures`; elsewhere the draw at
+        the row's uniform number (float32 [rows]) by the published formula. A row whose logits are not all finite has token −1.
+        """
+        (rows, vocabulary), device = logits.shape, logits.device
+        chunks = triton.cdiv(vocabulary, CHUNK)
+        peaks = torch.empty(rows, chunks, dtype=torch.float32, device=device)
+        places = torch.empty(rows, chunks, dtype=torch.int32, device=device)
+        sums = torch.empty(rows, chunks, dtype=self.precision, device=device)
+        tokens = torch.empty(rows, dtype=torch.int64, device=device)
+        logprobs = torch.empty(rows, dtype=torch.float32, device=device)
+        found, sizes = (peaks, places, sums), (logits.stride(0), vocabulary, chunks)
+        options = {"CHUNK": CHUNK, "DRAWS": temperatures is not None, "num_warps": 8}
+        summarize_kernel[(rows, chunks)](logits, temperatures, *found, *sizes, **options)
+        width = triton.next_power_of_2(chunks)
+        choose_kernel[(rows,)](logits, temperatures, uniforms, *found, tokens, logprobs, *sizes, CHUNKS=width, **options)
+        return tokens, logprobs
