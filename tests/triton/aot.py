@@ -28,7 +28,7 @@ from tests.triton.tables import tables_of
 from tgi_core.engine.triton.builds import Build
 from tgi_core.engine.triton.tiles import TileTable
 
-MODULES = ("varlen", "decode", "writing")
+MODULES = ("varlen", "decode", "writing", "norm", "rotary", "activation", "sampling")
 """The modules of kernels."""
 
 COMPILED = ("cuda", "rocm")

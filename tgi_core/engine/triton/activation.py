@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from tgi_core.engine.triton.builds import ITEMSIZE, Build
+from tgi_core.engine.triton.tiles import TileTable
 
 BLOCK = 1024
 
@@ -32,3 +37,10 @@ def launch_silu_mul(gate_up: Tensor) -> Tensor:
     out = gate_up.new_empty(rows, columns)
     silu_mul_kernel[(rows, triton.cdiv(columns, BLOCK))](gate_up, out, columns, BLOCK=BLOCK, num_warps=4)
     return out
+
+
+def builds(tiles: TileTable) -> Iterator[Build]:
+    """All dtypes."""
+    for dtype in ITEMSIZE:
+        types = {"gate_up": f"*{dtype}:16", "out": f"*{dtype}:16", "columns": "i32:16"}
+        yield Build(silu_mul_kernel, types, {"BLOCK": BLOCK}, {"num_warps": 4}, {"kernel": "silu_mul", "dtype": dtype})

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from tgi_core.engine.triton.builds import ITEMSIZE, Build
+from tgi_core.engine.triton.tiles import TileTable
 
 
 @triton.jit
@@ -59,3 +64,15 @@ def launch_norm(stream: Tensor, branch: Tensor | None, scale: float, weight: Ten
 def norm_warps(columns: int) -> int:
     """Warps for a row: some eight numbers a thread, and no more than all devices have room for."""
     return 4 if columns <= 2048 else 8 if columns <= 8192 else 16
+
+
+def builds(tiles: TileTable) -> Iterator[Build]:
+    """Rows of some models' widths, in all dtypes."""
+    for dtype in ITEMSIZE:
+        for columns in (1024, 2880, 4096, 8192, 16384):
+            for joins in (False, True):
+                types = dict.fromkeys(("stream", "branch", "weight", "out"), f"*{dtype}:16")
+                types |= {"columns": "i32:16", "scale": "fp32", "epsilon": "fp32"}
+                constants = {"JOINS": joins, "BLOCK": triton.next_power_of_2(columns)}
+                labels = {"kernel": "join and norm" if joins else "norm", "dtype": dtype, "width": str(columns)}
+                yield Build(rms_norm_kernel, types, constants, {"num_warps": norm_warps(columns)}, labels)

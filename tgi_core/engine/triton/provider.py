@@ -11,6 +11,7 @@ from tgi_core.engine.attention.cache import LayerShape, PagedLayer
 from tgi_core.engine.attention.checking import AskedLayer, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepArrays, StepMetadata
+from tgi_core.engine.triton.probing import probe
 from tgi_core.engine.triton.shape import AttentionShape
 from tgi_core.engine.triton.tiles import Phase, Tile, TileTable, grown
 
@@ -18,8 +19,6 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 WIDEST = 256
 """Elements of a head, at most."""
-
-_LEAST_TRITON = (3, 6)
 
 _CHECKED_SPLITS = (1, 3)
 """Decode is checked whole and in parts, whatever the machine would choose for so few rows."""
@@ -62,18 +61,7 @@ class TritonAttention:
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty when it can."""
-        try:
-            import triton
-        except ImportError as error:
-            return f"triton cannot be imported: {error}"
-        if tuple(int(part) for part in triton.__version__.split(".")[:2]) < _LEAST_TRITON:
-            return f"triton {triton.__version__} is older than {'.'.join(map(str, _LEAST_TRITON))}"
-        if not triton.knobs.runtime.interpret:
-            try:
-                triton.runtime.driver.active.get_current_target()
-            except RuntimeError as error:
-                return f"triton compiles for no device here: {error}"
-        return ""
+        return probe()
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
         """Why it cannot serve these layers; empty when it can."""

@@ -6,6 +6,7 @@ Queries are written back to where they were.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import triton
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import DenseLayer
 from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes
+from tgi_core.engine.triton.builds import ITEMSIZE, Build
+from tgi_core.engine.triton.tiles import TileTable
 
 TILE = 512
 """Numbers that a program holds of each of queries and keys: a few heads."""
@@ -146,3 +149,28 @@ def head_blocks(sizes: HeadSizes, half: int) -> dict[str, int]:
         "BLOCK_REST": triton.next_power_of_2(max(1, sizes.head - 2 * half)),
         "BLOCK_HEAD": whole,
     }
+
+
+_BUILT = (
+    HeadSizes(32, 8, 128),
+    HeadSizes(14, 2, 64),
+    HeadSizes(9, 3, 80),
+    HeadSizes(32, 32, 96),
+    HeadSizes(64, 8, 192),
+    HeadSizes(16, 4, 256),
+)
+
+
+def builds(tiles: TileTable) -> Iterator[Build]:
+    """Heads of some models, turned whole, in part or not at all, with norms and without."""
+    for dtype in ITEMSIZE:
+        types = dict.fromkeys(("qkv", "query_norm", "key_norm", "keys", "values"), f"*{dtype}:16")
+        types |= {"positions": "*i64", "slots": "*i64", "turns": "*fp32:16", "epsilon": "fp32"}
+        for sizes in _BUILT:
+            for part in (2, 4, 0):
+                for normed in (False, True):
+                    constants = head_blocks(sizes, sizes.head // part if part else 0) | {"NORMED": normed}
+                    feature = f"1/{part} of a head, " if part else "not turned, "
+                    labels = {"kernel": "turn and store", "dtype": dtype, "width": str(sizes.head)}
+                    labels |= {"feature": feature + ("normed" if normed else "plain")}
+                    yield Build(turn_and_store_kernel, types, constants, {"num_warps": 1}, labels)

@@ -7,10 +7,15 @@ in float32 would misplace draws among unlikely tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from tgi_core.engine.triton.builds import ITEMSIZE, Build
+from tgi_core.engine.triton.tiles import TileTable
 
 CHUNK = 4096
 
@@ -132,3 +137,17 @@ class TritonSampler:
         width = triton.next_power_of_2(chunks)
         choose_kernel[(rows,)](logits, temperatures, uniforms, *found, tokens, logprobs, *sizes, CHUNKS=width, **options)
         return tokens, logprobs
+
+
+def builds(tiles: TileTable) -> Iterator[Build]:
+    """All dtypes with draws in either precision, and without draws."""
+    for dtype in ITEMSIZE:
+        for wide, draws in (("fp64", True), ("fp32", True), ("fp32", False)):
+            drawn = {"temperatures": f"*{wide}", "uniforms": "*fp32"} if draws else {}
+            types = {"logits": f"*{dtype}:16", "peaks": "*fp32:16", "places": "*i32:16", "sums": f"*{wide}:16", **drawn}
+            types |= {"tokens": "*i64:16", "logprobs": "*fp32:16", "stride": "i32:16", "vocabulary": "i32:16", "chunks": "i32"}
+            constants = {"CHUNK": CHUNK, "DRAWS": draws, **({} if draws else {"temperatures": None, "uniforms": None})}
+            for kernel, name, more in ((summarize_kernel, "summarize", {}), (choose_kernel, "choose", {"CHUNKS": 64})):
+                own = {key: value for key, value in (constants | more).items() if key in kernel.arg_names}
+                labels = {"kernel": name, "dtype": dtype, "feature": f"draws in {wide}" if draws else "no draws"}
+                yield Build(kernel, types, own, {"num_warps": 8}, labels)
