@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import LayerCache, LayerShape
-from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes, Operators
+from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes, Operators
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDTHS = (1, 7, 64, 96, 300, 1027)
@@ -71,7 +71,7 @@ def check_store(operators: Operators, dtype: torch.dtype, sizes: HeadSizes, turn
     if norms is not None:
         query, key = normed(query, norms.query), normed(key, norms.key)
     query, key = (turned_by_hand(part.clone(), angles[positions]) for part in (query, key))
-    found = operators.store(qkv, positions, slots, sizes, turns, norms, cache)
+    found = operators.store(qkv, positions, slots, Heads(sizes, turns, norms), cache)
     assert close(found.transpose(0, 1), query, 2)
     written = slots[:4]
     assert close(cache.flat_keys[written], key[:4], 2) and torch.equal(cache.flat_values[written].double(), value[:4])

@@ -58,7 +58,7 @@ class TorchKit:
     def __init__(self, *operators: Operators) -> None:
         self.device = torch.device("cpu")
         self.operators = operators or (TorchOperators(),)
-        self.provider = KeptAttention()
+        self.provider: AttentionProvider = TorchAttention()
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """What is asked for."""
@@ -163,7 +163,8 @@ def works(*parts: tuple[int, int]) -> list[Work]:
 
 def test_rows_that_pad_a_step_change_nothing(llama: Path) -> None:
     """Tokens of slot −1 beside a step's own leave its logits as they are, and the null block empty."""
-    kit = TorchKit()
+    kit, attention = TorchKit(), KeptAttention()
+    kit.provider = attention
     runner = loaded(weights_of(llama), kit)
     runner.run(works((0, 5), (0, 3)))
     step = build(works((5, 1), (3, 1)), runner.block_size, torch.device("cpu"))
@@ -180,7 +181,7 @@ def test_rows_that_pad_a_step_change_nothing(llama: Path) -> None:
         alone, beside = runner.forward(step, None), runner.forward(padded, None)
         again = runner.forward(padded, torch.tensor([1]))
     assert torch.allclose(alone, beside[:2], atol=1e-5) and torch.allclose(alone[1:], again, atol=1e-5)
-    assert all(not layer.keys[0].any() and not layer.values[0].any() for layer in kit.provider.layers)
+    assert all(not layer.keys[0].any() and not layer.values[0].any() for layer in attention.layers)
 
 
 class Refusing(TorchOperators):

@@ -28,7 +28,10 @@ from tests.triton.tables import tables_of
 from tgi_core.engine.triton.builds import Build
 from tgi_core.engine.triton.tiles import TileTable
 
-MODULES = ("varlen", "decode", "writing", "norm", "rotary", "activation", "sampling")
+FUSED = ("norm", "rotary", "activation", "sampling")
+"""The modules of kernels that are the same for every chip."""
+
+MODULES = ("varlen", "decode", "writing", *FUSED)
 """The modules of kernels."""
 
 COMPILED = ("cuda", "rocm")

@@ -12,12 +12,16 @@ from torch import Tensor
 from tests.engine.operator_checks import DTYPES, HEADS, WIDTHS, check_norms, check_silu_mul, check_store
 from tests.engine.test_table_decoder import TorchKit, check_exact
 from tests.engine.tiny_models import save_tiny
+from tests.triton.interpreted_attention import TILES
 from tgi_core.backend import Request, Sampling
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
-from tgi_core.engine.decoder.operators import HeadSizes
+from tgi_core.engine.attention.torch_sdpa import TorchAttention
+from tgi_core.engine.decoder.operators import Heads, HeadSizes
+from tgi_core.engine.device import AttentionProvider
 from tgi_core.engine.sampler import Sampled, sample
 from tgi_core.engine.triton.operators import TritonOperators
+from tgi_core.engine.triton.provider import TritonAttention
 from tgi_core.engine.triton.sampling import CHUNK, TritonSampler
 
 pytestmark = [
@@ -46,7 +50,7 @@ def test_a_cache_of_another_layout_is_refused() -> None:
     """Keys are never written into memory whose layout is not known."""
     empty = torch.zeros(0)
     with pytest.raises(TypeError, match="layout"):
-        TritonOperators().store(empty, empty, empty, HeadSizes(1, 1, 4), None, None, OtherLayer())
+        TritonOperators().store(empty, empty, empty, Heads(HeadSizes(1, 1, 4), None, None), OtherLayer())
 
 
 class OtherLayer:
@@ -124,6 +128,9 @@ def test_extremes(precision: torch.dtype) -> None:
     assert tokens.tolist() == [CHUNK + 1, 1, CHUNK + 1] and logprobs[0] == 0
 
 
-def test_one_layer_is_token_exact(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attention", [TorchAttention(), TritonAttention(TILES, 4)], ids=lambda provider: provider.name)
+def test_one_layer_is_token_exact(attention: AttentionProvider, tmp_path: Path) -> None:
     """A decoder with norms of heads runs from its table with these kernels, in chunks, beside others, and makes `generate`'s tokens."""
-    check_exact(save_tiny("qwen3", tmp_path, num_hidden_layers=1), TorchKit(TritonOperators()))
+    kit = TorchKit(TritonOperators())
+    kit.provider = attention
+    check_exact(save_tiny("qwen3", tmp_path, num_hidden_layers=1), kit)

@@ -48,10 +48,7 @@ class DecoderForward:
         return logits if table.logit_scale == 1 else logits * table.logit_scale
 
     def _attention(self, layer: LoadedLayer, cache: PagedLayer, normed: Tensor, step: StepMetadata) -> Tensor:
-        turns = self.decoder.turns if layer.turned else None
         if step.begun is not None:
             cache.wipe(step.begun)
-        query = self.operators.store(
-            layer.qkv(normed), step.positions, step.slots, self.decoder.sizes, turns, layer.head_norms, cache
-        )
+        query = self.operators.store(layer.qkv(normed), step.positions, step.slots, layer.heads, cache)
         return layer.output(self.provider.attend(query, cache, step, layer.attention).flatten(1))

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tgi_core.backend import Progress
 from tgi_core.engine.attention.cache import LayerShape
+from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
-from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes
+from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
 
@@ -31,12 +32,11 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLayer:
-    """One layer: queries, keys and values are one product, gates and ups another. `turned` says whether heads have positions."""
+    """One layer: queries, keys and values are one product, gates and ups another."""
 
     attention_norm: Tensor
     qkv: Linear
-    head_norms: HeadNorms | None
-    turned: bool
+    heads: Heads
     attention: AttentionParameters
     output: Linear
     mlp_norm: Tensor
@@ -46,38 +46,32 @@ class LoadedLayer:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDecoder:
-    """A decoder on one device; `turns` [positions, rotary size] in float32, see `Operators.store`."""
+    """A decoder on one device."""
 
     table: DecoderTable
-    dtype: torch.dtype
-    device: torch.device
-    sizes: HeadSizes
-    turns: Tensor
     embedding: Tensor
     layers: tuple[LoadedLayer, ...]
     final_norm: Tensor
     head: Tensor
 
-    @property
-    def cache_shapes(self) -> tuple[LayerShape, ...]:
-        """What each layer keeps per position."""
-        return (LayerShape(self.sizes.kv_heads, self.sizes.head, self.sizes.head),) * len(self.layers)
+
+def attention_layers(table: DecoderTable) -> list[AskedLayer]:
+    """What each layer keeps per position, and asks of attention."""
+    shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
+    return [AskedLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)) for kind in table.layers]
 
 
 def load_decoder(weights: DecoderWeights, device: torch.device, progress: Progress) -> LoadedDecoder:
     """Copy a table's weights from their files to the device, tensor by tensor."""
     table, count = weights.table, len(weights.table.layers)
+    turns = _turns(table, device)
     embedding = _merged([weights.embedding()], device)
     layers = []
-    for index in range(count):
-        layers.append(_layer(table, index, weights.layer(index), device))
+    for index, asked in enumerate(attention_layers(table)):
+        layers.append(_layer(table, index, weights.layer(index), asked, turns))
         progress("loading weights", index + 1, count, "step")
     return LoadedDecoder(
         table=table,
-        dtype=weights.dtype,
-        device=device,
-        sizes=HeadSizes(table.heads, table.kv_heads, table.head_size),
-        turns=_turns(table, device),
         embedding=embedding,
         layers=tuple(layers),
         final_norm=weights.final_norm().to(device, copy=True),
@@ -85,16 +79,17 @@ def load_decoder(weights: DecoderWeights, device: torch.device, progress: Progre
     )
 
 
-def _layer(table: DecoderTable, index: int, found: LayerWeights, device: torch.device) -> LoadedLayer:
-    kind, norms = table.layers[index], None
+def _layer(table: DecoderTable, index: int, found: LayerWeights, asked: AskedLayer, turns: Tensor) -> LoadedLayer:
+    device, norms = turns.device, None
     if found.query_norm is not None and found.key_norm is not None:
         norms = HeadNorms(found.query_norm.to(device, copy=True), found.key_norm.to(device, copy=True), table.epsilon)
     return LoadedLayer(
         attention_norm=found.attention_norm.to(device, copy=True),
         qkv=_linear(found.qkv, found.qkv_bias, device),
-        head_norms=norms,
-        turned=kind.rotary,
-        attention=AttentionParameters(table.attention_scale, kind.window),
+        heads=Heads(
+            HeadSizes(table.heads, table.kv_heads, table.head_size), turns if table.layers[index].rotary else None, norms
+        ),
+        attention=asked.parameters,
         output=_linear([found.output], found.output_bias, device),
         mlp_norm=found.mlp_norm.to(device, copy=True),
         gate_up=_linear([found.gate, found.up], found.gate_up_bias, device),

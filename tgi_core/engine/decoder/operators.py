@@ -33,6 +33,19 @@ class HeadNorms:
     epsilon: float
 
 
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What a layer does to its heads before attention: norms them, then turns them, where it has the one or the other.
+
+    `turns` [positions, size], float32, holds the cosines of size / 2 angles for each position, then their sines; the first `size` numbers
+    of a head are turned, number i with number i + size / 2.
+    """
+
+    sizes: HeadSizes
+    turns: Tensor | None
+    norms: HeadNorms | None
+
+
 class Operators(Protocol):
     """One implementation of the operations."""
 
@@ -47,20 +60,10 @@ class Operators(Protocol):
     def join_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
         """stream += scale · branch in place, both [tokens, hidden]; then its norm, as `norm` gives it."""
 
-    def store(
-        self,
-        qkv: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        sizes: HeadSizes,
-        turns: Tensor | None,
-        norms: HeadNorms | None,
-        cache: PagedLayer,
-    ) -> Tensor:
-        """Norm queries and keys, turn them, and write keys and values to the cache at `slots` [tokens]; −1 is not written.
+    def store(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
+        """Norm and turn queries and keys, and write keys and values to the cache at `slots` [tokens]; −1 is not written.
 
-        qkv [tokens, (heads + 2 · kv_heads) · head] may be changed. `turns` [positions, size] holds the cosines of size / 2 angles, then
-        their sines, of each position; the first `size` numbers of a head are turned. Returns the queries [heads, tokens, head].
+        qkv [tokens, (heads + 2 · kv_heads) · head] may be changed; positions [tokens]. Returns the queries [heads, tokens, head].
         """
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:

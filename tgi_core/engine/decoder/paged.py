@@ -11,9 +11,10 @@ from torch import Tensor
 from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import BLOCK_SIZES, PagedCache
+from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.decoder.forward import DecoderForward
-from tgi_core.engine.decoder.loading import LoadedDecoder, load_decoder
+from tgi_core.engine.decoder.loading import LoadedDecoder, attention_layers, load_decoder
 from tgi_core.engine.decoder.operators import Operators
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -33,10 +34,11 @@ class PagedDecoderRunner:
     def __init__(self, kit: DeviceKit, weights: DecoderWeights, operators: Sequence[Operators], progress: Progress) -> None:
         """Load the weights; the first of `operators` and of the kit's attention that serve them are used. Raises NotInFamily."""
         table, dtype = weights.table, weights.dtype
+        layers = attention_layers(table)
         self.operators, why = _choose_operators(operators, dtype)
-        self._kit = kit
+        self.provider, why_attention = _choose_attention(kit.attention(), layers, dtype, kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, kit.device, progress)
-        self.provider, why_attention = _choose_attention(kit.attention(), self.decoder)
+        self._kit, self._shapes = kit, tuple(layer.shape for layer in layers)
         self.shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weights.num_bytes)
         self.kernels = (
             Kernel("step", "table", f"{table.model_type} is of the decoder family"),
@@ -49,7 +51,7 @@ class PagedDecoderRunner:
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Allocate the cache and promise limits. Raises OutOfMemory."""
         block_size = plan.block_size or BLOCK_SIZES[0]
-        block_bytes = PagedCache.block_bytes(self.decoder.cache_shapes, block_size, self.shape.dtype)
+        block_bytes = PagedCache.block_bytes(self._shapes, block_size, self.shape.dtype)
         capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes)
         self._use_cache(capacity.groups[0].num_blocks, block_size)
         return capacity
@@ -59,8 +61,8 @@ class PagedDecoderRunner:
         self._use_cache(2, BLOCK_SIZES[0])
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
-        shapes, device = self.decoder.cache_shapes, self._kit.device
-        self._cache = PagedCache(shapes, num_blocks, block_size, self.shape.dtype, device, self.provider.new_layer)
+        new_layer, device = self.provider.new_layer, self._kit.device
+        self._cache = PagedCache(self._shapes, num_blocks, block_size, self.shape.dtype, device, new_layer)
 
     @property
     def block_size(self) -> int:
@@ -100,12 +102,14 @@ def _choose_operators(choices: Sequence[Operators], dtype: torch.dtype) -> tuple
     raise NotInFamily("no operators: " + "; ".join(rejected))
 
 
-def _choose_attention(providers: Sequence[AttentionProvider], decoder: LoadedDecoder) -> tuple[AttentionProvider, str]:
+def _choose_attention(
+    providers: Sequence[AttentionProvider], layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device
+) -> tuple[AttentionProvider, str]:
     """The first that serves the layers, and why not those before it. Raises NotInFamily."""
-    asked = [layer.attention for layer in decoder.layers]
+    shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
     rejected: list[str] = []
     for provider in providers:
-        reason = provider.probe() or provider.refusal(decoder.cache_shapes, asked, decoder.dtype)
+        reason = provider.probe() or provider.refusal(shapes, asked, dtype) or provider.self_check(layers, dtype, device)
         if not reason:
             return provider, "; ".join(rejected)
         rejected.append(f"not {provider.name}: {reason}")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
-from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes
+from tgi_core.engine.decoder.operators import Heads
 
 
 class TorchOperators:
@@ -27,24 +27,16 @@ class TorchOperators:
         """See `Operators.join_and_norm`."""
         return self.norm(stream.add_(branch, alpha=scale), weight, epsilon)
 
-    def store(
-        self,
-        qkv: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        sizes: HeadSizes,
-        turns: Tensor | None,
-        norms: HeadNorms | None,
-        cache: PagedLayer,
-    ) -> Tensor:
+    def store(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
         """See `Operators.store`."""
-        heads = qkv.unflatten(-1, (-1, sizes.head))
-        query, key, value = heads.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], 1)
+        sizes, norms = heads.sizes, heads.norms
+        flat = qkv.unflatten(-1, (-1, sizes.head))
+        query, key, value = flat.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], 1)
         wide_query, wide_key = query.float(), key.float()
         if norms is not None:
             wide_query, wide_key = _normed(wide_query, norms.query, norms.epsilon), _normed(wide_key, norms.key, norms.epsilon)
-        if turns is not None:
-            cosine, sine = turns.index_select(0, positions).unsqueeze(1).chunk(2, -1)
+        if heads.turns is not None:
+            cosine, sine = heads.turns.index_select(0, positions).unsqueeze(1).chunk(2, -1)
             wide_query, wide_key = _turned(wide_query, cosine, sine), _turned(wide_key, cosine, sine)
         query, key = wide_query.to(qkv.dtype), wide_key.to(qkv.dtype)
         # What is not written becomes zeros in the null block, which holds nothing else.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import DenseLayer, PagedLayer
-from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes
+from tgi_core.engine.decoder.operators import Heads
 from tgi_core.engine.triton.probing import probe
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -33,23 +33,15 @@ class TritonOperators:
 
         return launch_norm(stream, branch, scale, weight, epsilon)
 
-    def store(
-        self,
-        qkv: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        sizes: HeadSizes,
-        turns: Tensor | None,
-        norms: HeadNorms | None,
-        cache: PagedLayer,
-    ) -> Tensor:
+    def store(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
         """See `Operators.store`; the queries stay in `qkv`. Raises TypeError for a cache that is not two plain tensors."""
         from tgi_core.engine.triton.rotary import launch_turn_and_store
 
         if not isinstance(cache, DenseLayer):
             raise TypeError(f"a cache of {type(cache).__name__}, whose layout these kernels do not know")
-        launch_turn_and_store(qkv, positions, slots, sizes, turns, norms, cache)
-        return qkv[:, : sizes.heads * sizes.head].unflatten(-1, (sizes.heads, sizes.head)).transpose(0, 1)
+        launch_turn_and_store(qkv, positions, slots, heads, cache)
+        count, width = heads.sizes.heads, heads.sizes.head
+        return qkv[:, : count * width].unflatten(-1, (count, width)).transpose(0, 1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See `Operators.silu_mul`."""

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import DenseLayer
-from tgi_core.engine.decoder.operators import HeadNorms, HeadSizes
+from tgi_core.engine.decoder.operators import Heads, HeadSizes
 from tgi_core.engine.triton.builds import ITEMSIZE, Build
 from tgi_core.engine.triton.tiles import TileTable
 
@@ -105,16 +105,9 @@ def turn_and_store_kernel(
     tl.store(values + place + whole[None, :], value, mask=kept)
 
 
-def launch_turn_and_store(
-    qkv: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    sizes: HeadSizes,
-    turns: Tensor | None,
-    norms: HeadNorms | None,
-    layer: DenseLayer,
-) -> None:
+def launch_turn_and_store(qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, layer: DenseLayer) -> None:
     """See `Operators.store`; `qkv` is contiguous, and its queries are changed in place."""
+    sizes, turns, norms = heads.sizes, heads.turns, heads.norms
     query_norm, key_norm, epsilon = (qkv, qkv, 0.0) if norms is None else (norms.query, norms.key, norms.epsilon)
     half = 0 if turns is None else turns.shape[1] // 2
     options = head_blocks(sizes, half)
