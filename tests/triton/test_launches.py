@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
-
-import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
 
+from tests.triton.noting import NotingDriver
 from tgi_core.backend import Request
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.attention.cache import LayerShape
@@ -23,43 +17,6 @@ CPU = torch.device("cpu")
 TILES = TileTable(
     "none", 1 << 20, (TileRow(Phase.DECODE, 4, 256, Tile(16, 16, 4, 2)), TileRow(Phase.PREFILL, 4, 256, Tile(32, 16, 4, 2)))
 )
-
-
-class NotingDriver:
-    """A driver of an H100 that is not there. `loaded` are the compiled kernels in turn, `launched` names and grids."""
-
-    def __init__(self) -> None:
-        self.loaded: list[str] = []
-        self.launched: list[tuple[str, tuple[int, int, int]]] = []
-        self.utils = SimpleNamespace(load_binary=self._load, get_device_properties=lambda device: {"max_shared_mem": 227 << 10})
-
-    def get_current_target(self) -> GPUTarget:
-        """Compute capability 9.0."""
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        """A number that no device of this machine has: kernels keep what they compiled by it."""
-        return 4711
-
-    def get_current_stream(self, device: int) -> int:
-        """None but one."""
-        return 0
-
-    def launcher_cls(self, source: Any, metadata: Any) -> Any:
-        """Notes launches of one kernel."""
-        return lambda x, y, z, *rest: self.launched.append((metadata.name, (x, y, z)))
-
-    def _load(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[str, str, int, int, int]:
-        self.loaded.append(name)
-        return name, name, 0, 0, 1024
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[NotingDriver]:
-    """The driver that Triton finds."""
-    noting = NotingDriver()
-    monkeypatch.setattr(triton.runtime.driver, "_active", noting)
-    yield noting
 
 
 def run(rows: list[tuple[int, int]], splits: int | None = None) -> None:
