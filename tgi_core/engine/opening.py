@@ -87,9 +87,9 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
     try:
         prove(runner, {None: reference_logits(weights, probe_ids(table.vocab_size))}, RAGGED_CHUNKS)
     except NotRagged as error:
-        raise NotInFamily(f"its native step does not prove: {error}") from error
+        raise NotInFamily(f"its step from the table does not prove: {error}") from error
     weights.forget()
-    _log.info("%s runs from its table, one native call a step", table.model_type)
+    _log.info("%s runs from its table", table.model_type)
     return runner
 
 

@@ -39,6 +39,14 @@ def _put(
     tl.store(page + at[None, :], values.to(page.dtype.element_ty), mask=mask & is_key[:, None])
 
 
+@triton.jit
+def _copy(source: tl.tensor, target: tl.tensor, there: tl.tensor, width: tl.constexpr, block: tl.constexpr) -> None:
+    """Whole heads, where they are there."""
+    at = tl.arange(0, block)
+    mask = there[:, None] & (at < width)[None, :]
+    tl.store(target + at[None, :], tl.load(source + at[None, :], mask=mask, other=0.0), mask=mask)
+
+
 @triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
 def turn_and_store_kernel(
     qkv: tl.tensor,  # [tokens, (HEADS + 2 · KV_HEADS) · HEAD]
@@ -99,10 +107,7 @@ def turn_and_store_kernel(
         _put(second * cosine + first * sine, HALF + at, turned, is_query, is_key, own, keys + place)
     if REST > 0:
         _put(rest, beyond, left, is_query, is_key, own, keys + place)
-    whole = tl.arange(0, BLOCK_HEAD)
-    kept = is_key[:, None] & (whole < HEAD)[None, :]
-    value = tl.load(own + KV_HEADS * HEAD + whole[None, :], mask=kept, other=0.0)
-    tl.store(values + place + whole[None, :], value, mask=kept)
+    _copy(own + KV_HEADS * HEAD, values + place, is_key, HEAD, BLOCK_HEAD)
 
 
 def launch_turn_and_store(qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, layer: DenseLayer) -> None:
