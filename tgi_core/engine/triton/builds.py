@@ -94,9 +94,11 @@ _FEATURES = {
 
 
 def attention_cases(tiles: TileTable) -> Iterator[AttentionCase]:
-    """Every width with every dtype, and every feature once."""
+    """Every width with every dtype, as far as the chip has tiles, and every feature once."""
     for dtype in ITEMSIZE:
         for key_width, value_width in WIDTHS:
+            if not tiles.serves(ITEMSIZE[dtype], key_width):
+                continue
             yield AttentionCase(dtype, replace(_LLAMA, key_width=key_width, value_width=value_width))
     for feature, shape in _FEATURES.items():
         yield AttentionCase("bf16", shape, feature)

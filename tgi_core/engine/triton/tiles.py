@@ -80,6 +80,12 @@ class TileTable:
                 return row.tile
         raise LookupError(f"no {phase.value} tile for heads of {width} elements of {itemsize} bytes on {self.chip}")
 
+    def serves(self, itemsize: int, width: int) -> bool:
+        """Whether there is a tile for every phase."""
+        return all(
+            any(row.phase is phase and itemsize <= row.itemsize and width <= row.width for row in self.rows) for phase in Phase
+        )
+
 
 def table_of(tables: Sequence[TileTable], chip: str) -> TileTable:
     """The table of that chip. Raises LookupError when it has none."""
