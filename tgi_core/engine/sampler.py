@@ -65,7 +65,7 @@ class Chosen:
 
 def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, reader: LogitsReader | None = None) -> Sampled:
     """One token per row. `logits` [rows, vocabulary]; `allowed` alike, bool, or None when no row is masked."""
-    plain = [i for i, row in enumerate(rows) if _is_plain(row, logits.shape[-1])] if reader is not None else []
+    plain = [i for i, row in enumerate(rows) if is_plain(row, logits.shape[-1])] if reader is not None else []
     if reader is None or not plain:
         return _sample_any(logits, rows, allowed)
     sampled = Sampled([0] * len(rows), [0.0] * len(rows), [()] * len(rows), {})
@@ -80,7 +80,7 @@ def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, read
     return sampled
 
 
-def _is_plain(row: LiveRow, vocab: int) -> bool:
+def is_plain(row: LiveRow, vocab: int) -> bool:
     """Whether a row needs nothing but the argmax or a draw at a temperature."""
     request = row.request
     sampling = request.sampling
@@ -125,7 +125,8 @@ def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
     if drawn:
         candidates = warp(scores[drawn].double(), [rows[i].request.sampling for i in drawn])
         targets = [uniform(rows[i].request.sampling.seed, len(rows[i].tokens)) for i in drawn]
-        tokens[drawn], logprobs[drawn] = candidates.choose(torch.tensor(targets, dtype=torch.float64, device=scores.device))
+        chosen, chances = candidates.choose(torch.tensor(targets, dtype=torch.float64, device=scores.device))
+        tokens[drawn], logprobs[drawn] = chosen, chances.cpu()
         _describe_drawn(candidates, rows, drawn, top)
     return Sampled(tokens.tolist(), logprobs.tolist(), top, faults)
 
