@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tgi_core.backend import (
     BackendError,
     Capabilities,
@@ -107,11 +109,11 @@ class BookedSession:
             raise outcome
         return outcome
 
-    def _going(self, launch: Launch) -> list[Work]:
+    def _going(self, launch: Launch, unread: Iterable[Launch] = ()) -> list[Work]:
         """The work of a step without the rows that failed: those sit out every step until the core filters them away, and those
-        launched before that."""
+        launched before that, of which some may be `unread`."""
         if self._failed:
-            self._failed &= self._book.live_ids | {work.row.request.id for work in launch.work}
+            self._failed &= self._book.live_ids | {work.row.request.id for item in (launch, *unread) for work in item.work}
         return [work for work in launch.work if work.row.request.id not in self._failed]
 
     def _keep(self, live: LiveRow, row: Row) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from tgi_core.backend import Capacity, Feature, Kernel, WarmupPlan
+from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.sampler import LogitsReader
@@ -68,8 +68,12 @@ class Enqueued(Protocol):
     def block_size(self) -> int:
         """Positions per block of the cache that is in use."""
 
-    def enqueue_refusal(self) -> str:
-        """Why its steps cannot be enqueued after all; empty when they can."""
+    def use_probe_cache(self) -> None:
+        """Run over a cache of two blocks until `release`."""
+
+    def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
+        """Allocate the cache and promise limits, with these shares of the memory taken by other things than weights and cache (None: by
+        activations, as estimated). Raises OutOfMemory."""
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary] of the flat tokens `keep` (int64; None: all). Enqueues only, and asks the device for nothing.

@@ -19,7 +19,7 @@ from tgi_core.backend.sampling import uniform
 from tgi_core.engine.failures import FOREIGN
 from tgi_core.engine.warping import Candidates, warp
 
-_NAN = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
+NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
 _UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
 _MASKED = RowFault(RowFaultKind.MASK, "the mask allows no token")
 
@@ -101,7 +101,7 @@ def _choose_plain(sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], pla
     for i, token, logprob in zip(plain, chosen.tokens, chosen.logprobs, strict=True):
         sampled.tokens[i], sampled.logprobs[i] = max(0, token), logprob
         if token < 0:
-            sampled.faults[i] = _NAN
+            sampled.faults[i] = NOT_FINITE
 
 
 def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
@@ -151,7 +151,7 @@ def sample_each(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
 
 def _not_finite(scores: Tensor) -> dict[int, RowFault]:
     low, high = torch.aminmax(scores, dim=-1)
-    return dict.fromkeys(_indices(~(torch.isfinite(low) & torch.isfinite(high))), _NAN)
+    return dict.fromkeys(_indices(~(torch.isfinite(low) & torch.isfinite(high))), NOT_FINITE)
 
 
 def _indices(mask: Tensor) -> list[int]:
