@@ -18,7 +18,7 @@ from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts, Layout
 from tgi_core.engine.ahead.laying import pad
 from tgi_core.engine.ahead.program import StepProgram
-from tgi_core.engine.ahead.queue import Graph, GraphMaker
+from tgi_core.engine.ahead.queue import DeviceQueue, Graph, GraphMaker
 from tgi_core.engine.ahead.seats import Seats
 
 
@@ -54,10 +54,17 @@ class DecodeGraphs:
     """The captured steps of one session."""
 
     def __init__(
-        self, program: StepProgram, maker: GraphMaker, seats: Seats, max_rows: int, block_size: int, device: torch.device
+        self,
+        program: StepProgram,
+        queue: DeviceQueue,
+        maker: GraphMaker,
+        seats: Seats,
+        max_rows: int,
+        block_size: int,
+        device: torch.device,
     ) -> None:
-        self._program, self._maker, self._seats, self._block_size = program, maker, seats, block_size
-        self._max_rows = max_rows
+        self._program, self._queue, self._maker, self._seats = program, queue, maker, seats
+        self._max_rows, self._block_size = max_rows, block_size
         with torch.inference_mode():
             words = torch.zeros(self.layout(max_rows).words, dtype=torch.int32, device=device)
             results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
@@ -83,7 +90,7 @@ class DecodeGraphs:
     def capture(self, wanted: list[Bucket]) -> Iterator[Bucket]:
         """Capture each in turn, and name it when it is done. Raises CannotCapture, OutOfMemory."""
         for bucket in wanted:
-            self._empty(bucket.rows)
+            self._queue.run(partial(self._empty, bucket.rows))
             self._graphs[bucket] = self._maker.capture(partial(self._run, bucket))
             insort(self._sizes[bucket.full], bucket.rows)
             yield bucket

@@ -5,7 +5,7 @@ Their places follow from a few counts, so that a step of fixed counts can be cap
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -63,6 +63,10 @@ class Counts:
         return cls(rows, rows, rows, 0, 0, rows)
 
 
+_WIDE = ("sampled", "picked", "kept", "ids", "positions", "slots", "seats", "begun", "cells")
+"""What the device reads as int64, since most of torch's operators index by nothing else; side by side, to be widened at once."""
+
+
 class Layout:
     """Where everything lies among the words."""
 
@@ -98,15 +102,11 @@ class Layout:
 
     def device(self, words: Tensor) -> StepInputs:
         """What those words mean on the device."""
-        first, last = self._slices["sampled"].start, self._slices["cells"].stop
-        wide = words[first:last].long()
+        first = self._slices[_WIDE[0]].start
+        wide = words[first : self._slices[_WIDE[-1]].stop].long()
         views: dict[str, Tensor] = {}
-        for field in fields(StepInputs):
-            place = self._slices[field.name]
-            if first <= place.start and place.stop <= last:
-                views[field.name] = wide[place.start - first : place.stop - first]
-            else:
-                views[field.name] = words[place]
+        for name, place in self._slices.items():
+            views[name] = wide[place.start - first : place.stop - first] if name in _WIDE else words[place]
         views["temperatures"] = views["temperatures"].view(self._precision)
         views["uniforms"] = views["uniforms"].view(torch.float32)
         return StepInputs(**views)

@@ -44,7 +44,7 @@ def _decode_logits(device: QueuedDevice, runner: AheadRunner, captured: bool) ->
     device.now(runner.use_probe_cache)
     steps = device.steps(runner, 2, runner.block_size)
     if captured:
-        graphs = steps.use_graphs()
+        graphs = device.graphs(steps)
         if isinstance(graphs, str):
             raise CannotCapture(graphs)
         for _ in graphs.capture(buckets(2)):
@@ -55,10 +55,9 @@ def _decode_logits(device: QueuedDevice, runner: AheadRunner, captured: bool) ->
     steps.give([Work(row, 0, last, yields=False) for row in rows], {1, 2})
     step = steps.give([Work(row, last, 1, yields=True) for row in rows], {1, 2})
     step.wait()
-    found: list[Tensor] = []
-    device.now(lambda: found.append(step.held(step.laid.waiting).last.clone()))
+    found = device.now(lambda: step.held(step.laid.waiting).last.clone())
     steps.release()
-    return found[0]
+    return found
 
 
 def _row(id: int, tokens: list[int]) -> LiveRow:

@@ -27,7 +27,10 @@ class CannotCapture(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes of the device's memory that some work took: `peak` at once while it ran, `kept` of them still when it was done."""
+    """Bytes of the device's memory that some work took: `peak` at once while it ran, `kept` of them still when it was done.
+
+    What the pool of a graph has taken from the device is kept, whether or not a tensor lies there now.
+    """
 
     peak: int
     kept: int
@@ -44,16 +47,16 @@ class Graph(Protocol):
     """Captured work."""
 
     def replay(self) -> None:
-        """Enqueue the work again, over the very same tensors, without running its Python."""
+        """Within work of `DeviceQueue.run`: enqueue the captured work again, over the very same tensors, without running its Python."""
 
 
 class GraphMaker(Protocol):
     """Captures work. Its graphs share one pool of memory and are replayed one after another; the largest is captured first."""
 
     def capture(self, work: Work) -> Graph:
-        """Run the work once, so that its kernels are compiled and its libraries set up, then capture it.
+        """Have the device do what it was given; run the work once, so that its kernels are compiled and its libraries set up; capture it.
 
-        Waits until the device is done. Raises CannotCapture with the reason, OutOfMemory.
+        Not within work of `run`. Raises CannotCapture with the reason, OutOfMemory.
         """
 
     def release(self) -> None:

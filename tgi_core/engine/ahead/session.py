@@ -152,7 +152,7 @@ class AheadSession(BookedSession):
         if flight.answered or flight.given is None:
             return
         flight.answered = True
-        given, found = flight.given, list[Row]()
+        given = flight.given
         if not given.laid.waiting:
             return
         for earlier in takewhile(lambda item: item is not flight, self._flights):
@@ -160,17 +160,17 @@ class AheadSession(BookedSession):
         works = [work for work in given.laid.waiting if work.row.request.id not in self._failed]
 
         @torch.inference_mode()
-        def choose() -> None:
-            found.extend(answered(works, given.held(works), self._masks))
+        def choose() -> tuple[Row, ...]:
+            return answered(works, given.held(works), self._masks)
 
         try:
             given.wait()
-            self._device.now(choose)
+            rows = self._device.now(choose)
         except (BackendError, *FOREIGN) as error:
             self._fail(flight, error)
             return
         given.logits = None
-        self._note(flight, works, found)
+        self._note(flight, works, rows)
 
     def _read(self, flight: Flight) -> None:
         """Take what the device chose."""

@@ -38,7 +38,8 @@ class DeviceSteps:
         maker = self._queue.graphs()
         if isinstance(maker, str):
             return maker
-        self.graphs = DecodeGraphs(self._program, maker, self._seats, self._max_rows, self._block_size, self._device)
+        parts = (self._program, self._queue, maker, self._seats)
+        self.graphs = DecodeGraphs(*parts, self._max_rows, self._block_size, self._device)
         return self.graphs
 
     @property

@@ -26,11 +26,9 @@ def warmed(
     """Steps over the cache that is served from, captured if they can be, and the limits that follow. Raises OutOfMemory."""
     progress("warming up", 0, 1, "step")
     shares = _measured(device, runner, plan, captures)
-    reserved: list[Capacity] = []
-    device.now(lambda: reserved.append(runner.reserve(plan, shares)))
-    capacity = reserved[0]
+    capacity = device.now(lambda: runner.reserve(plan, shares))
     steps = device.steps(runner, capacity.max_rows, capacity.max_row_tokens)
-    graphs = steps.use_graphs() if captures else ""
+    graphs = device.graphs(steps) if captures else ""
     if isinstance(graphs, DecodeGraphs):
         wanted = buckets(capacity.max_rows)
         progress("capturing graphs", 0, len(wanted), "step")
@@ -63,7 +61,7 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
 
 def _graph_bytes(device: QueuedDevice, steps: DeviceSteps, rows: int) -> int:
     """What all graphs will take: the largest brings the pool that the others share, and each of them what the second one brings."""
-    graphs = steps.use_graphs()
+    graphs = device.graphs(steps)
     if isinstance(graphs, str):
         return 0
     wanted = buckets(rows)
