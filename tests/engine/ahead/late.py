@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 
 import torch
-from tests.engine.ahead.recorded import RecordedGraphs
 from torch import Tensor, nn
 
+from tests.engine.ahead.recorded import RecordedGraphs
 from tgi_core.backend import BackendError, DeviceLost, Kernel, Progress
 from tgi_core.engine.ahead.queue import GraphMaker, Usage, Work
 from tgi_core.engine.ahead.sampling import StepSampler, TorchSampler

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.engine.ahead.late import LateKit, LateQueue
-from tests.engine.tiny_models import silent
 from tgi_conformance import conformance_tests
 from tgi_conformance.golden import default_model
 from tgi_conformance.target import Target
 
+from tests.engine.ahead.late import LateKit, LateQueue
+from tests.engine.tiny_models import silent
 from tgi_core.backend import OpenOptions
 from tgi_core.engine.opening import open_session
 

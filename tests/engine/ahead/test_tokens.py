@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.engine.ahead.late import LateKit, LateQueue
 from tests.engine.tiny_models import open_cpu, ragged_schedule, silent
-
 from tgi_core.backend import Capacity, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.engine.opening import open_session

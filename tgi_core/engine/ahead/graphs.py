@@ -65,6 +65,7 @@ class DecodeGraphs:
     ) -> None:
         self._program, self._queue, self._maker, self._seats = program, queue, maker, seats
         self._max_rows, self._block_size = max_rows, block_size
+        self._layouts: dict[int, Layout] = {}
         with torch.inference_mode():
             words = torch.zeros(self.layout(max_rows).words, dtype=torch.int32, device=device)
             results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
@@ -85,7 +86,9 @@ class DecodeGraphs:
 
     def layout(self, rows: int) -> Layout:
         """Where the inputs of a step of so many rows lie."""
-        return Layout(Counts.of_decode(rows), self._program.precision)
+        if rows not in self._layouts:
+            self._layouts[rows] = Layout(Counts.of_decode(rows), self._program.precision)
+        return self._layouts[rows]
 
     def capture(self, wanted: list[Bucket]) -> Iterator[Bucket]:
         """Capture each in turn, and name it when it is done. Raises CannotCapture, OutOfMemory."""

@@ -21,6 +21,7 @@ class LaidStep:
 
     `plain` are the works whose tokens are chosen on the device, `waiting` those that the host's sampler answers, with the places of
     their logits in `last` (the row's last token, where it yields) and `prompt` (first and count, where the prompt's are asked for).
+    Where every row is plain and yields, as in most decode steps, `last` is left empty.
     """
 
     order: list[Work]
@@ -72,9 +73,15 @@ def lay_out(works: Sequence[Work], seats: Seats, live: Set[int], block_size: int
 
 def _sort_out(laid: LaidStep, seats: Seats) -> None:
     """Which logits are wanted, and for whom."""
+    plain = seats.plain[laid.seats]
+    laid.draws = bool((plain & (seats.temperatures[laid.seats] > 0)).any())
+    if plain.all() and laid.decode_rows == len(laid.order) and all(work.yields for work in laid.order):
+        laid.plain, laid.plain_rows = laid.order, list(range(len(laid.order)))
+        laid.kept = np.arange(len(laid.order))
+        return
     ends = np.cumsum(laid.takes).tolist()
     kept: list[int] = []
-    for row, (work, seat, end) in enumerate(zip(laid.order, laid.seats, ends, strict=True)):
+    for row, (work, is_plain, end) in enumerate(zip(laid.order, plain.tolist(), ends, strict=True)):
         count = prompt_positions(work)
         first = end - work.take
         if count:
@@ -87,10 +94,9 @@ def _sort_out(laid: LaidStep, seats: Seats) -> None:
         if not (count and first + count == end):  # else its last token is among the prompt's already
             kept.append(end - 1)
         laid.last[work.row.request.id] = len(kept) - 1
-        if seats.plain[seat] and not work.row.request.want.prompt_logprobs:
+        if is_plain:
             laid.plain.append(work)
             laid.plain_rows.append(row)
-            laid.draws |= bool(seats.temperatures[seat] > 0)
         else:
             laid.waiting.append(work)
     laid.kept = np.array(kept, np.int64)

@@ -28,6 +28,7 @@ class Seats:
         self._stale = np.zeros(max_rows + 2, np.int64)
         """How many cells may hold something on the device."""
         self.plain = np.zeros(max_rows + 2, bool)
+        """Whether a row's tokens are chosen on the device."""
         self.temperatures = np.zeros(max_rows + 2, np.float64)
 
     def take(self, rows: Iterable[LiveRow], live: Set[int]) -> list[int]:
@@ -42,7 +43,7 @@ class Seats:
         seat = self._by_request[row.request.id] = self._free.pop()
         sampling = row.request.sampling
         self.reached[seat] = 0
-        self.plain[seat] = is_plain(row, self._vocab_size)
+        self.plain[seat] = is_plain(row, self._vocab_size) and not row.request.want.prompt_logprobs
         self.temperatures[seat] = sampling.temperature if sampling.do_sample else 0.0
         return seat
 
