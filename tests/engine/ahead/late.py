@@ -16,6 +16,7 @@ from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.failures import FOREIGN
 
 
 class LateMark:
@@ -40,6 +41,8 @@ class LateQueue:
         self.breaks: list[Exception] = []
         """What the next pieces of work fail with."""
         self.makers: list[RecordedGraphs] = []
+        self.usages: list[Usage] = []
+        """What is measured next: two large steps, then two captures."""
 
     @property
     def waiting(self) -> int:
@@ -61,7 +64,7 @@ class LateQueue:
                 if self.breaks:
                     raise self.breaks.pop(0)
                 work()
-            except (BackendError, RuntimeError) as error:
+            except (BackendError, *FOREIGN) as error:
                 self._failed[self._done] = error
         if end in self._failed:
             raise self._failed[end]
@@ -86,11 +89,11 @@ class LateQueue:
         return TorchSampler()
 
     def measured(self, work: Work) -> Usage:
-        """Nothing is measured here."""
+        """What `usages` says, in turn; nothing behind its end."""
         self.mark().wait()
         work()
         self.mark().wait()
-        return Usage(0, 0)
+        return self.usages.pop(0) if self.usages else Usage(0, 0)
 
     def translated(self, error: Exception) -> BackendError | None:
         """One text of its own."""
@@ -103,11 +106,11 @@ class LateKit:
     device = torch.device("cpu")
     collectives = "gloo"
 
-    def __init__(self, queue: LateQueue | None = None, rows: int = 8) -> None:
-        self._queue, self._rows = queue or LateQueue(), rows
+    def __init__(self, queue: LateQueue | None) -> None:
+        self._queue = queue
 
-    def queue(self) -> LateQueue:
-        """The queue."""
+    def queue(self) -> LateQueue | None:
+        """The queue; without one a step is done when its call returns."""
         return self._queue
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
@@ -143,7 +146,7 @@ class LateKit:
 
     def default_rows(self) -> int:
         """Few."""
-        return self._rows
+        return 8
 
     def default_step_tokens(self) -> int:
         """Few."""
