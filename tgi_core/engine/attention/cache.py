@@ -54,8 +54,8 @@ class LayerCache:
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; −1 counts from the end, which is in nobody's block."""
-        self.flat_keys[slots] = key.transpose(0, 1)
-        self.flat_values[slots] = value.transpose(0, 1)
+        self.flat_keys.index_put_((slots,), key.transpose(0, 1))
+        self.flat_values.index_put_((slots,), value.transpose(0, 1))
 
     def wipe(self, blocks: Tensor) -> None:
         """Zero whole blocks.
