@@ -105,6 +105,60 @@ def test_a_row_fault_ends_one_row(llama: Path, graphs: str | None) -> None:
     assert run.tokens(2) == alone(llama, PROMPTS[1], 9)
 
 
+@pytest.mark.parametrize("graphs", [None, "switched off"])
+def test_a_seat_shows_nothing_of_its_last_row(llama: Path, graphs: str | None) -> None:
+    """A short row sits where a long one failed: what NaN is left in the long one's blocks is not seen, however many there were."""
+    session, _ = open_on(LateQueue(graphs=graphs), llama, WarmupPlan(max_rows=1, max_row_tokens=96, num_blocks=12))
+    run = Ahead(session)
+    run.launch(run.request(1, PROMPTS[0] * 6, 10))
+    run.read()
+    for block in range(1, 5):
+        poisoned_block(session, block)
+    run.launch()
+    assert run.read().rows[0].fault is not None
+    run.handle = session.filter(run.handle, ())
+    run._next_block = 8
+    run.launch(run.request(2, PROMPTS[1], 5))
+    for _ in range(4):
+        run.launch()
+    run.finish()
+    assert run.tokens(2) == alone(llama, PROMPTS[1], 5)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_seat_is_emptied_though_a_step_failed(llama: Path, eager: bool) -> None:
+    """A step that failed may not have emptied its row's seat; the row after it sees nothing of the row before it all the same."""
+    queue = LateQueue(eager=eager)
+    session, _ = open_on(queue, llama, WarmupPlan(max_rows=1, max_row_tokens=96, num_blocks=12))
+    run = Ahead(session)
+    run.launch(run.request(1, PROMPTS[0] * 6, 10))
+    run.read()
+    run.handle = session.filter(run.handle, ())
+    for block in range(1, 5):
+        poisoned_block(session, block)
+    queue.breaks.append(MemoryError())
+    failing = session.prefill((run.request(2, PROMPTS[1], 5),), EMPTY, ())
+    with pytest.raises(OutOfMemory):
+        session.rows(failing)
+    run._next_block = 8
+    run.launch(run.request(3, PROMPTS[1], 5))
+    for _ in range(4):
+        run.launch()
+    run.finish()
+    assert run.tokens(3) == alone(llama, PROMPTS[1], 5)
+
+
+def test_many_unread_steps(llama: Path) -> None:
+    """More steps than the host has places for may be unread: the oldest are waited for, and nothing of them is lost."""
+    session, _ = open_on(LateQueue(), llama)
+    run = Ahead(session)
+    steps = [session.prefill((run.request(1, PROMPTS[0]),), EMPTY, ())]
+    for _ in range(5):
+        steps.append(session.decode((steps[-1].handle,), ()))
+    tokens = [session.rows(step).rows[0].tokens[0] for step in steps]
+    assert tokens == alone(llama, PROMPTS[0], 6)
+
+
 RAISED: list[tuple[Exception, type[BackendError]]] = [
     (torch.OutOfMemoryError("out of memory. Tried to allocate 9 bytes"), OutOfMemory),
     (MemoryError(), OutOfMemory),

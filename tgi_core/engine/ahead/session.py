@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 import torch
 
@@ -148,15 +147,13 @@ class AheadSession(BookedSession):
         return launch.step
 
     def _answer(self, flight: Flight) -> None:
-        """Choose the tokens that the host's sampler chooses, from everything that its rows have made before."""
+        """Choose the tokens that the host's sampler chooses. Its rows' earlier ones were chosen here too, before this step was launched."""
         if flight.answered or flight.given is None:
             return
         flight.answered = True
         given = flight.given
         if not given.laid.waiting:
             return
-        for earlier in takewhile(lambda item: item is not flight, self._flights):
-            self._read(earlier)
         works = [work for work in given.laid.waiting if work.row.request.id not in self._failed]
 
         @torch.inference_mode()
@@ -216,6 +213,8 @@ class AheadSession(BookedSession):
         """The step failed; its rows sit out the steps that were launched after it."""
         flight.error = self._translated(error)
         flight.answered = flight.read = True
+        if flight.given is not None and self._device_steps is not None:
+            self._device_steps.forget(flight.given)
         self._failed.update(work.row.request.id for work in flight.launch.work)
         if isinstance(flight.error, DeviceLost):
             self._lost = flight.error

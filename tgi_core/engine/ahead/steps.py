@@ -61,6 +61,10 @@ class DeviceSteps:
             self._seats.forget(laid.seats)
             raise
 
+    def forget(self, given: GivenStep) -> None:
+        """A step failed on the device: whether its rows' tables have come there is not known."""
+        self._seats.forget(given.laid.seats)
+
     def release(self) -> None:
         """Give back what was captured."""
         if self.graphs is not None:
