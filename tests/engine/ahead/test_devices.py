@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -45,7 +45,8 @@ class Watch(TorchDispatchMode):
         self.operators += 1
         given = {leaf.device.type for leaf in _tensors((args, kwargs))}
         if given - {"cpu"} and any(leaf.device.type == "cpu" for leaf in _tensors(out)):
-            assert func.overloadpacket is torch.ops.aten.copy_ and args[2], f"{func} waits for the device"
+            quick = func.overloadpacket is torch.ops.aten.copy_ and (args[2:] == (True,) or kwargs.get("non_blocking"))
+            assert quick, f"{func} waits for the device"
             self.to_host += 1
         return out
 
@@ -63,10 +64,17 @@ class Driverless(TorchFunctionMode):
     """Indexing and attention in other operators: torch's own ask for the device's driver before they do anything."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func in (Tensor.__getitem__, Tensor.numpy) and not isinstance(args[0], FakeTensor):  # the queue's memory on the host
+            with no_dispatch():
+                return func(*args)
         if func is Tensor.__getitem__:
             return _indexed(args[0], args[1] if isinstance(args[1], tuple) else (args[1],))
         if func is Tensor.contiguous:
             return torch.clone(args[0], memory_format=torch.contiguous_format)
+        if func is Tensor.copy_:
+            return torch.ops.aten.copy_(*args, **(kwargs or {}))
+        if func is Tensor.__invert__:
+            return torch.bitwise_not(args[0])
         if func in _WIDENING:
             return torch.ops.aten._to_copy(args[0], dtype=_WIDENING[func])
         if func is Tensor.to:
@@ -132,12 +140,12 @@ def test_a_step_stays_on_its_device(device: str, llama: Path) -> None:
     """
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(llama)).eval()
+    shape = ModelShape.of(model, torch.float32)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(), Driverless():
         for module in model.modules():
             _move(module, torch.device(device))
         call, seen = use_ragged_attention(model)
         kit = FarKit(device)
-        shape = ModelShape.of(model, torch.float32)
         adapters = Adapters(model, (), torch.float32, kit.device)
         runner = RaggedRunner(call, tuple(seen.shapes), shape, kit, TorchAttention(), adapters)
         runner.use_probe_cache()
