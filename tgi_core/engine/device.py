@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tgi_core.backend import Kernel, Progress
+from tgi_core.engine.ahead.queue import DeviceQueue
 from tgi_core.engine.attention.cache import LayerShape, PagedLayer
 from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
@@ -63,6 +64,9 @@ class DeviceKit(Protocol):
 
     def attention(self) -> Sequence[AttentionProvider]:
         """Attention providers, best first."""
+
+    def queue(self) -> DeviceQueue | None:
+        """The device's queue, where it works behind the host; None where a step is done when its call returns."""
 
     def free_bytes(self) -> int:
         """Memory that a cache may take now, after the weights and with the operator's fraction applied."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tgi_core.backend import Capacity, Feature, Kernel, WarmupPlan
+from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
@@ -61,11 +61,14 @@ class RaggedRunner:
         self.kernels: tuple[Kernel, ...] = ()
         self._call, self._kit, self.provider = call, kit, provider
         self._cache: PagedCache | None = None
+        self.block_size = BLOCK_SIZES[0]
+        """Positions per block of the cache in use."""
 
-    def reserve(self, plan: WarmupPlan) -> Capacity:
-        """Allocate the cache and promise limits. Raises OutOfMemory."""
+    def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
+        """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
         block_size = plan.block_size or BLOCK_SIZES[0]
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size), self.agree)
+        block_bytes = self._block_bytes(block_size)
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
         num_blocks = capacity.groups[0].num_blocks
         self._cache = self._new_cache(num_blocks, block_size)
         return capacity
@@ -75,6 +78,7 @@ class RaggedRunner:
         self._cache = self._new_cache(2, BLOCK_SIZES[0])
 
     def _new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
+        self.block_size = block_size
         return PagedCache(self.layers, num_blocks, block_size, self.shape.dtype, self._kit.device, self.provider.new_layer)
 
     def _block_bytes(self, block_size: int) -> int:
@@ -86,11 +90,16 @@ class RaggedRunner:
             raise RuntimeError("run before reserve")
         metadata = build(self._adapters.arranged(works), self._cache.block_size, self._kit.device)
         keep = wanted_positions(metadata)
-        step = RaggedStep(self._cache, metadata, self.provider)
-        with torch.inference_mode(), attending(step), self._adapters.rows(metadata):
-            selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
-            logits = self._call(metadata.input_ids.unsqueeze(0), metadata.positions.unsqueeze(0), selected)
-            return split_logits(works, metadata, keep, logits)
+        selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
+        with torch.inference_mode():
+            return split_logits(works, metadata, keep, self.forward(metadata, selected))
+
+    def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """Logits [kept, vocabulary] of a step; see `Enqueued.forward`."""
+        if self._cache is None:
+            raise RuntimeError("run before reserve")
+        with attending(RaggedStep(self._cache, step, self.provider)), self._adapters.rows(step):
+            return self._call(step.input_ids.unsqueeze(0), step.positions.unsqueeze(0), keep)
 
     def release(self) -> None:
         """Give the cache back."""
