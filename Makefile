@@ -3,17 +3,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e ".[engine,dev]" -e backends/cpu -e conformance-tests
-SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-tests/tgi_conformance
+PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/rocm -e backends/xpu -e conformance-tests
+SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu backends/cuda/tgi_backend_cuda backends/rocm/tgi_backend_rocm backends/xpu/tgi_backend_xpu conformance-tests/tgi_conformance
 HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 
-.PHONY: test-native-asan conformance mutation fuzz soak test-triton aot bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml backends/cpu/pyproject.toml conformance-tests/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml $(wildcard backends/*/pyproject.toml) conformance-tests/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt $(PACKAGES)

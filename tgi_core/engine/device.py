@@ -23,6 +23,8 @@ class AttentionProvider(Protocol):
     """One way to compute attention over the paged cache."""
 
     name: str
+    block_sizes: tuple[int, ...]
+    """Positions per block that it reads, the best first."""
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty when it can."""

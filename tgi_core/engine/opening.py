@@ -60,7 +60,7 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
         raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
     config = read_config(directory)
     adapters = tuple(map(open_adapter, options.adapters))
-    source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), adapters)
+    source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), adapters, device=kit.device)
     if group.world == 1:
         runner, shape = choose_runner(source, kit, progress)
         return _session(runner, shape, kit, options.masks, tuple(adapter.name for adapter in adapters), kernels)

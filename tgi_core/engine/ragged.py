@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedCache
+from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.device import AttentionProvider, DeviceKit
@@ -45,7 +45,6 @@ class RaggedRunner:
     """Runs a model whose attention goes through `attention.interface`."""
 
     features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
-    block_sizes = BLOCK_SIZES
 
     def __init__(
         self,
@@ -60,13 +59,14 @@ class RaggedRunner:
         self.layers, self.shape, self._adapters, self.agree = layers, shape, adapters, agree
         self.kernels: tuple[Kernel, ...] = ()
         self._call, self._kit, self.provider = call, kit, provider
+        self.block_sizes = provider.block_sizes
         self._cache: PagedCache | None = None
-        self.block_size = BLOCK_SIZES[0]
+        self.block_size = provider.block_sizes[0]
         """Positions per block of the cache in use."""
 
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
-        block_size = plan.block_size or BLOCK_SIZES[0]
+        block_size = plan.block_size or self.block_sizes[0]
         block_bytes = self._block_bytes(block_size)
         capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
         num_blocks = capacity.groups[0].num_blocks
@@ -75,7 +75,7 @@ class RaggedRunner:
 
     def use_probe_cache(self) -> None:
         """Run over a cache of two blocks, to prove the runner with."""
-        self._cache = self._new_cache(2, BLOCK_SIZES[0])
+        self._cache = self._new_cache(2, self.block_sizes[0])
 
     def _new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
         self.block_size = block_size

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tgi_backend_cpu.kernels import DTYPES, Kernels, Memory
 from tgi_backend_cpu.tables import Cache, Scoring
-from tgi_core.engine.attention.cache import LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedLayer
 from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
@@ -50,6 +50,7 @@ class NativeAttention:
     """The provider `native`."""
 
     name = "native"
+    block_sizes = BLOCK_SIZES
 
     def __init__(self, kernels: Kernels | None, reason: str) -> None:
         self._kernels, self._reason = kernels, reason

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-BLOCK_SIZES = (16, 32, 64, 128)
+BLOCK_SIZES: tuple[int, ...] = (16, 32, 64, 128)
 """Positions per block to choose from, the best first."""
 
 

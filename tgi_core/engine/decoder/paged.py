@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
+from tgi_core.backend import Capacity, Feature, Kernel, Memory, Progress, WarmupPlan
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.attention.cache import BLOCK_SIZES, PagedCache
+from tgi_core.engine.attention.cache import PagedCache
 from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.decoder.forward import DecoderForward
@@ -29,7 +29,6 @@ class PagedDecoderRunner:
     """Runs a decoder from its table; see `TableRunner`. `forward` asks the device for nothing, so that it can be captured."""
 
     features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
-    block_sizes = BLOCK_SIZES
 
     def __init__(self, kit: DeviceKit, weights: DecoderWeights, operators: Sequence[Operators], progress: Progress) -> None:
         """Load the weights; the first of `operators` and of the kit's attention that serve them are used. Raises NotInFamily."""
@@ -39,6 +38,9 @@ class PagedDecoderRunner:
         self.provider, why_attention = _choose_attention(kit.attention(), layers, dtype, kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, kit.device, progress)
         self._kit, self._shapes = kit, tuple(layer.shape for layer in layers)
+        self.block_sizes = self.provider.block_sizes
+        self.block_size = self.block_sizes[0]
+        """Positions per block of the cache in use."""
         self.shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weights.num_bytes)
         self.kernels = (
             Kernel("step", "table", f"{table.model_type} is of the decoder family"),
@@ -48,26 +50,22 @@ class PagedDecoderRunner:
         self.agree: Callable[[int], int] = int  # it runs on one rank
         self._cache: PagedCache | None = None
 
-    def reserve(self, plan: WarmupPlan) -> Capacity:
-        """Allocate the cache and promise limits. Raises OutOfMemory."""
-        block_size = plan.block_size or BLOCK_SIZES[0]
+    def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
+        """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
+        block_size = plan.block_size or self.block_sizes[0]
         block_bytes = PagedCache.block_bytes(self._shapes, block_size, self.shape.dtype)
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes)
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
         self._use_cache(capacity.groups[0].num_blocks, block_size)
         return capacity
 
     def use_probe_cache(self) -> None:
         """Run over a cache of two blocks, to prove the runner with."""
-        self._use_cache(2, BLOCK_SIZES[0])
+        self._use_cache(2, self.block_sizes[0])
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
         new_layer, device = self.provider.new_layer, self._kit.device
         self._cache = PagedCache(self._shapes, num_blocks, block_size, self.shape.dtype, device, new_layer)
-
-    @property
-    def block_size(self) -> int:
-        """Positions per block of the cache in use."""
-        return self._cache_in_use().block_size
 
     def _cache_in_use(self) -> PagedCache:
         if self._cache is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedLayer
 from tgi_core.engine.attention.checking import AskedLayer, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepArrays, StepMetadata
@@ -55,6 +55,7 @@ class TritonAttention:
     """
 
     name = "triton"
+    block_sizes = BLOCK_SIZES
 
     def __init__(self, tiles: TileTable, multiprocessors: int, splits: int | None = None) -> None:
         self._tiles, self._multiprocessors, self._splits = tiles, multiprocessors, splits
