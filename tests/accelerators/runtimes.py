@@ -88,9 +88,9 @@ class FakeRuntime:
         """Noted."""
         self.log.append("synchronize")
 
-    def is_bf16_supported(self) -> bool:
-        """As told."""
-        return self.bfloat16
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        """As told; emulated always."""
+        return self.bfloat16 or including_emulation
 
     def mem_get_info(self, device: torch.device) -> tuple[int, int]:
         """(free, total) in bytes."""

@@ -36,11 +36,11 @@ class CudaKit(AcceleratorKit):
             raise Unsupported(f"{self.runtime.get_device_name(self.device)}: {reason}")
 
     def providers(self) -> Sequence[AttentionProvider]:
-        """Attention providers, best first. What wants blocks of 256 comes late: large blocks share fewer prefixes."""
+        """Attention providers, best first. What cannot be captured, and what wants blocks of 256, which share fewer prefixes, is late."""
         return (
             FlashAttention3(self.device),
-            FlashInfer(self.device),
             *self.triton(lambda: tiles_for(self.capability), self._multiprocessors),
+            FlashInfer(self.device),
             FlashAttention2(self.device),
             VarlenAttention(self.device),
             TorchAttention(),

@@ -101,7 +101,7 @@ class AcceleratorKit(ABC):
         wanted = stored if asked == "auto" else DTYPES.get(asked)
         if wanted not in DTYPES.values():
             raise Unsupported(f"dtype {asked if asked != 'auto' else stored}: this device runs {', '.join(DTYPES)}")
-        if wanted is torch.bfloat16 and not self.runtime.is_bf16_supported():
+        if wanted is torch.bfloat16 and not self.runtime.is_bf16_supported(including_emulation=False):
             if asked != "auto":
                 raise Unsupported(
                     f"dtype bfloat16: {self.runtime.get_device_name(self.device)} does not compute it; take float16"

@@ -35,8 +35,8 @@ class Runtime(Protocol):
     def synchronize(self, device: torch.device) -> None:
         """Wait until the device has done all it was given."""
 
-    def is_bf16_supported(self) -> bool:
-        """Whether the device computes bfloat16."""
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        """Whether the current device computes bfloat16, or does as if."""
 
     def mem_get_info(self, device: torch.device) -> tuple[int, int]:
         """(free, total), as the driver counts for all processes."""
