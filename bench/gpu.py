@@ -133,7 +133,7 @@ def _run(section: Section, options: argparse.Namespace, folder: Path, deadline: 
             reason = f"not done after {limit:.0f} s"
         taken = round(time.monotonic() - started, 1)
         if out.exists():
-            return json.loads(out.read_text()) | {"seconds": taken}
+            return {**json.loads(out.read_text()), "seconds": taken}
         log.seek(0)
         said = [line for line in log.read().splitlines() if line.strip()]
     return {"status": "not run", "reason": f"{reason}: {said[-1][:300] if said else 'it said nothing'}", "seconds": taken}

@@ -105,7 +105,8 @@ def _write_weights(directory: Path, tensors: dict[str, tuple[int, ...]], device:
 
     generator = torch.Generator(device).manual_seed(0)
     shards: list[dict[str, torch.Tensor]] = [{}]
-    taken, index = 0, {}
+    taken = 0
+    index: dict[str, str] = {}
     for name, shape in tensors.items():
         if len(shape) == 1:
             values = torch.ones(shape, dtype=torch.bfloat16)

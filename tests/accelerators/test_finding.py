@@ -195,3 +195,9 @@ def test_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str
     assert not finding.proven("tgi_backend_cuda")
     (tmp_path / finding.PROOF).write_text(json.dumps(report | change))
     assert finding.proven("tgi_backend_cuda") is proven
+
+
+def test_a_driver_without_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sandboxes may show the driver's library and no files: what it lists is there."""
+    install_torch(tmp_path, monkeypatch, cuda="13.0")
+    assert cuda.probe(tmp_path, {}, driver(H200)).status is ProbeStatus.READY

@@ -20,7 +20,7 @@ WANTED = Wanted(
 )
 _ABSENT = Probe(
     ProbeStatus.ABSENT,
-    reason="no NVIDIA device: there is no /dev/nvidia0 or the like",
+    reason="no NVIDIA device: there is no /dev/nvidia0 or the like, and no driver",
     hint="install the device's driver; a container must be started with --gpus all",
 )
 _NO_DRIVER = "install the driver; a container must be started with --gpus all, by NVIDIA's container toolkit"
@@ -40,10 +40,8 @@ def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ, r
 
 
 def find_devices(root: Path, read: Callable[[], Cards]) -> list[Device]:
-    """Devices in the driver's order; where it does not answer, their files with the reason."""
+    """Devices in the driver's order; where it does not answer, their files with the reason, if there are any."""
     nodes = sorted(root.glob("dev/nvidia[0-9]*")) or list(root.glob("dev/dxg"))
-    if not nodes:
-        return []
     try:
         cards, newest = read()
     except NoNvml as error:
