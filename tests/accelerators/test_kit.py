@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import AttentionProvider
+from tgi_core.engine.triton.tiles import TileTable
 
 
 class SomeKit(AcceleratorKit):
@@ -166,3 +168,32 @@ def test_devices_that_cannot_capture() -> None:
     assert "crash on gfx1100" in str(rocm.graph()) and "experimental" in str(xpu.graph())
     rocm.architecture = "gfx942"
     assert not isinstance(rocm.graph(), str)
+
+
+def test_the_kits_of_real_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H200, an MI300X and an Arc, as torch describes them: attention providers in order, and what the device is refused for."""
+    properties = SimpleNamespace(multi_processor_count=132, gcnArchName="gfx942:sramecc+", gpu_eu_count=160, has_fp64=False)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    monkeypatch.setattr("torch.xpu.get_device_properties", lambda device: properties)
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_80", "sm_90"])
+    monkeypatch.setattr("torch.version.hip", "7.2")
+    monkeypatch.setattr("torch.version.xpu", "20260000")
+    cuda, rocm, xpu = (kit(0, 0.9, FakeRuntime()) for kit in (CudaKit, RocmKit, XpuKit))
+    names = [[provider.name for provider in kit.attention()] for kit in (cuda, rocm, xpu)]
+    assert names[0] == ["flash-attn 3", "triton", "flashinfer", "flash-attn 2", "torch varlen", "torch"]
+    assert names[1:] == [["aiter", "triton", "torch"], ["vllm-xpu-kernels", "triton", "torch"]]
+    assert cuda.graph() is torch.cuda.CUDAGraph and xpu.precision is torch.float32
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_100"])
+    with pytest.raises(Unsupported, match=r"Device 0: compute capability 9.0, for which torch .* has no code \(sm_100\)"):
+        CudaKit(0, 0.9, FakeRuntime())
+
+
+def test_a_device_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capability that our kernels have no tiles for is told beside what is used instead."""
+
+    def none() -> TileTable:
+        raise LookupError("no tiles for sm_130")
+
+    kit = SomeKit(0, 0.9, FakeRuntime())
+    assert kit.triton(none, 100) == () and kit.choices()[-1] == Kernel("tiles", "none", "no tiles for sm_130")

@@ -45,7 +45,7 @@ class AcceleratorKit(ABC):
         self.device = torch.device(self.device_type, index)
         self.runtime = runtime or cast(Runtime, torch.get_device_module(self.device))
         self._memory_fraction = memory_fraction
-        self._without: list[Kernel] = []
+        self._without: dict[str, Kernel] = {}
         count = self.runtime.device_count()
         if index >= count:
             raise Unsupported(f"rank {index} of this machine needs a device of its own, and {count} can be used")
@@ -62,7 +62,7 @@ class AcceleratorKit(ABC):
         try:
             return (TritonAttention(tiles(), multiprocessors),)
         except LookupError as reason:
-            self._without.append(Kernel("tiles", "none", str(reason)))
+            self._without["tiles"] = Kernel("tiles", "none", str(reason))
             return ()
 
     def attention(self) -> Sequence[AttentionProvider]:
@@ -87,13 +87,14 @@ class AcceleratorKit(ABC):
 
     def choices(self) -> tuple[Kernel, ...]:
         """The device, whether decode steps are captured, and whether the host reads a step while the next one runs."""
+        self.providers()  # which notes what there is not
         graph, ahead = self._graph(), self._switched("run_ahead")
         return (
             Kernel("device", self.runtime.get_device_name(self.device)),
             Kernel("graphs", "none", graph) if isinstance(graph, str) else Kernel("graphs", "decode steps"),
             Kernel("run ahead", "lock step", ahead) if ahead else Kernel("run ahead", "one step"),
             *((Kernel("triton", "none", reason),) if (reason := probing.probe()) else ()),
-            *self._without,
+            *self._without.values(),
         )
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
