@@ -3,17 +3,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e ".[engine,dev]" -e backends/cpu -e conformance-tests
-SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu conformance-tests/tgi_conformance
+PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/rocm -e backends/xpu -e conformance-tests
+SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu backends/cuda/tgi_backend_cuda backends/rocm/tgi_backend_rocm backends/xpu/tgi_backend_xpu conformance-tests/tgi_conformance
 HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 
-.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler bench-front bench-peers coverage-models test-transformers4 test-clients bench-tools demo-model clean mutants
+.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model format fuzz install mutants mutation serve soak test test-clients test-native-asan test-transformers4 test-triton
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml backends/cpu/pyproject.toml conformance-tests/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml $(wildcard backends/*/pyproject.toml) conformance-tests/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt $(PACKAGES)
@@ -68,6 +68,14 @@ test-transformers4: install
 test-clients: install
 	$(BIN)/python -m tests.clients.run $(CLIENTS)
 
+# every ragged case in Triton's interpreter; `make test` runs some of them
+test-triton: install
+	TGI_TRITON_CASES=400 $(BIN)/pytest -n 0 tests/triton
+
+# every Triton kernel compiled for every chip, with what it takes of it; WORDS="sm_90 decode" for some
+aot: install
+	$(BIN)/python -m tests.triton.aot $(WORDS)
+
 # the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, over their own tests
 test-native-asan: install
 	$(BIN)/python scripts/test_native_asan.py
@@ -76,13 +84,17 @@ test-native-asan: install
 bench-tools: install
 	$(BIN)/python -m tests.clients.bench_tools
 
-# every clause on the backends that run here, with reports and the support matrix; then the suite's own tests
+# every clause on the backends that run here, level 0 of those whose device is elsewhere, with reports and the support matrix; then the
+# suite's own tests
 conformance: install
 	mkdir -p build/conformance
 	for name in reference cpu; do \
 	    $(BIN)/tgi-conformance run --backend $$name --report docs/conformance/$$name.json --html build/conformance/$$name.html || exit 1; \
 	done
-	$(BIN)/tgi-conformance matrix docs/conformance --planned cuda --planned gaudi --planned neuron --planned rocm --planned xpu --out docs/support-matrix.md
+	for name in cuda rocm xpu; do \
+	    $(BIN)/tgi-conformance run --backend $$name --level L0 --report docs/conformance/$$name.json || exit 1; \
+	done
+	$(BIN)/tgi-conformance matrix docs/conformance --planned gaudi --planned neuron --out docs/support-matrix.md
 	$(BIN)/pytest -n 2 --dist load tests/conformance
 
 # the proof that the suite bites: every mutant by the clauses meant for it, every clause some mutant, no good twin, by twelve seeds

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import transformers
 from tgi_backend_cpu import kernels
-from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, compare, open_cpu, ragged_schedule, save_tiny, tiny_config
+from tests.engine.family_flags import FLAGS, save_flagged
+from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, compare, expected_tokens, open_cpu, ragged_schedule, save_tiny
 from tgi_core.backend import Feature, WarmupPlan
 from tgi_core.engine.decoder.table import FAMILIES, read_table
 from tgi_core.engine.decoder.unfit import NotInFamily
@@ -39,14 +38,6 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
         yield caplog
 
 
-def rope(kind: str, **fields: float) -> dict[str, object]:
-    """Rotary parameters of a config, as transformers 5 or 4 names them."""
-    if int(transformers.__version__.split(".")[0]) >= 5:
-        return {"rope_parameters": {"rope_type": kind, **fields}}
-    outside = {name: fields.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in fields}
-    return {**outside, "rope_scaling": None if kind == "default" else {"rope_type": kind, **fields}}
-
-
 @pytest.mark.parametrize("model_type", sorted(set(FAMILIES) & set(CONFIG_MAPPING)))
 def test_family_is_token_exact(model_type: str, tmp_path: Path) -> None:
     """In float32 each type of the family makes transformers' own greedy tokens, in chunks and beside others."""
@@ -56,43 +47,10 @@ def test_family_is_token_exact(model_type: str, tmp_path: Path) -> None:
     assert Feature.BATCH_INVARIANT in session.capabilities().features
 
 
-@pytest.mark.parametrize(
-    ("model_type", "fields"),
-    [
-        ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
-        ("llama", rope("linear", factor=2.0, rope_theta=5000.0) | {"intermediate_size": 88}),
-        (
-            "llama",
-            rope(
-                "llama3",
-                factor=8.0,
-                low_freq_factor=1.0,
-                high_freq_factor=4.0,
-                original_max_position_embeddings=32,
-                rope_theta=500.0,
-            ),
-        ),
-        ("phi3", rope("default", rope_theta=1e4, partial_rotary_factor=0.5)),
-        ("qwen2", {"use_sliding_window": True, "max_window_layers": 2}),
-        (
-            "granite",
-            {"embedding_multiplier": 3.0, "attention_multiplier": 0.1, "residual_multiplier": 0.4, "logits_scaling": 2.0},
-        ),
-        ("mistral", {"sliding_window": None, "head_dim": 32}),
-    ],
-)
+@pytest.mark.parametrize(("model_type", "fields"), FLAGS)
 def test_flags_of_the_family(model_type: str, fields: dict[str, object], tmp_path: Path) -> None:
     """Biases, tied weights, rotary variants, windows of some layers and scalings, each against transformers."""
-    import torch
-
-    from tests.engine.tiny_models import _scatter, expected_tokens
-
-    config = tiny_config(model_type)
-    torch.manual_seed(0)
-    config = type(config)(**({k: v for k, v in config.to_dict().items() if k != "layer_types"} | fields))
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    _scatter(model)
-    model.save_pretrained(tmp_path)
+    save_flagged(model_type, fields, tmp_path)
     session, capacity = open_cpu(tmp_path, dtype="float32")
     assert Feature.BATCH_INVARIANT in session.capabilities().features
     made = ragged_schedule(session, capacity)

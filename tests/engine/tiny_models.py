@@ -176,12 +176,12 @@ def save_tiny(model_type: str, folder: Path, **overrides: Any) -> Path:
     torch.manual_seed(0)
     config = tiny_config(model_type, **overrides)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    _scatter(model)
+    scatter(model)
     model.save_pretrained(folder)
     return folder
 
 
-def _scatter(model: PreTrainedModel) -> None:
+def scatter(model: PreTrainedModel) -> None:
     """Give vectors that start as zeros or ones some spread: norms, biases and sinks that are wrong should show."""
     generator = torch.Generator().manual_seed(1)
     for name, value in model.named_parameters():

@@ -108,9 +108,13 @@ def _with_attention(
     Raises what the last one failed with, or Unsupported.
     """
     rejected: list[str] = []
-    failure: Exception = Unsupported("no attention provider can run on this device")
+    failure: Exception | None = None
     for provider in kit.attention():
-        reason = provider.probe() or provider.refusal(seen.shapes, seen.asked, shape.dtype)
+        reason = (
+            provider.probe()
+            or provider.refusal(seen.shapes, seen.asked, shape.dtype)
+            or provider.self_check(seen.layers, shape.dtype, kit.device)
+        )
         runner = RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
         if agree(int(not reason)):
             try:
@@ -124,7 +128,7 @@ def _with_attention(
         reason = reason or "another rank cannot"
         _log.info("attention: not %s: %s", provider.name, reason)
         rejected.append(f"not {provider.name}: {reason}")
-    raise failure
+    raise failure or Unsupported("; ".join(["no attention provider can run on this device", *rejected]))
 
 
 def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:

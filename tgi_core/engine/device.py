@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tgi_core.backend import Kernel, Progress
+from tgi_core.engine.ahead.queue import DeviceQueue
 from tgi_core.engine.attention.cache import LayerShape, PagedLayer
+from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -21,12 +23,20 @@ class AttentionProvider(Protocol):
     """One way to compute attention over the paged cache."""
 
     name: str
+    block_sizes: tuple[int, ...]
+    """Positions per block that it reads, the best first."""
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty when it can."""
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
         """Why this provider cannot serve these layers, with what they ask for in turn; empty when it can."""
+
+    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+        """What goes wrong when a few ragged rows are computed for such layers on the device; empty when nothing does.
+
+        `attention.checking.disagreement` compares with plain torch. A provider of which the whole model's proof says enough returns "".
+        """
 
     def new_layer(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
@@ -56,6 +66,9 @@ class DeviceKit(Protocol):
 
     def attention(self) -> Sequence[AttentionProvider]:
         """Attention providers, best first."""
+
+    def queue(self) -> DeviceQueue | None:
+        """The device's queue, where it works behind the host; None where a step is done when its call returns."""
 
     def free_bytes(self) -> int:
         """Memory that a cache may take now, after the weights and with the operator's fraction applied."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tgi_core.backend import BackendBug, BackendError, OutOfMemory
+import torch
+
+from tgi_core.backend import BackendBug, BackendError, DeviceLost, OutOfMemory
 
 FOREIGN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What torch and models raise."""
@@ -14,6 +16,8 @@ _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 def translated(error: Exception) -> BackendError:
     """The contract's error for a step that failed."""
     reason = " ".join(str(error).split())[:300]
-    if isinstance(error, MemoryError) or any(text in reason for text in _NO_MEMORY):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in reason for text in _NO_MEMORY):
         return OutOfMemory(f"the step ran out of memory: {reason}")
+    if isinstance(error, torch.AcceleratorError):  # an accelerator's runtime answers nothing but this from now on
+        return DeviceLost(f"the device failed: {reason}")
     return BackendBug(f"the step failed: {type(error).__name__}: {reason}")

@@ -12,17 +12,30 @@ Agree = Callable[[int], int]
 """The least of what the ranks say."""
 
 
+def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:
+    """Rows, and tokens of one step, to promise: what the plan wishes for, or the device's choice."""
+    rows = plan.max_rows or kit.default_rows()
+    return rows, max(plan.max_step_tokens or kit.default_step_tokens(), rows)
+
+
 def plan_capacity(
-    plan: WarmupPlan, shape: ModelShape, kit: DeviceKit, block_size: int, block_bytes: int, agree: Agree = int
+    plan: WarmupPlan,
+    shape: ModelShape,
+    kit: DeviceKit,
+    block_size: int,
+    block_bytes: int,
+    agree: Agree = int,
+    shares: tuple[Memory, ...] | None = None,
 ) -> Capacity:
     """Limits for a paged cache; what the plan leaves open is what fits, on every rank, and never more than all rows could use.
 
-    Raises OutOfMemory, with the numbers, when not even one row of two blocks fits or the plan asks for more than there is.
+    `shares` are what steps need beside weights and cache, where it was measured; None has it estimated. Raises OutOfMemory, with the
+    numbers, when not even one row of two blocks fits or the plan asks for more than there is.
     """
-    rows = plan.max_rows or kit.default_rows()
-    step_tokens = max(plan.max_step_tokens or kit.default_step_tokens(), rows)
-    activations = shape.activation_bytes(rows, step_tokens)
-    free = kit.free_bytes() - activations
+    rows, step_tokens = default_limits(plan, kit)
+    if shares is None:
+        shares = (Memory("activations", shape.activation_bytes(rows, step_tokens)),)
+    free = kit.free_bytes() - sum(share.num_bytes for share in shares)
     row_tokens = min(plan.max_row_tokens or shape.max_positions, shape.max_positions)
     useful = rows * -(-row_tokens // block_size)
     fitting = agree(max(0, free) // max(1, block_bytes))
@@ -30,7 +43,8 @@ def plan_capacity(
     if num_blocks > fitting or num_blocks < min(2, useful):
         raise OutOfMemory(
             f"KV cache: {num_blocks or 2} blocks of {block_size} tokens need {(num_blocks or 2) * block_bytes:,} bytes, and "
-            f"{max(0, free):,} are free after weights of {shape.weight_bytes:,} and activations of {activations:,}"
+            f"{max(0, free):,} are free after weights of {shape.weight_bytes:,} and "
+            + " and ".join(f"{share.name} of {share.num_bytes:,}" for share in shares)
         )
     if plan.max_row_tokens is not None and plan.max_row_tokens > num_blocks * block_size:
         needed = -(-plan.max_row_tokens // block_size)
@@ -44,7 +58,7 @@ def plan_capacity(
         memory=(
             *shape.weights,
             Memory("kv cache", num_blocks * block_bytes),
-            Memory("activations", activations),
+            *shares,
             Memory("reserve", max(0, free - num_blocks * block_bytes)),
         ),
     )

@@ -10,18 +10,23 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from tgi_core.backend import InvalidModel, Kernel, OpenOptions, Progress, Unsupported
+from tgi_core.backend import InvalidModel, Kernel, MaskSource, OpenOptions, Progress, Unsupported
+from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
+from tgi_core.engine.ahead.session import AheadSession
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.booking import BookedSession
 from tgi_core.engine.decoder.reference import reference_logits
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, TableRunner
-from tgi_core.engine.proving import RAGGED_CHUNKS, probe_ids, prove
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.proving import RAGGED_CHUNKS, Provable, probe_ids, prove
+from tgi_core.engine.runner import Enqueued, Runner
 from tgi_core.engine.session import EngineSession
 from tgi_core.engine.weights.checkpoint import open_checkpoint
 from tgi_core.errors import StartupError
@@ -30,17 +35,17 @@ from tgi_core.model_files import read_json
 _log = logging.getLogger("tgi_core.engine")
 
 
-def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> EngineSession:
+def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BookedSession:
     """Load a model and choose how it runs. Raises InvalidModel, Unsupported, PeerLost."""
     try:
         runner = open_table(options, kit, progress)
     except NotInFamily as reason:
         _log.info("runs through transformers' modules: %s", reason)
         return open_modules(options, kit, progress, Kernel("step", "transformers' modules", str(reason)))
-    return EngineSession(runner, runner.shape, options.masks, kernels=kit.choices())
+    return _session(runner, runner.shape, kit, options.masks, (), kit.choices())
 
 
-def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel) -> EngineSession:
+def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel) -> BookedSession:
     """A session over transformers' modules, or this rank's part of them; `step` says why. Raises InvalidModel, Unsupported, PeerLost."""
     # transformers takes seconds to import: only models that need it pay for it.
     from tgi_core.engine.choosing import choose_runner
@@ -55,15 +60,35 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
         raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
     config = read_config(directory)
     adapters = tuple(map(open_adapter, options.adapters))
-    source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), adapters)
+    source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), adapters, device=kit.device)
     if group.world == 1:
         runner, shape = choose_runner(source, kit, progress)
-        return EngineSession(runner, shape, options.masks, tuple(adapter.name for adapter in adapters), kernels)
+        return _session(runner, shape, kit, options.masks, tuple(adapter.name for adapter in adapters), kernels)
     check_partition(config, source.dtype, group.rank, group.world)
     collectives = open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
     runner, shape = choose_runner(replace(source, load=load), kit, progress, collectives)
     return RankedSession(runner, shape, options.masks, collectives, kernels)
+
+
+def _session(
+    runner: Runner,
+    shape: ModelShape,
+    kit: DeviceKit,
+    masks: MaskSource | None,
+    adapters: tuple[str, ...],
+    kernels: tuple[Kernel, ...],
+) -> BookedSession:
+    """One step ahead where the device works behind the host and the runner's steps can be enqueued; else a step at a time."""
+    queue = kit.queue()
+    if queue is None:
+        return EngineSession(runner, shape, masks, adapters, kernels)
+    if not (isinstance(runner, Enqueued) and isinstance(runner, Provable)):
+        kernels = (*kernels, Kernel("run ahead", "lock step", "this model's steps cannot be enqueued"))
+        return EngineSession(runner, shape, masks, adapters, kernels)
+    ahead = "one step" if queue.in_flight > 1 else "lock step"
+    kernels = (*kernels, Kernel("run ahead", ahead))
+    return AheadSession(cast(AheadRunner, runner), QueuedDevice(kit, queue, shape), masks, adapters, kernels)
 
 
 def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> TableRunner:
@@ -87,9 +112,9 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
     try:
         prove(runner, {None: reference_logits(weights, probe_ids(table.vocab_size))}, RAGGED_CHUNKS)
     except NotRagged as error:
-        raise NotInFamily(f"its native step does not prove: {error}") from error
+        raise NotInFamily(f"its step from the table does not prove: {error}") from error
     weights.forget()
-    _log.info("%s runs from its table, one native call a step", table.model_type)
+    _log.info("%s runs from its table", table.model_type)
     return runner
 
 

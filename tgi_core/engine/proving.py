@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
 
 
+@runtime_checkable
 class Provable(Protocol):
     """A runner that can be tried before its cache is reserved."""
 
@@ -68,7 +69,7 @@ def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tupl
         )  # the next step may write to the same memory
         start += take
     runner.release()
-    difference = relative_difference(torch.stack(found), expected[torch.tensor(chunks).cumsum(0) - 1])
+    difference = relative_difference(torch.stack(found).to(expected.device), expected[torch.tensor(chunks).cumsum(0) - 1])
     limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
     if not runner.agree(int(difference <= limit)):
         raise NotRagged(f"logits differ from the reference by {difference:.2g} of their size")

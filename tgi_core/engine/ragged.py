@@ -8,17 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tgi_core.backend import Capacity, Feature, Kernel, WarmupPlan
+from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedCache
+from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.kept import split_logits, wanted_positions
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.memory import Agree, plan_capacity
 from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.runner import StepLogits, prompt_positions
+from tgi_core.engine.runner import StepLogits
 
 
 class RaggedStep:
@@ -44,7 +45,6 @@ class RaggedRunner:
     """Runs a model whose attention goes through `attention.interface`."""
 
     features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
-    block_sizes = BLOCK_SIZES
 
     def __init__(
         self,
@@ -59,21 +59,26 @@ class RaggedRunner:
         self.layers, self.shape, self._adapters, self.agree = layers, shape, adapters, agree
         self.kernels: tuple[Kernel, ...] = ()
         self._call, self._kit, self.provider = call, kit, provider
+        self.block_sizes = provider.block_sizes
         self._cache: PagedCache | None = None
+        self.block_size = provider.block_sizes[0]
+        """Positions per block of the cache in use."""
 
-    def reserve(self, plan: WarmupPlan) -> Capacity:
-        """Allocate the cache and promise limits. Raises OutOfMemory."""
-        block_size = plan.block_size or BLOCK_SIZES[0]
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size), self.agree)
+    def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
+        """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
+        block_size = plan.block_size or self.block_sizes[0]
+        block_bytes = self._block_bytes(block_size)
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
         num_blocks = capacity.groups[0].num_blocks
         self._cache = self._new_cache(num_blocks, block_size)
         return capacity
 
     def use_probe_cache(self) -> None:
         """Run over a cache of two blocks, to prove the runner with."""
-        self._cache = self._new_cache(2, BLOCK_SIZES[0])
+        self._cache = self._new_cache(2, self.block_sizes[0])
 
     def _new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
+        self.block_size = block_size
         return PagedCache(self.layers, num_blocks, block_size, self.shape.dtype, self._kit.device, self.provider.new_layer)
 
     def _block_bytes(self, block_size: int) -> int:
@@ -85,38 +90,17 @@ class RaggedRunner:
             raise RuntimeError("run before reserve")
         metadata = build(self._adapters.arranged(works), self._cache.block_size, self._kit.device)
         keep = wanted_positions(metadata)
-        step = RaggedStep(self._cache, metadata, self.provider)
-        with torch.inference_mode(), attending(step), self._adapters.rows(metadata):
-            selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
-            logits = self._call(metadata.input_ids.unsqueeze(0), metadata.positions.unsqueeze(0), selected)
-            return split_logits(works, metadata, keep, logits)
+        selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
+        with torch.inference_mode():
+            return split_logits(works, metadata, keep, self.forward(metadata, selected))
+
+    def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """Logits [kept, vocabulary] of a step; see `Enqueued.forward`."""
+        if self._cache is None:
+            raise RuntimeError("run before reserve")
+        with attending(RaggedStep(self._cache, step, self.provider)), self._adapters.rows(step):
+            return self._call(step.input_ids.unsqueeze(0), step.positions.unsqueeze(0), keep)
 
     def release(self) -> None:
         """Give the cache back."""
         self._cache = None
-
-
-def wanted_positions(step: StepMetadata) -> np.ndarray:
-    """[tokens] bool: the last one of every row that yields, and the prompt's where its logprobs are asked for."""
-    keep = np.zeros(step.cu_seqlens[-1], bool)
-    for i, work in enumerate(step.order):
-        start, end = step.cu_seqlens[i], step.cu_seqlens[i + 1]
-        keep[start : start + prompt_positions(work)] = True
-        keep[end - 1] |= work.yields
-    return keep
-
-
-def split_logits(works: Sequence[Work], step: StepMetadata, keep: np.ndarray, logits: Tensor) -> StepLogits:
-    """Logits of the kept positions, put back in the order of the works."""
-    place = np.cumsum(keep) - 1
-    last: dict[int, int] = {}
-    prompt: dict[int, Tensor] = {}
-    for i, work in enumerate(step.order):
-        if work.yields:
-            last[work.row.request.id] = int(place[step.cu_seqlens[i + 1] - 1])
-        count = prompt_positions(work)
-        if count:
-            first = int(place[step.cu_seqlens[i]])
-            prompt[work.row.request.id] = logits[first : first + count]
-    indices = [last[work.row.request.id] for work in works if work.yields]
-    return StepLogits(logits if indices == list(range(len(logits))) else logits[indices], prompt)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from tgi_core.backend import Capacity, Feature, Kernel, WarmupPlan
+from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
+from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.sampler import LogitsReader
 
 
@@ -57,3 +58,26 @@ class Runner(Protocol):
 
     def release(self) -> None:
         """Give the cache back. Idempotent."""
+
+
+@runtime_checkable
+class Enqueued(Protocol):
+    """A runner whose step is a function of tensors on the device: it can be enqueued ahead of the host, and captured."""
+
+    @property
+    def block_size(self) -> int:
+        """Positions per block of the cache that is in use."""
+
+    def use_probe_cache(self) -> None:
+        """Run over a cache of two blocks until `release`."""
+
+    def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
+        """Allocate the cache and promise limits, with these shares of the memory taken by other things than weights and cache (None: by
+        activations, as estimated). Raises OutOfMemory."""
+
+    def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """Logits [kept, vocabulary] of the flat tokens `keep` (int64; None: all). Enqueues only, and asks the device for nothing.
+
+        Of the step it reads tensors on the device and the bounds beside them; `order` is empty where the step is being captured.
+        A token whose slot is −1 pads the step: it is written nowhere, and its row of length 0 attends to nothing.
+        """

@@ -19,7 +19,7 @@ from tgi_core.backend.sampling import uniform
 from tgi_core.engine.failures import FOREIGN
 from tgi_core.engine.warping import Candidates, warp
 
-_NAN = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
+NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
 _UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
 _MASKED = RowFault(RowFaultKind.MASK, "the mask allows no token")
 
@@ -65,7 +65,7 @@ class Chosen:
 
 def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, reader: LogitsReader | None = None) -> Sampled:
     """One token per row. `logits` [rows, vocabulary]; `allowed` alike, bool, or None when no row is masked."""
-    plain = [i for i, row in enumerate(rows) if _is_plain(row, logits.shape[-1])] if reader is not None else []
+    plain = [i for i, row in enumerate(rows) if is_plain(row, logits.shape[-1])] if reader is not None else []
     if reader is None or not plain:
         return _sample_any(logits, rows, allowed)
     sampled = Sampled([0] * len(rows), [0.0] * len(rows), [()] * len(rows), {})
@@ -80,7 +80,7 @@ def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, read
     return sampled
 
 
-def _is_plain(row: LiveRow, vocab: int) -> bool:
+def is_plain(row: LiveRow, vocab: int) -> bool:
     """Whether a row needs nothing but the argmax or a draw at a temperature."""
     request = row.request
     sampling = request.sampling
@@ -101,7 +101,7 @@ def _choose_plain(sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], pla
     for i, token, logprob in zip(plain, chosen.tokens, chosen.logprobs, strict=True):
         sampled.tokens[i], sampled.logprobs[i] = max(0, token), logprob
         if token < 0:
-            sampled.faults[i] = _NAN
+            sampled.faults[i] = NOT_FINITE
 
 
 def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
@@ -125,7 +125,8 @@ def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
     if drawn:
         candidates = warp(scores[drawn].double(), [rows[i].request.sampling for i in drawn])
         targets = [uniform(rows[i].request.sampling.seed, len(rows[i].tokens)) for i in drawn]
-        tokens[drawn], logprobs[drawn] = candidates.choose(torch.tensor(targets, dtype=torch.float64, device=scores.device))
+        chosen, chances = candidates.choose(torch.tensor(targets, dtype=torch.float64, device=scores.device))
+        tokens[drawn], logprobs[drawn] = chosen, chances.cpu()
         _describe_drawn(candidates, rows, drawn, top)
     return Sampled(tokens.tolist(), logprobs.tolist(), top, faults)
 
@@ -150,7 +151,7 @@ def sample_each(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
 
 def _not_finite(scores: Tensor) -> dict[int, RowFault]:
     low, high = torch.aminmax(scores, dim=-1)
-    return dict.fromkeys(_indices(~(torch.isfinite(low) & torch.isfinite(high))), _NAN)
+    return dict.fromkeys(_indices(~(torch.isfinite(low) & torch.isfinite(high))), NOT_FINITE)
 
 
 def _indices(mask: Tensor) -> list[int]:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tgi_backend_cpu.kernels import DTYPES, Kernels, Memory
 from tgi_backend_cpu.tables import Cache, Scoring
-from tgi_core.engine.attention.cache import LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedLayer
+from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
 
@@ -49,6 +50,7 @@ class NativeAttention:
     """The provider `native`."""
 
     name = "native"
+    block_sizes = BLOCK_SIZES
 
     def __init__(self, kernels: Kernels | None, reason: str) -> None:
         self._kernels, self._reason = kernels, reason
@@ -66,6 +68,10 @@ class NativeAttention:
                 return f"heads of {shape.key_width} and {shape.value_width}, not of one multiple of 16 up to {HEAD_SIZES[-1]}"
             if parameters.sinks is not None or parameters.chunk is not None:
                 return "layers with sinks or chunks"
+        return ""
+
+    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+        """The proof of the whole model says enough of kernels that are compiled for no shape."""
         return ""
 
     def new_layer(

@@ -65,6 +65,9 @@ class CpuKit:
             raise NotInFamily(self.table_refusal())
         return DecoderRunner(self.kernels, self, weights, progress)
 
+    def queue(self) -> None:
+        """A step is done when its call returns."""
+
     def free_bytes(self) -> int:
         """What is available now, less the share that the operator keeps back; a rank's part of it."""
         limit = memory_limit()

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
+from tgi_core.engine.models.linear import PlainLinear
 from tgi_core.engine.models.merging import absent_weight
 
 
@@ -61,20 +62,6 @@ class PackedLinear(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """[..., in] → [..., out]."""
         return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
-
-
-class PlainLinear(nn.Module):
-    """`nn.Linear` over a weight as it is."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.in_features, self.out_features = weight.shape[1], weight.shape[0]
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """[..., in] → [..., out]."""
-        return F.linear(input, self.weight, self.bias)
 
 
 def can_pack(dtype: torch.dtype) -> bool:

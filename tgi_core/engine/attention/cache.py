@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-BLOCK_SIZES = (16, 32, 64, 128)
+BLOCK_SIZES: tuple[int, ...] = (16, 32, 64, 128)
 """Positions per block to choose from, the best first."""
 
 
@@ -30,10 +30,18 @@ class PagedLayer(Protocol):
     """One layer's keys and values in blocks, in a layout that its attention provider knows."""
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store key and value [kv_heads, tokens, width] at `slots` [tokens], counted as block · block_size + offset."""
+        """Store key and value [kv_heads, tokens, width] at `slots` [tokens], counted as block · block_size + offset; −1 is nowhere."""
 
     def wipe(self, blocks: Tensor) -> None:
         """Let blocks that are begun but not filled show nothing of their last owners."""
+
+
+@runtime_checkable
+class DenseLayer(PagedLayer, Protocol):
+    """A layer whose keys and values are contiguous tensors [num_blocks + 1, block_size, kv_heads, width] each."""
+
+    keys: Tensor
+    values: Tensor
 
 
 NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLayer]
@@ -41,21 +49,21 @@ NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLaye
 
 
 class LayerCache:
-    """Keys and values of one layer, [num_blocks + 1, block_size, kv_heads, width] each; block 0 stays zero."""
+    """Keys and values of one layer, [num_blocks + 2, block_size, kv_heads, width] each; block 0 stays zero, the last is for waste."""
 
     __slots__ = ("flat_keys", "flat_values", "keys", "values")
 
     def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
-        rows = (num_blocks + 1, block_size, shape.kv_heads)
+        rows = (num_blocks + 2, block_size, shape.kv_heads)
         self.keys = torch.zeros(*rows, shape.key_width, dtype=dtype, device=device)
         self.values = torch.zeros(*rows, shape.value_width, dtype=dtype, device=device)
         self.flat_keys = self.keys.view(-1, shape.kv_heads, shape.key_width)
         self.flat_values = self.values.view(-1, shape.kv_heads, shape.value_width)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store key and value [kv_heads, tokens, width] at `slots` [tokens], counted as block · block_size + offset."""
-        self.flat_keys.index_copy_(0, slots, key.transpose(0, 1))
-        self.flat_values.index_copy_(0, slots, value.transpose(0, 1))
+        """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; −1 counts from the end, which is in nobody's block."""
+        self.flat_keys.index_put_((slots,), key.transpose(0, 1))
+        self.flat_values.index_put_((slots,), value.transpose(0, 1))
 
     def wipe(self, blocks: Tensor) -> None:
         """Zero whole blocks.

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import LayerCache, LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepMetadata
 
@@ -20,6 +20,7 @@ class TorchAttention:
     """The provider `torch`."""
 
     name = "torch"
+    block_sizes = BLOCK_SIZES
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty when it can."""
@@ -27,6 +28,10 @@ class TorchAttention:
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
         """It serves every layer."""
+        return ""
+
+    def self_check(self, layers: Sequence[object], dtype: torch.dtype, device: torch.device) -> str:
+        """Nothing can: it is what others are compared with."""
         return ""
 
     def new_layer(

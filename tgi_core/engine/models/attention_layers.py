@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tgi_core.engine.attention.cache import LayerShape
+from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, attending, register
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import Call, calling_convention
@@ -19,6 +20,12 @@ class ShapeRecorder:
     def __init__(self) -> None:
         self.shapes: list[LayerShape] = []
         self.asked: list[AttentionParameters] = []
+        self.heads: list[int] = []
+
+    @property
+    def layers(self) -> list[AskedLayer]:
+        """The layers in call order."""
+        return [AskedLayer(*layer) for layer in zip(self.shapes, self.heads, self.asked, strict=True)]
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
         """Attention of one layer; see `Attending`."""
@@ -26,6 +33,7 @@ class ShapeRecorder:
             raise NotRagged("keys of another length than the queries")
         self.shapes.append(LayerShape(key.shape[0], key.shape[2], value.shape[2]))
         self.asked.append(parameters)
+        self.heads.append(query.shape[0])
         group = query.shape[0] // key.shape[0]
         keys, values = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)

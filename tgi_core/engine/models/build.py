@@ -18,6 +18,8 @@ from tgi_core.engine.weights.loading import CONFIG_ERRORS, load_model
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
+HOST = torch.device("cpu")
+
 
 def read_config(directory: Path) -> PretrainedConfig:
     """The model's config, of a type that transformers knows as a causal language model. Raises InvalidModel."""
@@ -50,10 +52,12 @@ class ModelSource:
     adapters: tuple[AdapterFile, ...] = ()
     load: Callable[[PretrainedConfig, Checkpoint, torch.dtype, Progress], PreTrainedModel] = load_model
     """Makes the model of a config and fills it from a checkpoint: all of it, or one rank's part."""
+    device: torch.device = HOST
 
     def build(self, progress: Progress) -> PreTrainedModel:
-        """The model with its weights. Raises InvalidModel."""
-        return self.load(deepcopy(self.config), open_checkpoint(self.directory), self.dtype, progress)
+        """The model with its weights, on the device. Raises InvalidModel."""
+        model = self.load(deepcopy(self.config), open_checkpoint(self.directory), self.dtype, progress)
+        return model if self.device == HOST else model.to(self.device)
 
     def attention(self, model: PreTrainedModel) -> str:
         """The attention implementation that transformers chooses for this model by itself."""

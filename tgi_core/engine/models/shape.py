@@ -54,4 +54,8 @@ class ModelShape:
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
         """What one step needs beside weights and cache: hidden states, a layer's inner states, and logits in double precision."""
         per_token = (8 * self.hidden_size + 4 * self.intermediate_size) * max(self.dtype.itemsize, 4)
-        return step_tokens * per_token + rows * self.vocab_size * 8 * 4
+        return step_tokens * per_token + self.sampling_bytes(rows)
+
+    def sampling_bytes(self, rows: int) -> int:
+        """What choosing the tokens of so many rows needs: logits, and a few of their size, in double precision."""
+        return rows * self.vocab_size * 8 * 4

@@ -1,0 +1,40 @@
+"""The plugin hooks. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgi_backend_cuda import __version__
+from tgi_backend_cuda.finding import probe
+from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
+from tgi_core.engine.accelerator.opening import open_accelerator
+
+if TYPE_CHECKING:
+    from tgi_backend_cuda.kit import CudaKit
+
+DEFAULTS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""What is set for the operator: devices are counted as nvidia-smi does."""
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """Who this plugin is."""
+    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 1), api_requires=(1, 1), device_kind="cuda")
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """What the system shows of NVIDIA's devices, and whether the installed torch is built for them."""
+    return probe()
+
+
+@hookimpl
+def backend_open(options: OpenOptions, progress: Progress) -> object:
+    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+
+    def kit() -> CudaKit:
+        from tgi_backend_cuda.kit import CudaKit
+
+        return CudaKit(options.group.local_rank, options.memory_fraction)
+
+    return open_accelerator(options, progress, probe(), DEFAULTS, kit)

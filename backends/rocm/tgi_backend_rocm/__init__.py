@@ -1,0 +1,3 @@
+"""The ROCm backend of tgi-core."""
+
+__version__ = "0.1.0"

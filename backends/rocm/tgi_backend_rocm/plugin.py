@@ -1,0 +1,40 @@
+"""The plugin hooks. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgi_backend_rocm import __version__
+from tgi_backend_rocm.finding import probe
+from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
+from tgi_core.engine.accelerator.opening import open_accelerator
+
+if TYPE_CHECKING:
+    from tgi_backend_rocm.kit import RocmKit
+
+DEFAULTS = {"PYTORCH_TUNABLEOP_ENABLED": "0"}
+"""What is set for the operator: tuning while a graph is captured would end the capture, and between requests it would hold them up."""
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """Who this plugin is."""
+    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 1), api_requires=(1, 1), device_kind="rocm")
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """What the system shows of AMD's devices, and whether the installed torch is built for them."""
+    return probe()
+
+
+@hookimpl
+def backend_open(options: OpenOptions, progress: Progress) -> object:
+    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+
+    def kit() -> RocmKit:
+        from tgi_backend_rocm.kit import RocmKit
+
+        return RocmKit(options.group.local_rank, options.memory_fraction)
+
+    return open_accelerator(options, progress, probe(), DEFAULTS, kit)

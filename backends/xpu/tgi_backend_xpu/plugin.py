@@ -1,0 +1,44 @@
+"""The plugin hooks. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgi_backend_xpu import __version__
+from tgi_backend_xpu.finding import probe
+from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
+from tgi_core.engine.accelerator.opening import open_accelerator
+
+if TYPE_CHECKING:
+    from tgi_backend_xpu.kit import XpuKit
+
+DEFAULTS = {
+    "CCL_ZE_IPC_EXCHANGE": "sockets",
+    "CCL_TOPO_FABRIC_VERTEX_CONNECTION_CHECK": "0",
+    "CCL_ZE_CACHE_OPEN_IPC_HANDLES": "0",
+}
+"""What is set for the operator, against stale and unexchangeable memory handles in oneCCL (reports 41663 and 48953 of vLLM)."""
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """Who this plugin is."""
+    return Manifest("xpu", "tgi-core", __version__, api_built=(1, 1), api_requires=(1, 1), device_kind="xpu")
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """What the system shows of Intel's devices, and whether the installed torch is built for them."""
+    return probe()
+
+
+@hookimpl
+def backend_open(options: OpenOptions, progress: Progress) -> object:
+    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+
+    def kit() -> XpuKit:
+        from tgi_backend_xpu.kit import XpuKit
+
+        return XpuKit(options.group.local_rank, options.memory_fraction)
+
+    return open_accelerator(options, progress, probe(), DEFAULTS, kit)

@@ -1,0 +1,201 @@
+"""What the CUDA backend is worth on one device, in at most nine minutes: it is right, and how fast.
+
+    python bench/gpu.py [--out FILE] [--minutes 9] [--only SECTION …] [--folder FOLDER]
+    python bench/gpu.py --device cpu --small     the same code on the CPU backend, with tiny problems
+
+Each section runs in a process of its own with what is left of the time; what fails or finds no time is reported as not run, with the
+reason. Models of true shape get random weights (16 GB for the largest, in FOLDER); nothing is downloaded. A table goes to standard
+output, and the same figures with date and versions to FILE as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+PACKAGES = (
+    "tgi-core",
+    "tgi-backend-cuda",
+    "tgi-backend-cpu",
+    "torch",
+    "triton",
+    "transformers",
+    "flash-attn",
+    "flashinfer-python",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the run. `needs` is how many seconds must be left to begin it, `most` how many it may take."""
+
+    name: str
+    needs: int
+    most: int
+
+
+SECTIONS = (
+    Section("conformance", 30, 150),
+    Section("kernels", 15, 60),
+    Section("attention", 15, 45),
+    Section("qwen3-0.6b", 25, 90),
+    Section("ablations", 30, 75),
+    Section("http", 40, 110),
+    Section("transformers qwen3-0.6b", 25, 60),
+    Section("llama-3.1-8b", 60, 120),
+    Section("transformers llama-3.1-8b", 50, 70),
+)
+
+
+def main() -> int:
+    """The command line."""
+    options = _options()
+    if options.section:
+        return _child(options)
+    if reason := _missing(options.device):
+        print(f"bench/gpu.py: {reason}", file=sys.stderr)
+        return 1
+    deadline = time.time() + options.minutes * 60
+    found: dict[str, Any] = {}
+    document = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **_versions(options),
+        "sections": found,
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        for section in SECTIONS:
+            if not options.only or section.name in options.only:
+                found[section.name] = _run(section, options, folder, deadline)
+                print(_table(section.name, found[section.name]), flush=True)
+            # After every section, so that a run that is cut off leaves what it has.
+            options.out.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"written to {options.out}")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--small", action="store_true", help="tiny problems, to try the script itself")
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all sections together")
+    parser.add_argument("--only", nargs="+", choices=[section.name for section in SECTIONS], help="these sections alone")
+    parser.add_argument("--out", type=Path, default=Path("gpu-bench.json"))
+    parser.add_argument("--folder", type=Path, help="where models are kept; a temporary folder if not given")
+    parser.add_argument("--section", help=argparse.SUPPRESS)
+    parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _missing(device: str) -> str:
+    """Why there is nothing to measure; empty when there is."""
+    from tgi_core.backend.probe import probe
+    from tgi_core.backend.registry import find
+    from tgi_core.errors import StartupError
+
+    try:
+        answer = probe(find(device))
+    except StartupError as error:
+        return str(error)
+    return "" if answer.status.value == "ready" else f"{answer.reason}; {answer.hint}"
+
+
+def _run(section: Section, options: argparse.Namespace, folder: Path, deadline: float) -> dict[str, Any]:
+    """A section's status, seconds and figures, from a process of its own."""
+    left = deadline - time.time()
+    if left < (1 if options.small else section.needs):
+        return {"status": "not run", "reason": f"{left:.0f} s were left, it needs {section.needs}"}
+    limit = min(left, section.most)
+    out = folder / "section.json"
+    out.unlink(missing_ok=True)
+    command = [sys.executable, __file__, "--section", section.name, "--device", options.device, "--out", str(out)]
+    command += ["--folder", str(folder), "--deadline", str(time.time() + limit), *(["--small"] if options.small else [])]
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+") as log:
+        try:
+            code = subprocess.run(command, stdout=log, stderr=log, timeout=limit, check=False).returncode
+            reason = f"exit status {code}"
+        except subprocess.TimeoutExpired:
+            reason = f"not done after {limit:.0f} s"
+        taken = round(time.monotonic() - started, 1)
+        if out.exists():
+            return {**json.loads(out.read_text()), "seconds": taken}
+        log.seek(0)
+        said = [line for line in log.read().splitlines() if line.strip()]
+    return {"status": "not run", "reason": f"{reason}: {said[-1][:300] if said else 'it said nothing'}", "seconds": taken}
+
+
+def _child(options: argparse.Namespace) -> int:
+    """One section, in this process; its findings go to a file."""
+    from bench.gpu_parts.place import Figures, Place
+
+    place = Place(options.device, options.small, options.folder, options.deadline)
+    figures: Figures = _work(options.section)(place)
+    if reason := figures.pop("not run", ""):
+        answer: dict[str, Any] = {"status": "not run", "reason": reason}
+    else:
+        answer = {"status": "done", "figures": figures}
+    options.out.write_text(json.dumps(answer))
+    return 0
+
+
+def _work(name: str) -> Callable[[Any], Any]:
+    """What a section does."""
+    from bench.gpu_parts import conformance, engines, http, kernels
+
+    kind, _, model = name.rpartition(" ")
+    if kind == "transformers":
+        return lambda place: engines.transformers(place, model)
+    simple = {
+        "conformance": conformance.granted,
+        "kernels": kernels.check,
+        "attention": kernels.speed,
+        "ablations": engines.ablations,
+        "http": http.through_http,
+    }
+    return simple.get(name) or (lambda place: engines.throughput(place, name))
+
+
+def _versions(options: argparse.Namespace) -> dict[str, Any]:
+    """What was measured, and on what."""
+    from tgi_core.backend.probe import probe
+    from tgi_core.backend.registry import find
+
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    devices = probe(find(options.device)).devices
+    machine = {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()}
+    return {"devices": devices, "small": options.small, "machine": machine, "versions": found}
+
+
+def _table(name: str, found: dict[str, Any]) -> str:
+    head = f"{name}: {found['status']}, {found.get('seconds', 0)} s"
+    if found["status"] != "done":
+        return f"{head}\n    {found['reason']}"
+    return "\n".join([head, *(f"    {label:60} {_shown(value)}" for label, value in found["figures"].items())])
+
+
+def _shown(value: float | str | Sequence[str]) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The conformance suite on the device, through level 3."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from bench.gpu_parts.place import Figures, Place
+
+
+def granted(place: Place) -> Figures:
+    """What the suite grants; its report stays in the folder as conformance-BACKEND.json."""
+    report = place.folder / f"conformance-{place.backend}.json"
+    program = [sys.executable, "-c", "from tgi_conformance.cli import main; main()"]
+    level = "L0" if place.small else "L3"
+    command = [*program, "run", "--backend", place.backend, "--level", level, "--report", str(report), "--keep-going"]
+    command += ["--failures", str(place.folder / "failures"), *(["--effort", "0.1"] if place.small else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, place.left - 2), check=False)
+    if not report.exists():
+        said = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
+        return {"not run": f"the suite said: {said[-1][:200]}"}
+    made = json.loads(report.read_text())
+    verdicts = [result["verdict"] for result in made["results"]]
+    failed = [f"{result['id']}: {result['message'][:80]}" for result in made["results"] if result["verdict"] == "fail"]
+    figures: Figures = {f"level {level}": outcome for level, outcome in made["levels"].items()}
+    figures |= {
+        "text-core": made["text_core"],
+        "clauses passed": verdicts.count("pass"),
+        "clauses failed": verdicts.count("fail"),
+    }
+    return figures | {f"failed {number}": text for number, text in enumerate(failed[:10], 1)}

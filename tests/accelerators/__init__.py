@@ -1,0 +1,1 @@
+"""The packages for accelerators, on a machine that has none."""

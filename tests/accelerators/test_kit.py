@@ -1,0 +1,199 @@
+"""What the packages' kits say of a device: memory, dtypes, switches, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tgi_backend_cuda.kit import CudaKit, no_code
+from tgi_backend_rocm.kit import RocmKit
+from tgi_backend_xpu.kit import XpuKit
+
+from tests.accelerators.runtimes import FakeRuntime, graphs_of
+from tgi_core.backend import BackendError, DeviceLost, Kernel, OutOfMemory, PeerLost, Unsupported
+from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
+from tgi_core.engine.accelerator.kit import AcceleratorKit
+from tgi_core.engine.accelerator.queue import NewGraph
+from tgi_core.engine.attention.torch_sdpa import TorchAttention
+from tgi_core.engine.device import AttentionProvider
+from tgi_core.engine.triton.tiles import TileTable
+
+
+class SomeKit(AcceleratorKit):
+    """A kit of no vendor."""
+
+    name = "some"
+    device_type = "meta"
+    collectives = "gloo"
+
+    def providers(self) -> Sequence[AttentionProvider]:
+        """Plain torch."""
+        return (TorchAttention(),)
+
+    def graph(self) -> NewGraph | str:
+        """Captured."""
+        assert isinstance(self.runtime, FakeRuntime)
+        return graphs_of(self.runtime)
+
+
+def test_memory() -> None:
+    """A cache may take what the driver has free once torch has given back what it keeps for nobody, less the operator's share."""
+    runtime = FakeRuntime(used=30 * 10**9)
+    kit = SomeKit(0, 0.9, runtime)
+    runtime.take(5 * 10**9)
+    runtime.cached = 20 * 10**9
+    assert kit.free_bytes() == 55 * 10**9
+    runtime.used = 99 * 10**9
+    assert kit.free_bytes() == 0
+
+
+def test_a_rank_takes_its_own_device() -> None:
+    """Rank 1 of a machine makes device 1 current; a rank beyond the last device is told how many there are."""
+    runtime = FakeRuntime(count=2)
+    assert SomeKit(1, 0.9, runtime).device.index == 1 and runtime.log == ["set meta:1"]
+    with pytest.raises(Unsupported, match="rank 2 of this machine needs a device of its own, and 2 can be used"):
+        SomeKit(2, 0.9, runtime)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "bfloat16", "chosen"),
+    [
+        ("auto", torch.bfloat16, True, torch.bfloat16),
+        ("auto", torch.float32, True, torch.float32),
+        ("auto", torch.bfloat16, False, torch.float16),
+        ("half", torch.bfloat16, True, torch.float16),
+        ("float32", torch.bfloat16, True, torch.float32),
+    ],
+)
+def test_dtypes(asked: str, stored: torch.dtype, bfloat16: bool, chosen: torch.dtype) -> None:
+    """The dtype asked for, or the model's own; float16 where the device lacks bfloat16 and nobody insists."""
+    assert SomeKit(0, 0.9, FakeRuntime(bfloat16=bfloat16)).choose_dtype(asked, stored) is chosen
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "said"), [("bfloat16", torch.float32, "take float16"), ("int3", torch.float32, "int3")]
+)
+def test_dtypes_refused(asked: str, stored: torch.dtype, said: str) -> None:
+    """One that the device does not compute is refused with what it does."""
+    with pytest.raises(Unsupported, match=said):
+        SomeKit(0, 0.9, FakeRuntime(bfloat16=False)).choose_dtype(asked, stored)
+
+
+def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator may turn graphs and running ahead off, each by itself; what is in force is told with the reason."""
+    kit = SomeKit(0, 0.9, FakeRuntime())
+    assert kit.queue().in_flight == 2 and not isinstance(kit.queue().graphs(), str)
+    assert kit.choices()[:3] == (Kernel("device", "Device 0"), Kernel("graphs", "decode steps"), Kernel("run ahead", "one step"))
+    monkeypatch.setenv("TGI_SOME_GRAPHS", "off")
+    monkeypatch.setenv("TGI_SOME_RUN_AHEAD", "0")
+    assert kit.queue().in_flight == 1 and kit.queue().graphs() == "TGI_SOME_GRAPHS=off"
+    assert kit.choices()[1:3] == (
+        Kernel("graphs", "none", "TGI_SOME_GRAPHS=off"),
+        Kernel("run ahead", "lock step", "TGI_SOME_RUN_AHEAD=off"),
+    )
+
+
+def test_attention_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator may name the providers to try, in order; a name that is none is refused with those that are."""
+    kit = SomeKit(0, 0.9, FakeRuntime())
+    monkeypatch.setenv("TGI_SOME_ATTENTION", "torch")
+    assert [provider.name for provider in kit.attention()] == ["torch"]
+    monkeypatch.setenv("TGI_SOME_ATTENTION", "torch, paged")
+    with pytest.raises(Unsupported, match="TGI_SOME_ATTENTION: no 'paged'; there are: torch"):
+        kit.attention()
+
+
+@pytest.mark.parametrize(
+    ("kit", "error", "becomes"),
+    [
+        (CudaKit, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), OutOfMemory),
+        (CudaKit, RuntimeError("CUDA error: an illegal memory access was encountered"), DeviceLost),
+        (CudaKit, RuntimeError("CUDA error: uncorrectable ECC error encountered"), DeviceLost),
+        (CudaKit, RuntimeError("CUDA error: unspecified launch failure"), DeviceLost),
+        (CudaKit, RuntimeError("CUDA error: device-side assert triggered"), DeviceLost),
+        (CudaKit, torch.AcceleratorError("CUDA error: something new"), DeviceLost),
+        (CudaKit, RuntimeError("CUDA error: no kernel image is available for execution on the device"), Unsupported),
+        (CudaKit, RuntimeError("NCCL Error 6: remote process exited or there was a network error"), PeerLost),
+        (CudaKit, torch.distributed.DistBackendError("connection reset by peer"), PeerLost),
+        (RocmKit, RuntimeError("HIP out of memory. Tried to allocate 2 GiB"), OutOfMemory),
+        (RocmKit, RuntimeError("HIP error: hipErrorECCNotCorrectable"), DeviceLost),
+        (RocmKit, RuntimeError("HIP error: hipErrorIllegalAddress"), DeviceLost),
+        (XpuKit, RuntimeError("UR error: UR_RESULT_ERROR_DEVICE_LOST"), DeviceLost),
+        (XpuKit, RuntimeError("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"), DeviceLost),
+        (XpuKit, RuntimeError("oneCCL: ze_call error"), PeerLost),
+    ],
+)
+def test_errors_of_a_device(kit: type[AcceleratorKit], error: Exception, becomes: type[BackendError]) -> None:
+    """What torch raises for a device becomes the contract's error, with the vendor's own words in it."""
+    found = device_failure(error, kit.failures)
+    assert type(found) is becomes and str(error)[:20] in str(found)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shape '[2]' is invalid for input of size 3"), TypeError("no"), KeyError("ecc")])
+def test_errors_of_ours(error: Exception) -> None:
+    """An error that says nothing of the device is not called one of its own."""
+    assert device_failure(error, FailureTexts()) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "runs"),
+    [
+        ((9, 0), ["sm_80", "sm_90"], True),
+        ((8, 9), ["sm_80", "sm_86"], True),
+        ((12, 0), ["sm_90", "sm_100"], False),
+        ((12, 0), ["sm_90", "compute_90"], True),
+        ((9, 0), ["sm_90a"], True),
+        ((7, 5), ["sm_80"], False),
+        ((9, 0), [], False),
+    ],
+)
+def test_torch_with_code_for_the_device(capability: tuple[int, int], built: list[str], runs: bool) -> None:
+    """A device that torch has no code for is refused when the model is opened, by its architecture, not at the first kernel."""
+    assert (no_code(capability, built) == "") is runs
+
+
+@pytest.mark.parametrize(("kit", "said"), [(RocmKit, "no build for ROCm"), (XpuKit, "no build for Intel GPUs")])
+def test_kits_of_another_torch(kit: type[AcceleratorKit], said: str) -> None:
+    """torch calls AMD's devices by another vendor's name: the build is what tells, and the kit asks it."""
+    with pytest.raises(Unsupported, match=said):
+        kit(0, 0.9, FakeRuntime())
+
+
+def test_devices_that_cannot_capture() -> None:
+    """Graphs stay off on AMD's desktop devices and on Intel's, with the reason; on AMD's data-centre devices they are on."""
+    rocm, xpu = RocmKit.__new__(RocmKit), XpuKit.__new__(XpuKit)
+    rocm.architecture = "gfx1100"
+    assert "crash on gfx1100" in str(rocm.graph()) and "experimental" in str(xpu.graph())
+    rocm.architecture = "gfx942"
+    assert not isinstance(rocm.graph(), str)
+
+
+def test_the_kits_of_real_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H200, an MI300X and an Arc, as torch describes them: attention providers in order, and what the device is refused for."""
+    properties = SimpleNamespace(multi_processor_count=132, gcnArchName="gfx942:sramecc+", gpu_eu_count=160, has_fp64=False)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    monkeypatch.setattr("torch.xpu.get_device_properties", lambda device: properties)
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_80", "sm_90"])
+    monkeypatch.setattr("torch.version.hip", "7.2")
+    monkeypatch.setattr("torch.version.xpu", "20260000")
+    cuda, rocm, xpu = (kit(0, 0.9, FakeRuntime()) for kit in (CudaKit, RocmKit, XpuKit))
+    names = [[provider.name for provider in kit.attention()] for kit in (cuda, rocm, xpu)]
+    assert names[0] == ["flash-attn 3", "triton", "flashinfer", "flash-attn 2", "torch varlen", "torch"]
+    assert names[1:] == [["aiter", "triton", "torch"], ["vllm-xpu-kernels", "triton", "torch"]]
+    assert cuda.graph() is torch.cuda.CUDAGraph and xpu.precision is torch.float32
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_100"])
+    with pytest.raises(Unsupported, match=r"Device 0: compute capability 9.0, for which torch .* has no code \(sm_100\)"):
+        CudaKit(0, 0.9, FakeRuntime())
+
+
+def test_a_device_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capability that our kernels have no tiles for is told beside what is used instead."""
+
+    def none() -> TileTable:
+        raise LookupError("no tiles for sm_130")
+
+    kit = SomeKit(0, 0.9, FakeRuntime())
+    assert kit.triton(none, 100) == () and kit.choices()[-1] == Kernel("tiles", "none", "no tiles for sm_130")

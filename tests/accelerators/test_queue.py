@@ -1,0 +1,98 @@
+"""The queue over a stream: order, marks, graphs and memory, on a device that only takes notes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.accelerators.runtimes import FakeRuntime, graphs_of
+from tgi_core.backend import DeviceLost, OutOfMemory
+from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
+from tgi_core.engine.accelerator.queue import NewGraph, StreamGraphs, StreamQueue
+from tgi_core.engine.ahead.queue import CannotCapture, Usage
+from tgi_core.engine.ahead.sampling import TorchSampler
+
+
+def queue_of(runtime: FakeRuntime, graph: NewGraph | str = "none") -> StreamQueue:
+    """A queue, with the notes of its making dropped."""
+    queue = StreamQueue(
+        runtime, torch.device("meta", 0), lambda error: device_failure(error, FailureTexts()), graph, TorchSampler()
+    )
+    assert runtime.log == ["wait for the loading stream"]
+    runtime.log.clear()
+    return queue
+
+
+def graphs_on(runtime: FakeRuntime, broken: Exception | None = None) -> StreamGraphs:
+    """A maker of graphs."""
+    made = queue_of(runtime, graphs_of(runtime, broken)).graphs()
+    assert isinstance(made, StreamGraphs)
+    return made
+
+
+def test_work_goes_into_the_stream() -> None:
+    """Work is given to the queue's stream, and a mark is at its end."""
+    runtime = FakeRuntime()
+    queue = queue_of(runtime)
+    queue.run(lambda: runtime.log.append("work"))
+    queue.mark().wait()
+    assert runtime.log == ["(", "work", ")", "record", "wait"]
+
+
+def test_a_mark_raises_what_its_work_failed_with() -> None:
+    """A device's fault shows where the host waits, and is the contract's error there; others come as they are."""
+    runtime = FakeRuntime()
+    queue = queue_of(runtime)
+    runtime.fault = RuntimeError("an illegal memory access was encountered")
+    with pytest.raises(DeviceLost, match="illegal memory access"):
+        queue.mark().wait()
+    runtime.fault = RuntimeError("something of ours")
+    with pytest.raises(RuntimeError, match="something of ours"):
+        queue.mark().wait()
+
+
+def test_graphs_share_the_first_ones_pool() -> None:
+    """Work runs once before it is captured; the second graph is captured into the pool of the first; replaying goes into the stream."""
+    runtime = FakeRuntime()
+    graphs = graphs_on(runtime)
+    graph = graphs.capture(lambda: runtime.log.append("work"))
+    once = ["(", "work", ")", "synchronize", "(", "capture with None, thread_local", "work", "captured", ")"]
+    assert runtime.log == once
+    graphs.capture(lambda: None)
+    assert "capture with a new pool, thread_local" in runtime.log
+    runtime.log.clear()
+    graph.replay()
+    assert runtime.log == ["(", "replay", ")"]
+
+
+def test_what_cannot_be_captured() -> None:
+    """The reason is told, the capture is ended, and the queue goes on; running out of memory is that, and no refusal."""
+    runtime = FakeRuntime()
+    graphs = graphs_on(runtime, RuntimeError("operation not permitted when stream is capturing"))
+    with pytest.raises(CannotCapture, match="not permitted when stream is capturing"):
+        graphs.capture(lambda: None)
+    assert runtime.log[-2:] == ["captured", ")"]
+    runtime = FakeRuntime()
+    with pytest.raises(OutOfMemory):
+        graphs_on(runtime, torch.OutOfMemoryError("out of memory")).capture(lambda: None)
+    runtime = FakeRuntime()
+    with pytest.raises(DeviceLost):
+        graphs_on(runtime, RuntimeError("an illegal memory access was encountered")).capture(lambda: None)
+
+
+def test_a_device_without_graphs() -> None:
+    """The reason stands where the maker would."""
+    assert queue_of(FakeRuntime(), "too new").graphs() == "too new"
+
+
+def test_measured_memory() -> None:
+    """What work took at most and what it kept, without what was there before."""
+    runtime = FakeRuntime()
+    queue = queue_of(runtime)
+    runtime.take(1000)
+
+    def work() -> None:
+        runtime.take(500)
+        runtime.take(-300)
+
+    assert queue.measured(work) == Usage(peak=500, kept=200)

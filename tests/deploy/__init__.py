@@ -1,0 +1,1 @@
+"""What is deployed: images and their entry points."""

@@ -1,0 +1,139 @@
+"""The images: what their files say, and the same steps done in an environment of this machine, with its torch in place of theirs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.dockerfile import commands, copies, environment, read
+from tests.kit.environment import Environment
+from tests.serve.process import environment as variables
+from tests.serve.process import free_port, started
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "tgi_core/demo"
+KINDS = ("cuda", "rocm", "xpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_copied_is_there(kind: str) -> None:
+    """Every source of a COPY is in the repository, and let through by .dockerignore."""
+    ignored, *passed = (ROOT / ".dockerignore").read_text().split()
+    assert ignored == "*"
+    for sources, _ in copies(read(ROOT / f"Dockerfile.{kind}")):
+        for source in sources:
+            assert (ROOT / source).exists() and f"!{Path(source).parts[0]}" in passed, source
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_how_it_runs(kind: str) -> None:
+    """Two stages, the second without the sources; not as root; TGI's port and cache; an entry point that gets the signals."""
+    instructions = read(ROOT / f"Dockerfile.{kind}")
+    assert [item.rest.split()[-1] for item in instructions if item.word == "FROM"] == ["wheels", "runtime"]
+    last = {item.word: item.rest for item in instructions if item.stage == "runtime"}
+    assert last["USER"] == "10001:10001" and last["EXPOSE"] == "80"
+    assert json.loads(last["ENTRYPOINT"]) == ["/opt/tgi/share/entrypoint.sh"] and json.loads(last["CMD"]) == ["--json-output"]
+    assert "/opt/tgi/share/healthcheck.py" in last["HEALTHCHECK"] and "--start-period" in last["HEALTHCHECK"]
+    found = environment([item for item in instructions if item.stage == "runtime"])
+    assert (found["HUGGINGFACE_HUB_CACHE"], found["PORT"], found["BACKEND"]) == ("/data", "80", kind)
+    copied = [source for item in instructions if item.stage == "runtime" for source in item.rest.split() if item.word == "COPY"]
+    assert not {"tgi_core", "router", "."} & set(copied)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_taken_from_elsewhere(kind: str) -> None:
+    """No secret is built in; packages come from one index at a time, so that no name can be taken from a second one; nothing is piped
+    from the network into a shell."""
+    instructions = read(ROOT / f"Dockerfile.{kind}")
+    names = [item.rest.partition("=")[0] for item in instructions if item.word == "ARG"] + list(environment(instructions))
+    assert not [name for name in names if re.search("TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL", name)]
+    text = (ROOT / f"Dockerfile.{kind}").read_text()
+    assert not re.search(r"--extra-index-url|--trusted-host|curl|wget|\bADD\b|chmod 777|sudo", text)
+    assert all(":" in item.rest and "latest" not in item.rest for item in instructions if item.rest.startswith("BASE="))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_image_in_three_files(kind: str) -> None:
+    """The files differ in the name of the backend, the base and the build of torch: what is done below for one holds for all."""
+    found, first = (
+        [item for item in read(ROOT / f"Dockerfile.{name}") if not re.match("BASE=|TORCH=|TORCH_INDEX=", item.rest)]
+        for name in (kind, "cuda")
+    )
+    assert [(item.word, item.rest.replace(kind, "cuda")) for item in found] == [(item.word, item.rest) for item in first]
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with what the image's own commands install."""
+    instructions = read(ROOT / "Dockerfile.cuda")
+    folder = tmp_path_factory.mktemp("image")
+    made, context = Environment.make(folder / "tgi"), folder / "src"
+    for sources, target in copies([item for item in instructions if item.stage == "wheels"]):
+        for source in sources:
+            copy(ROOT / source, context / (source if target == "./" else target))
+    steps = [
+        *commands(instructions, "pip wheel"),
+        *(step for step in commands(instructions, "pip install") if "/wheels/" in step),
+    ]
+    assert len(steps) == 2
+    for step in steps:
+        here = step.replace("/wheels", str(folder / "wheels")).replace("--no-cache-dir", "--no-build-isolation -q")
+        done = subprocess.run(here, shell=True, cwd=context, env=made.variables, capture_output=True, text=True, check=False)  # noqa: S602
+        assert done.returncode == 0, done.stderr
+    ((programs, target),) = copies([item for item in instructions if item.stage == "runtime"])
+    assert target == "/opt/tgi/share/"
+    for program in programs:
+        copy(ROOT / program, made.home / "share" / Path(program).name)
+    return made
+
+
+def copy(source: Path, goal: Path) -> None:
+    """A file or a folder, without what earlier builds left behind."""
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, goal, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    else:
+        shutil.copy(source, goal)
+
+
+def of_image(made: Environment, **more: str) -> dict[str, str]:
+    """The environment of a container."""
+    return made.variables | environment(read(ROOT / "Dockerfile.cuda")) | {"PATH": made.variables["PATH"]} | more
+
+
+def test_the_steps(image: Environment) -> None:
+    """The backend is installed from its wheel and found; on this machine the container ends with the reason, in one line."""
+    entry = str(image.home / "share/entrypoint.sh")
+    listed = subprocess.run(
+        [entry, "tgi", "backends"], env=of_image(image), cwd=image.home, capture_output=True, text=True, check=True
+    )
+    assert re.search(r"^cuda\ttgi-backend-cuda ", listed.stdout, re.M)
+    extra = variables(of_image(image, PORT=str(free_port()), HUGGINGFACE_HUB_CACHE=str(image.home)))
+    command = [entry, "--model-id", str(DEMO), "--json-output"]
+    done = subprocess.run(command, env=extra, cwd=image.home, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1 and "error: no NVIDIA device" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_sagemaker(image: Environment) -> None:
+    """`serve` is how SageMaker starts a container; without a model the line names its variable."""
+    command = [str(image.home / "share/entrypoint.sh"), "serve"]
+    done = subprocess.run(command, env=of_image(image), cwd=image.home, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and "HF_MODEL_ID: not set" in done.stderr, done.stderr
+
+
+def test_it_serves_and_stops(image: Environment) -> None:
+    """Started with an argument as TGI's image is, it serves at PORT, the health check agrees, and SIGTERM reaches the server."""
+    port = str(free_port())
+    extra = of_image(image, PORT=port, BACKEND="reference", HUGGINGFACE_HUB_CACHE=str(image.home))
+    check = [str(image.home / "bin/python"), str(image.home / "share/healthcheck.py")]
+    assert subprocess.run(check, env=extra, capture_output=True, check=False).returncode == 1
+    command = [str(image.home / "share/entrypoint.sh"), "--model-id", str(DEMO), "--hostname", "127.0.0.1"]
+    with started([*command, "--drain-delay", "0"], extra, image.home) as server:
+        assert server.url == f"http://127.0.0.1:{port}"
+        assert subprocess.run(check, env=extra, capture_output=True, check=False).returncode == 0
+        assert server.stop() == 0

@@ -1,0 +1,55 @@
+"""What configs of the decoder family may switch on, each beside what `tiny_models` makes of a type by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from tests.engine.tiny_models import scatter, tiny_config
+
+
+def rope(kind: str, **fields: float) -> dict[str, object]:
+    """Rotary parameters of a config, as transformers 5 or 4 names them."""
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return {"rope_parameters": {"rope_type": kind, **fields}}
+    outside = {name: fields.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in fields}
+    return {**outside, "rope_scaling": None if kind == "default" else {"rope_type": kind, **fields}}
+
+
+FLAGS: list[tuple[str, dict[str, object]]] = [
+    ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
+    ("llama", rope("linear", factor=2.0, rope_theta=5000.0) | {"intermediate_size": 88}),
+    (
+        "llama",
+        rope(
+            "llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+            rope_theta=500.0,
+        ),
+    ),
+    ("phi3", rope("default", rope_theta=1e4, partial_rotary_factor=0.5)),
+    ("qwen2", {"use_sliding_window": True, "max_window_layers": 2}),
+    (
+        "granite",
+        {"embedding_multiplier": 3.0, "attention_multiplier": 0.1, "residual_multiplier": 0.4, "logits_scaling": 2.0},
+    ),
+    ("mistral", {"sliding_window": None, "head_dim": 32}),
+]
+"""Biases, tied weights, rotary variants, windows of some layers and scalings: model types with fields of their configs."""
+
+
+def save_flagged(model_type: str, fields: dict[str, object], folder: Path) -> Path:
+    """Write a random checkpoint with these fields, and return its directory."""
+    config = tiny_config(model_type)
+    torch.manual_seed(0)
+    config = type(config)(**({k: v for k, v in config.to_dict().items() if k != "layer_types"} | fields))
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    scatter(model)
+    model.save_pretrained(folder)
+    return folder

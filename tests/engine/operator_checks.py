@@ -1,0 +1,91 @@
+"""What any implementation of `Operators` must do, against textbook formulas in double precision."""
+
+from __future__ import annotations
+
+import cmath
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.attention.cache import LayerCache, LayerShape
+from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes, Operators
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+WIDTHS = (1, 7, 64, 96, 300, 1027)
+HEADS = (
+    (HeadSizes(4, 2, 16), 16),
+    (HeadSizes(6, 1, 20), 8),
+    (HeadSizes(5, 5, 7), 6),
+    (HeadSizes(3, 3, 64), 0),
+    (HeadSizes(2, 1, 576), 64),
+)
+"""With how many numbers of a head are turned."""
+BLOCK = 16
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    """Random numbers."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def close(found: Tensor, wanted: Tensor, roundings: int = 1) -> bool:
+    """Whether tensors agree but for so many roundings to the dtype of what was found."""
+    unit = max(torch.finfo(found.dtype).eps, 4e-6)
+    return torch.allclose(found.double(), wanted.double(), rtol=roundings * unit, atol=roundings * unit)
+
+
+def normed(values: Tensor, weight: Tensor) -> Tensor:
+    """The RMS norm."""
+    values = values.double()
+    return values / (values.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+
+
+def check_norms(operators: Operators, dtype: torch.dtype, width: int) -> None:
+    """A norm, and a norm of what a scaled branch has joined, which the stream then holds."""
+    stream, branch, weight = (noise(*shape, seed=seed).to(dtype) for seed, shape in enumerate(((5, width), (5, width), (width,))))
+    assert close(operators.norm(stream, weight, 1e-6), normed(stream, weight))
+    joined = stream.double() + 0.3 * branch.double()
+    found = operators.join_and_norm(stream, branch, 0.3, weight, 1e-6)
+    assert close(stream, joined) and found.dtype is dtype
+    assert close(found, normed(stream, weight))
+
+
+def check_silu_mul(operators: Operators, dtype: torch.dtype, width: int) -> None:
+    """SiLU of gates times ups, far from zero too."""
+    gate_up = 3 * noise(5, 2 * width).to(dtype)
+    gate_up[0, 0], gate_up[1, width - 1] = 80, -80
+    gate, up = gate_up.double().chunk(2, -1)
+    assert close(operators.silu_mul(gate_up), gate * up / (1 + (-gate).exp()))
+
+
+def check_store(operators: Operators, dtype: torch.dtype, sizes: HeadSizes, turned: int, with_norms: bool) -> None:
+    """Queries and keys are normed and turned, keys and values lie at their slots, and slot −1 is written nowhere."""
+    positions, slots = torch.tensor([3, 0, 9, 4, 5, 0]), torch.tensor([17, 30, 16, 40, -1, -1])
+    qkv = noise(6, (sizes.heads + 2 * sizes.kv_heads) * sizes.head).to(dtype)
+    angles = torch.arange(10).double().unsqueeze(1) * noise(turned // 2, seed=1).double()
+    turns = torch.cat((angles.cos(), angles.sin()), -1).float() if turned else None
+    norms = HeadNorms(noise(sizes.head, seed=2).to(dtype), noise(sizes.head, seed=3).to(dtype), 1e-6) if with_norms else None
+    cache = LayerCache(LayerShape(sizes.kv_heads, sizes.head, sizes.head), 3, BLOCK, dtype, torch.device("cpu"))
+    heads = qkv.double().unflatten(-1, (-1, sizes.head))
+    query, key, value = heads.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], 1)
+    if norms is not None:
+        query, key = normed(query, norms.query), normed(key, norms.key)
+    query, key = (turned_by_hand(part.clone(), angles[positions]) for part in (query, key))
+    found = operators.store(qkv, positions, slots, Heads(sizes, turns, norms), cache)
+    assert close(found.transpose(0, 1), query, 2)
+    written = slots[:4]
+    assert close(cache.flat_keys[written], key[:4], 2) and torch.equal(cache.flat_values[written].double(), value[:4])
+    others = torch.ones(4 * BLOCK, dtype=torch.bool).index_fill_(0, written, False)
+    assert not cache.flat_keys[others].any() and not cache.flat_values[others].any()
+
+
+def turned_by_hand(heads: Tensor, angles: Tensor) -> Tensor:
+    """heads [tokens, heads, head], each pair as a complex number times another of length 1."""
+    half = angles.shape[-1]
+    for token in range(heads.shape[0]):
+        for pair in range(half):
+            factor = cmath.exp(1j * float(angles[token, pair]))
+            for head in range(heads.shape[1]):
+                number = complex(heads[token, head, pair], heads[token, head, pair + half]) * factor
+                heads[token, head, pair], heads[token, head, pair + half] = number.real, number.imag
+    return heads

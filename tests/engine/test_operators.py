@@ -1,0 +1,26 @@
+"""The operations of a decoder's step in torch's own operators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.engine.operator_checks import DTYPES, HEADS, WIDTHS, check_norms, check_silu_mul, check_store
+from tgi_core.engine.decoder.operators import HeadSizes
+from tgi_core.engine.decoder.torch_operators import TorchOperators
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_rows(dtype: torch.dtype, width: int) -> None:
+    """Norms and the gated activation, to the last bit or two, for any width and dtype."""
+    check_norms(TorchOperators(), dtype, width)
+    check_silu_mul(TorchOperators(), dtype, width)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("sizes", "turned"), HEADS)
+@pytest.mark.parametrize("with_norms", [False, True])
+def test_store(dtype: torch.dtype, sizes: HeadSizes, turned: int, with_norms: bool) -> None:
+    """Heads turned whole, in part or not at all, with norms and without."""
+    check_store(TorchOperators(), dtype, sizes, turned, with_norms)

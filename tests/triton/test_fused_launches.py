@@ -1,0 +1,55 @@
+"""Launches of a decoder's step: how many, which, and what compiles when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tests.engine.test_table_decoder import works
+from tests.engine.tiny_models import save_tiny, silent
+from tests.triton.noting import NotingDriver
+from tests.triton.test_launches import TILES
+from tgi_core.engine.attention.cache import PagedCache
+from tgi_core.engine.attention.metadata import build
+from tgi_core.engine.decoder.forward import DecoderForward
+from tgi_core.engine.decoder.loading import attention_layers, load_decoder
+from tgi_core.engine.decoder.table import read_table
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.triton.operators import TritonOperators
+from tgi_core.engine.triton.provider import TritonAttention
+from tgi_core.engine.triton.sampling import TritonSampler
+from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.model_files import read_json
+
+CPU = torch.device("cpu")
+
+
+def forward_of(folder: Path) -> DecoderForward:
+    """A model in bfloat16, wholly by Triton's kernels but for its products."""
+    table = read_table(read_json(folder / "config.json"))
+    decoder = load_decoder(DecoderWeights(table, open_checkpoint(folder), torch.bfloat16), CPU, silent)
+    provider = TritonAttention(TILES, 4, 1)
+    shapes = tuple(layer.shape for layer in attention_layers(table))
+    cache = PagedCache(shapes, 2, 16, torch.bfloat16, CPU, provider.new_layer)
+    return DecoderForward(decoder, TritonOperators(), provider, cache.layers)
+
+
+def test_five_launches_a_layer(driver: NotingDriver, tmp_path: Path) -> None:
+    """Beside its four products a layer takes five kernels in a decode step, and choosing tokens takes two; no others for more rows."""
+    forward = forward_of(save_tiny("qwen3", tmp_path, num_hidden_layers=2))
+    sampler = TritonSampler()
+
+    def step(*parts: tuple[int, int]) -> None:
+        with torch.inference_mode():
+            logits = forward(build(works(*parts), 16, CPU), None)
+            sampler.choose(logits, torch.zeros(len(logits), dtype=torch.float64), torch.zeros(len(logits)))
+
+    step((4, 1))
+    layer = ["turn_and_store_kernel", "decode_kernel", "rms_norm_kernel", "silu_mul_kernel", "rms_norm_kernel"]
+    expected = ["rms_norm_kernel", *layer, *layer, "summarize_kernel", "choose_kernel"]
+    assert [name for name, _ in driver.launched] == expected
+    before = len(driver.loaded)
+    for parts in (((9, 1), (3, 1)), ((1, 1),) * 5, ((15, 1),) * 16):
+        step(*parts)
+    assert driver.loaded[before:] == []

@@ -1,0 +1,61 @@
+"""From what torch raises for a device to the contract's errors.
+
+torch gives most of a device's faults as RuntimeError (from 2.8 on `torch.AcceleratorError`) with the runtime's own text, so texts are
+what is looked for. A device that has faulted answers every later call with the same error: only a new process helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tgi_core.backend import BackendError, DeviceLost, OutOfMemory, PeerLost, Unsupported
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_LOST = (
+    "device-side assert",
+    "device lost",
+    "hardware error",
+    "illegal address",
+    "illegal instruction",
+    "illegal memory access",
+    "invalid program counter",
+    "launch failure",
+    "launch timed out",
+    "misaligned address",
+    "uncorrectable ecc",
+)
+_NO_CODE = ("no kernel image is available", "invalid device function")
+_ACCELERATOR_ERROR: type[BaseException] | tuple[()] = getattr(torch, "AcceleratorError", ())  # not in the oldest torch
+_PEERS = ("distbackenderror", "watchdog caught collective", "remote process exited")
+
+
+@dataclass(frozen=True, slots=True)
+class FailureTexts:
+    """What one vendor's runtime says beside what all do, in lower case: of a device that is lost, and of ranks that are."""
+
+    lost: Sequence[str] = ()
+    peers: Sequence[str] = ()
+
+
+def device_failure(error: BaseException, texts: FailureTexts) -> BackendError | None:
+    """The contract's error for what torch raised; None for what says nothing of the device."""
+    if isinstance(error, BackendError):
+        return error
+    reason = " ".join(str(error).split())
+    lowered = f"{type(error).__name__} {reason}".lower()
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _has(lowered, _NO_MEMORY):
+        return OutOfMemory(f"the device's memory is used up: {reason[:300]}")
+    if _has(lowered, (*_PEERS, *texts.peers)):
+        return PeerLost(f"another rank is gone: {reason[:300]}")
+    if _has(lowered, _NO_CODE):
+        return Unsupported(f"a kernel has no code for this device; install builds that list its architecture: {reason[:300]}")
+    if isinstance(error, _ACCELERATOR_ERROR) or _has(lowered, (*_LOST, *texts.lost)):
+        return DeviceLost(f"the device failed: {reason[:300]}")
+    return None
+
+
+def _has(text: str, parts: Sequence[str]) -> bool:
+    return any(part in text for part in parts)

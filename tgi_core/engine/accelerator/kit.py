@@ -1,0 +1,166 @@
+"""A device kit over torch's own device module; packages add names, limits and kernels."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from tgi_core.backend import BackendError, Kernel, Progress, Unsupported
+from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
+from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
+from tgi_core.engine.accelerator.runtime import Runtime
+from tgi_core.engine.ahead.queue import DeviceQueue
+from tgi_core.engine.ahead.sampling import StepSampler, TorchSampler
+from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.paged import PagedDecoderRunner
+from tgi_core.engine.decoder.torch_operators import TorchOperators
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.models.linear import PlainLinear
+from tgi_core.engine.triton import probing
+from tgi_core.engine.triton.tiles import TileTable
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
+"""Dtypes by the names that operators give."""
+
+
+class AcceleratorKit(ABC):
+    """One device of a machine, for one rank."""
+
+    name: str
+    """The backend's."""
+    device_type: str
+    """torch's word for the kind of device."""
+    collectives: str
+    failures: FailureTexts = FailureTexts()
+    precision: torch.dtype = torch.float64
+    """In which draws are computed."""
+
+    def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
+        self.device = torch.device(self.device_type, index)
+        self.runtime = runtime or cast(Runtime, torch.get_device_module(self.device))
+        self._memory_fraction = memory_fraction
+        self._without: dict[str, Kernel] = {}
+        count = self.runtime.device_count()
+        if index >= count:
+            raise Unsupported(f"rank {index} of this machine needs a device of its own, and {count} can be used")
+        self.runtime.set_device(self.device)
+
+    @abstractmethod
+    def providers(self) -> Sequence[AttentionProvider]:
+        """All attention providers for this device, best first; plain torch last."""
+
+    def triton(self, tiles: Callable[[], TileTable], multiprocessors: int) -> Sequence[AttentionProvider]:
+        """Our own kernels' provider, where there are tiles for the device."""
+        from tgi_core.engine.triton.provider import TritonAttention
+
+        try:
+            return (TritonAttention(tiles(), multiprocessors),)
+        except LookupError as reason:
+            self._without["tiles"] = Kernel("tiles", "none", str(reason))
+            return ()
+
+    def attention(self) -> Sequence[AttentionProvider]:
+        """Attention providers, best first; those that `TGI_<NAME>_ATTENTION` lists by name, where the operator has set it."""
+        asked = os.environ.get(self._variable("attention"), "")
+        found = {provider.name: provider for provider in self.providers()}
+        if not asked:
+            return tuple(found.values())
+        names = [name.strip() for name in asked.split(",")]
+        if unknown := [name for name in names if name not in found]:
+            raise Unsupported(f"{self._variable('attention')}: no {unknown[0]!r}; there are: {', '.join(found)}")
+        return tuple(found[name] for name in names)
+
+    @abstractmethod
+    def graph(self) -> NewGraph | str:
+        """How a new graph is made, or why decode steps are not captured on this device."""
+
+    def queue(self) -> DeviceQueue:
+        """A stream of the device. What the operator has switched off is off: `TGI_<NAME>_GRAPHS`, `TGI_<NAME>_RUN_AHEAD`."""
+        in_flight = 1 if self._switched("run_ahead") else 2
+        return StreamQueue(self.runtime, self.device, self.translated, self._graph(), self._sampler(), in_flight)
+
+    def choices(self) -> tuple[Kernel, ...]:
+        """The device, whether decode steps are captured, and whether the host reads a step while the next one runs."""
+        self.providers()  # which notes what there is not
+        graph, ahead = self._graph(), self._switched("run_ahead")
+        return (
+            Kernel("device", self.runtime.get_device_name(self.device)),
+            Kernel("graphs", "none", graph) if isinstance(graph, str) else Kernel("graphs", "decode steps"),
+            Kernel("run ahead", "lock step", ahead) if ahead else Kernel("run ahead", "one step"),
+            *((Kernel("triton", "none", reason),) if (reason := probing.probe()) else ()),
+            *self._without.values(),
+        )
+
+    def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
+        """The dtype asked for, or the stored one; float16 for bfloat16 on devices that don't compute it, when nobody asked."""
+        wanted = stored if asked == "auto" else DTYPES.get(asked)
+        if wanted not in DTYPES.values():
+            raise Unsupported(f"dtype {asked if asked != 'auto' else stored}: this device runs {', '.join(DTYPES)}")
+        if wanted is torch.bfloat16 and not self.runtime.is_bf16_supported(including_emulation=False):
+            if asked != "auto":
+                raise Unsupported(
+                    f"dtype bfloat16: {self.runtime.get_device_name(self.device)} does not compute it; take float16"
+                )
+            return torch.float16
+        return cast(torch.dtype, wanted)
+
+    def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
+        """A plain linear layer on the device: the vendor's library multiplies."""
+        return PlainLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
+
+    def free_bytes(self) -> int:
+        """What the driver has free now, less the share that the operator keeps back."""
+        self.runtime.empty_cache()
+        free, total = self.runtime.mem_get_info(self.device)
+        return max(0, free - (total - int(self._memory_fraction * total)))
+
+    def default_rows(self) -> int:
+        """Enough rows that reading the weights is shared by many."""
+        return 256
+
+    def default_step_tokens(self) -> int:
+        """A prefill chunk that fills the device, and holds up decode rows for tens of milliseconds only."""
+        return 8192
+
+    def table_refusal(self) -> str:
+        """Why this device cannot run decoders from tables; empty when it can."""
+        return ""
+
+    def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
+        """A decoder's table with fused kernels where Triton is, with torch's operators elsewhere. Raises NotInFamily."""
+        return PagedDecoderRunner(self, weights, self._operators(), progress)
+
+    def translated(self, error: Exception) -> BackendError | None:
+        """The contract's error for one of the device's own; None for all others."""
+        return device_failure(error, self.failures)
+
+    def _operators(self) -> Sequence[Operators]:
+        if probing.probe():
+            return (TorchOperators(),)
+        from tgi_core.engine.triton.operators import TritonOperators
+
+        return (TritonOperators(), TorchOperators())
+
+    def _sampler(self) -> StepSampler:
+        if probing.probe():
+            return TorchSampler(self.precision)
+        from tgi_core.engine.triton.sampling import TritonSampler
+
+        return TritonSampler(self.precision)
+
+    def _graph(self) -> NewGraph | str:
+        return self._switched("graphs") or self.graph()
+
+    def _switched(self, what: str) -> str:
+        """The reason, where the operator has switched something off by an environment variable."""
+        variable = self._variable(what)
+        return f"{variable}=off" if os.environ.get(variable, "").lower() in ("off", "0", "false") else ""
+
+    def _variable(self, what: str) -> str:
+        return f"TGI_{self.name}_{what}".upper()

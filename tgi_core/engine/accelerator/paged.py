@@ -1,0 +1,140 @@
+"""Attention by a vendor's library over our own cache: what the providers of device packages have in common.
+
+The cache is [blocks, block size, KV heads, width], which is what these libraries call a paged cache in layout NHD. Before one is used,
+it is run on rows of many lengths beside plain torch, on the very device and with what the model's layers ask: several releases of
+these libraries gave wrong numbers without a word.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer
+from tgi_core.engine.attention.checking import LONG_ROWS, AskedLayer, Case, disagreement
+from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.metadata import StepMetadata
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a library computes. `widths` are those of a head, `most` the widest where any multiple of 8 will do."""
+
+    dtypes: tuple[torch.dtype, ...] = HALVES
+    widths: tuple[int, ...] = ()
+    most: int = 256
+    windows: bool = True
+    softcaps: bool = True
+
+    def refusal(self, layer: LayerShape, asked: AttentionParameters, dtype: torch.dtype) -> str:
+        """Why a layer cannot be served; empty when it can."""
+        if dtype not in self.dtypes:
+            return f"no {str(dtype).removeprefix('torch.')}"
+        if layer.key_width != layer.value_width:
+            return "keys and values of different width"
+        if layer.key_width not in self.widths if self.widths else layer.key_width > self.most or layer.key_width % 8:
+            return f"no heads of {layer.key_width} elements"
+        if asked.chunk is not None:
+            return "no rows in chunks"
+        if asked.sinks is not None:
+            return "no sinks"
+        if asked.softcap is not None and not self.softcaps:
+            return "no soft cap"
+        return "no windows" if asked.window is not None and not self.windows else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of a library (or a class, or a method by its dotted name), and the arguments that we give it by name."""
+
+    path: str
+    arguments: tuple[str, ...]
+
+
+class VendorAttention(ABC):
+    """A provider that calls a vendor's library."""
+
+    name: str
+    module: str
+    """Where its functions are."""
+    calls: tuple[Call, ...]
+    limits: Limits
+    block_sizes: tuple[int, ...] = BLOCK_SIZES
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.library: Any = None
+
+    def probe(self) -> str:
+        """Why the library cannot be used here; empty when it is there, with the functions and arguments that we use."""
+        try:
+            library = importlib.import_module(self.module)
+        except (ImportError, OSError, RuntimeError) as error:
+            return f"{self.module} cannot be imported: {' '.join(str(error).split())[:200]}"
+        for call in self.calls:
+            found: Any = library
+            for part in call.path.split("."):
+                found = getattr(found, part, None)
+            if found is None:
+                return f"{self.module} has no {call.path}"
+            if missing := _missing(found, call.arguments):
+                return f"{self.module}.{call.path} takes no {', '.join(missing)}"
+        self.library = library
+        return self.unfit()
+
+    def unfit(self) -> str:
+        """What else stands against the library on this device; empty when nothing does."""
+        return ""
+
+    def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
+        """Why this provider cannot serve these layers; empty when it can."""
+        reasons = (self.limits.refusal(layer, wish, dtype) for layer, wish in zip(layers, asked, strict=True))
+        return next(filter(None, reasons), "")
+
+    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+        """What goes wrong when rows, of which some are long enough to be split, run through the library; empty when nothing does."""
+        try:
+            return disagreement(self, layers, dtype, device, Case(LONG_ROWS, self.block_sizes[0]))
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+    def new_layer(
+        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> LayerCache:
+        """Keys and values as two plain tensors."""
+        return LayerCache(shape, num_blocks, block_size, dtype, device)
+
+    def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
+        """query [heads, tokens, width] over what lies in the cache → [tokens, heads, width]."""
+        if not isinstance(cache, LayerCache):
+            raise TypeError(f"a cache of {type(cache).__name__}, which another provider made")
+        return self.rows(query.transpose(0, 1), cache, step, parameters)
+
+    @abstractmethod
+    def rows(self, query: Tensor, cache: LayerCache, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
+        """query [tokens, heads, width] → the same shape."""
+
+
+def window_of(parameters: AttentionParameters) -> tuple[int, int]:
+    """(left, right) as flash attention counts them: positions seen beside the query itself, −1 for all."""
+    return (-1, -1) if parameters.window is None else (parameters.window - 1, 0)
+
+
+def _missing(function: Any, needed: Sequence[str]) -> list[str]:
+    """Arguments that a function does not name. One that takes any says nothing, and neither does one without a signature."""
+    try:
+        takes = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return []
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
+        return []
+    return [name for name in needed if name not in takes]

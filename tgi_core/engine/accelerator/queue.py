@@ -1,0 +1,163 @@
+"""The queue of an accelerator: one stream, events as marks, captured graphs. See `tgi_core.engine.ahead.queue` for what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import BackendError
+from tgi_core.engine.accelerator.runtime import Runtime
+from tgi_core.engine.ahead.queue import CannotCapture, Usage, Work
+from tgi_core.engine.ahead.sampling import StepSampler
+
+Translate = Callable[[Exception], BackendError | None]
+"""The contract's error for one of the device's own."""
+
+
+class TorchGraph(Protocol):
+    """A graph as torch's device modules have it (`CUDAGraph` and its likes)."""
+
+    def capture_begin(self, pool: Any = ..., capture_error_mode: str = ...) -> None:
+        """Let what the current stream is given go into the graph."""
+
+    def capture_end(self) -> None:
+        """End that. Raises where something cannot be captured."""
+
+    def replay(self) -> None:
+        """Give it to the current stream again."""
+
+    def pool(self) -> Any:
+        """The memory that the graph allocates from."""
+
+
+NewGraph = Callable[[], TorchGraph]
+
+
+class StreamMark:
+    """An event in the stream."""
+
+    def __init__(self, event: Any, translate: Translate) -> None:
+        self._event, self._translate = event, translate
+
+    def wait(self) -> None:
+        """Return when all that was enqueued before is done. Raises what that failed with."""
+        try:
+            self._event.synchronize()
+        except RuntimeError as error:
+            raise self._translate(error) or error from error
+
+
+class StreamGraph:
+    """Captured work, replayed in the queue's stream."""
+
+    def __init__(self, graph: TorchGraph, queue: StreamQueue) -> None:
+        self._graph, self._queue = graph, queue
+
+    def replay(self) -> None:
+        """Enqueue the work again."""
+        self._queue.run(self._graph.replay)
+
+
+class StreamGraphs:
+    """Makes graphs that share the pool of the first."""
+
+    def __init__(self, queue: StreamQueue, new: NewGraph) -> None:
+        self._queue, self._new = queue, new
+        self._pool: Any = None
+
+    def capture(self, work: Work) -> StreamGraph:
+        """Run the work once, then capture it. Raises CannotCapture, OutOfMemory, or what the device failed with for good."""
+        self._queue.run(work)
+        self._queue.wait()
+        graph = self._new()
+        try:
+            self._queue.run(lambda: self._record(graph, work))
+        except RuntimeError as error:
+            found = self._queue.translated(error)
+            if found is not None and not _is_refusal(error):
+                raise found from error
+            raise CannotCapture(" ".join(str(error).split())[:300]) from error
+        self._pool = graph.pool()
+        return StreamGraph(graph, self._queue)
+
+    def _record(self, graph: TorchGraph, work: Work) -> None:
+        # Other threads may allocate or wait meanwhile: what they do is no fault of this capture.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            graph.capture_end()
+
+    def release(self) -> None:
+        """Forget the pool; it is given back with the last of its graphs."""
+        self._pool = None
+
+
+class StreamQueue:
+    """A stream of one device."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        device: torch.device,
+        translate: Translate,
+        new_graph: NewGraph | str,
+        sampler: StepSampler,
+        in_flight: int = 2,
+    ) -> None:
+        self.in_flight = in_flight
+        self._runtime, self._device, self._translate = runtime, device, translate
+        self._new_graph, self._sampler = new_graph, sampler
+        self._stream = runtime.Stream(device)
+        self._stream.wait_stream(runtime.current_stream(device))  # what was loaded before
+
+    def run(self, work: Work) -> None:
+        """Enqueue what the work enqueues, with this device and stream current."""
+        with self._runtime.device(self._device), self._runtime.stream(self._stream):
+            work()
+
+    def host(self, count: int, dtype: torch.dtype) -> Tensor:
+        """[count] zeros in memory that the device reads and writes by itself."""
+        return torch.zeros(count, dtype=dtype).pin_memory()
+
+    def mark(self) -> StreamMark:
+        """The end of the queue as it is now."""
+        event = self._runtime.Event()
+        event.record(self._stream)
+        return StreamMark(event, self._translate)
+
+    def graphs(self) -> StreamGraphs | str:
+        """A new maker of graphs, or why there is none."""
+        return self._new_graph if isinstance(self._new_graph, str) else StreamGraphs(self, self._new_graph)
+
+    def sampler(self) -> StepSampler:
+        """As the kit chose it."""
+        return self._sampler
+
+    def wait(self) -> None:
+        """Until the device is done."""
+        self._runtime.synchronize(self._device)
+
+    def measured(self, work: Work) -> Usage:
+        """Run the work, wait, and say what memory it took."""
+        self.wait()
+        self._runtime.empty_cache()
+        self._runtime.reset_peak_memory_stats(self._device)
+        before = self._runtime.memory_allocated(self._device)
+        self.run(work)
+        self.wait()
+        peak, after = self._runtime.max_memory_allocated(self._device), self._runtime.memory_allocated(self._device)
+        self._runtime.empty_cache()
+        return Usage(peak - before, max(0, after - before))
+
+    def translated(self, error: Exception) -> BackendError | None:
+        """The contract's error for one of the device's own."""
+        return self._translate(error)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the device only says that this cannot be captured, which is no fault of it."""
+    return "captur" in str(error).lower()

@@ -1,0 +1,46 @@
+"""A device that works behind the host, with the model that runs on it, as warming up and proving see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from tgi_core.engine.ahead.graphs import DecodeGraphs
+from tgi_core.engine.ahead.queue import DeviceQueue
+from tgi_core.engine.ahead.steps import DeviceSteps
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.proving import Provable
+from tgi_core.engine.runner import Enqueued, Runner
+
+T = TypeVar("T")
+
+
+class AheadRunner(Enqueued, Runner, Provable, Protocol):
+    """A runner whose steps can be enqueued."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedDevice:
+    """The device's kit, its queue, and the shape of the model."""
+
+    kit: DeviceKit
+    queue: DeviceQueue
+    shape: ModelShape
+
+    def now(self, work: Callable[[], T]) -> T:
+        """Have the device do something, and wait for it: what the work returns."""
+        found: list[T] = []
+        self.queue.run(lambda: found.append(work()))
+        self.queue.mark().wait()
+        return found[0]
+
+    def steps(self, runner: AheadRunner, rows: int, row_tokens: int) -> DeviceSteps:
+        """Steps of so many rows over the runner's cache."""
+        width = -(-row_tokens // runner.block_size)
+        return self.now(lambda: DeviceSteps(runner, self.queue, self.kit.device, rows, width, self.shape.vocab_size))
+
+    def graphs(self, steps: DeviceSteps) -> DecodeGraphs | str:
+        """Memory for captured steps, or why there are none; capturing is up to the caller."""
+        return self.now(steps.use_graphs)

@@ -1,0 +1,134 @@
+"""Decode steps as graphs: one for each number of rows that is captured, and the steps between are padded.
+
+A lean graph serves steps whose rows all take the argmax (or draw as well, where the device's sampler does that for next to nothing).
+A full one also draws, and hands out the logits for rows that the host's sampler answers; there are fewer of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.ahead.bounds import StepBounds
+from tgi_core.engine.ahead.inputs import Counts, Layout
+from tgi_core.engine.ahead.laying import pad
+from tgi_core.engine.ahead.program import StepProgram
+from tgi_core.engine.ahead.queue import DeviceQueue, Graph, GraphMaker
+from tgi_core.engine.ahead.seats import Seats
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bucket:
+    """A shape that is captured."""
+
+    rows: int
+    full: bool
+
+
+def buckets(max_rows: int) -> list[Bucket]:
+    """What is captured for so many rows, the largest first: lean ones for 1, 2, 4 and every 8 rows, full ones for powers of two."""
+    lean = {1, 2, 4, *range(8, max_rows, 8), max_rows}
+    full = {1 << power for power in range(max_rows.bit_length())} | {max_rows}
+    found = [Bucket(rows, kind) for kind, sizes in ((False, lean), (True, full)) for rows in sizes if rows <= max_rows]
+    return sorted(found, reverse=True)
+
+
+@dataclass(slots=True)
+class StaticMemory:
+    """What captured steps read and write on the device: all of them the same, one after another."""
+
+    inputs: Tensor
+    """int32 words."""
+    results: Tensor
+    """int32 [2 · max_rows]."""
+    logits: Tensor | None = None
+    """[max_rows, vocabulary], once a full step has run."""
+
+
+class DecodeGraphs:
+    """The captured steps of one session."""
+
+    def __init__(
+        self,
+        program: StepProgram,
+        queue: DeviceQueue,
+        maker: GraphMaker,
+        seats: Seats,
+        max_rows: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self._program, self._queue, self._maker, self._seats = program, queue, maker, seats
+        self._max_rows, self._block_size = max_rows, block_size
+        self._layouts: dict[int, Layout] = {}
+        with torch.inference_mode():
+            words = torch.zeros(self.layout(max_rows).words, dtype=torch.int32, device=device)
+            results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
+        self.memory = StaticMemory(words, results)
+        self._graphs: dict[Bucket, Graph] = {}
+        self._sizes: dict[bool, list[int]] = {False: [], True: []}
+
+    @property
+    def count(self) -> int:
+        """How many are captured."""
+        return len(self._graphs)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the memory that all of them read and write."""
+        tensors = (self.memory.inputs, self.memory.results)
+        return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+
+    def layout(self, rows: int) -> Layout:
+        """Where the inputs of a step of so many rows lie."""
+        if rows not in self._layouts:
+            self._layouts[rows] = Layout(Counts.of_decode(rows), self._program.precision)
+        return self._layouts[rows]
+
+    def capture(self, wanted: list[Bucket]) -> Iterator[Bucket]:
+        """Capture each in turn, and name it when it is done. Raises CannotCapture, OutOfMemory."""
+        for bucket in wanted:
+            self._queue.run(partial(self._empty, bucket.rows))
+            self._graphs[bucket] = self._maker.capture(partial(self._run, bucket))
+            insort(self._sizes[bucket.full], bucket.rows)
+            yield bucket
+
+    def bucket(self, rows: int, full: bool) -> Bucket | None:
+        """The smallest captured shape that holds so many rows."""
+        sizes = self._sizes[full]
+        place = bisect_left(sizes, rows)
+        return Bucket(sizes[place], full) if place < len(sizes) else None
+
+    def replay(self, bucket: Bucket) -> None:
+        """Enqueue a captured step over the inputs that lie in memory."""
+        self._graphs[bucket].replay()
+
+    def release(self) -> None:
+        """Give everything back."""
+        self._graphs.clear()
+        self._sizes = {False: [], True: []}
+        self._maker.release()
+
+    @torch.inference_mode()
+    def _empty(self, rows: int) -> None:
+        """Let the inputs be those of a step without any row."""
+        layout = self.layout(rows)
+        words = torch.zeros(layout.words, dtype=torch.int32)
+        pad(self._seats, layout.host(words), 0, 0)
+        self.memory.inputs[: layout.words].copy_(words)
+
+    @torch.inference_mode()
+    def _run(self, bucket: Bucket) -> None:
+        layout, memory = self.layout(bucket.rows), self.memory
+        inputs = layout.device(memory.inputs[: layout.words])
+        bounds = StepBounds.of_decode(bucket.rows, self._seats.width, self._block_size)
+        logits = self._program.step(inputs, bounds, bucket.full, memory.results[: 2 * bucket.rows])
+        if bucket.full:
+            if memory.logits is None:  # in the run before the first capture, which is the largest
+                memory.logits = torch.zeros(self._max_rows, logits.shape[-1], dtype=logits.dtype, device=logits.device)
+            memory.logits[: bucket.rows].copy_(logits)

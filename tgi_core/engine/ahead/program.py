@@ -1,0 +1,61 @@
+"""What every step does on the device, over what lies there between steps: the newest token and the block table of every seat."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.ahead.bounds import StepBounds
+from tgi_core.engine.ahead.inputs import StepInputs
+from tgi_core.engine.ahead.sampling import StepSampler
+from tgi_core.engine.runner import Enqueued
+
+
+class StepProgram:
+    """The device's side of all steps of one session. Its methods only enqueue."""
+
+    def __init__(self, runner: Enqueued, sampler: StepSampler, seats: int, width: int, device: torch.device) -> None:
+        self._runner, self._sampler = runner, sampler
+        with torch.inference_mode():
+            self._newest = torch.zeros(seats, dtype=torch.int64, device=device)
+            self._tables = torch.zeros(seats, width, dtype=torch.int32, device=device)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """That of temperatures."""
+        return self._sampler.precision
+
+    @property
+    def lean_draws(self) -> bool:
+        """Whether lean steps draw as well."""
+        return self._sampler.lean_draws
+
+    @torch.inference_mode()
+    def update(self, cells: Tensor, blocks: Tensor) -> None:
+        """Put blocks into the tables."""
+        self._tables.view(-1).index_copy_(0, cells, blocks)
+
+    @torch.inference_mode()
+    def step(self, inputs: StepInputs, bounds: StepBounds, draws: bool, result: Tensor) -> Tensor:
+        """One step: tables, input ids, forward pass, and the tokens of plain rows.
+
+        `result` int32 [2 · plain] gets the tokens, then the bits of their logprobs. Returns the logits of the tokens that are wanted.
+        """
+        self.update(inputs.cells, inputs.blocks)
+        carried = self._newest.index_select(0, (-1 - inputs.ids).clamp_min(0))
+        ids = torch.where(inputs.ids < 0, carried, inputs.ids)
+        tables = self._tables[:, : bounds.width].index_select(0, inputs.seats)
+        step = bounds.metadata(inputs, ids, tables)
+        logits = self._runner.forward(step, None if bounds.every else inputs.kept)
+        if len(inputs.sampled):
+            self._sample(inputs, logits, draws, result)
+        return logits
+
+    def _sample(self, inputs: StepInputs, logits: Tensor, draws: bool, result: Tensor) -> None:
+        asked = logits.index_select(0, inputs.picked) if len(inputs.picked) else logits
+        draws = draws or self._sampler.lean_draws
+        tokens, logprobs = self._sampler.choose(asked, inputs.temperatures if draws else None, inputs.uniforms)
+        self._newest.index_copy_(0, inputs.sampled, tokens.clamp_min(0))
+        count = len(inputs.sampled)
+        result[:count].copy_(tokens)
+        result[count : 2 * count].copy_(logprobs.float().view(torch.int32))

@@ -1,0 +1,71 @@
+"""Choosing plain rows' tokens on the device: the argmax, or a draw at a temperature. Nothing here waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tgi_core.engine.warping import Candidates
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+class StepSampler(Protocol):
+    """A device's way to choose plain rows' tokens by the published formula. It can be captured."""
+
+    precision: torch.dtype
+    """The dtype of temperatures, in which draws are computed: float64 makes the formula's very tokens."""
+    lean_draws: bool
+    """Whether draws cost next to nothing beside the argmax. Where they don't, steps without draws get graphs of their own."""
+
+    def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """A token per row of logits [rows, vocabulary], int64 [rows], and its logprob, float32 [rows].
+
+        The argmax, of equal ones the lowest id, where the temperature is 0; elsewhere the draw at the row's uniform number (float32
+        [rows]). `temperatures` of None says that no row draws, which is not said where `lean_draws`. A row whose logits are not all
+        finite has token −1.
+        """
+
+
+class TorchSampler:
+    """In torch's operators."""
+
+    lean_draws = False
+
+    def __init__(self, precision: torch.dtype = torch.float64) -> None:
+        self.precision = precision
+
+    def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """See `StepSampler.choose`."""
+        scores = logits.float()
+        low, high = torch.aminmax(scores, dim=-1)
+        finite = torch.isfinite(low) & torch.isfinite(high)
+        tokens = scores.argmax(-1)
+        logprobs = scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1)
+        if temperatures is not None:
+            draws = temperatures > 0
+            divisors = torch.where(draws, temperatures, 1).unsqueeze(-1)
+            wide = scores.masked_fill(~finite.unsqueeze(-1), 0).to(self.precision)
+            drawn, chances = Candidates((wide / divisors).log_softmax(-1), None).choose(uniforms.to(self.precision))
+            tokens, logprobs = torch.where(draws, drawn, tokens), torch.where(draws, chances.float(), logprobs)
+        return torch.where(finite, tokens, -1), logprobs
+
+
+def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
+    """The published uniform numbers of many rows at once, float32 [rows]: see `tgi_core.backend.sampling.uniform`."""
+    seed = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64)
+    position = np.array(positions, np.uint64)
+    key0, key1 = seed & _LOW, seed >> _HALF
+    c0, c1 = position & _LOW, position >> _HALF
+    c2 = c3 = np.zeros_like(c0)
+    for _ in range(10):
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (product1 >> _HALF) ^ c1 ^ key0, product1 & _LOW, (product0 >> _HALF) ^ c3 ^ key1, product0 & _LOW
+        key0, key1 = (key0 + _WEYL[0]) & _LOW, (key1 + _WEYL[1]) & _LOW
+    return ((c0 >> np.uint64(8)).astype(np.float64) * 2.0**-24).astype(np.float32)

@@ -1,0 +1,234 @@
+"""The session of a device that works behind the host: one step ahead.
+
+A verb gives its step to the device at once and returns; reading a step waits for that step alone. Tokens that the device chose stay
+there for the next step, which is given before the host knows them. Rows that the host's sampler answers have their tokens chosen when
+the step is read or the next one is launched, whichever comes first; their forward pass runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from tgi_core.backend import (
+    BackendError,
+    Capacity,
+    Closed,
+    DeviceLost,
+    Grant,
+    Handle,
+    Kernel,
+    MaskSource,
+    Progress,
+    Request,
+    Row,
+    Rows,
+    Stats,
+    Step,
+    WarmupPlan,
+    hookimpl,
+)
+from tgi_core.backend.ledger import Launch, Work
+from tgi_core.backend.sampling_checks import check_sampling
+from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
+from tgi_core.engine.ahead.given import GivenStep
+from tgi_core.engine.ahead.proving import graphs_verdict
+from tgi_core.engine.ahead.steps import DeviceSteps
+from tgi_core.engine.ahead.warming import warmed
+from tgi_core.engine.answering import answered
+from tgi_core.engine.booking import BookedSession
+from tgi_core.engine.failures import FOREIGN, translated
+from tgi_core.engine.sampler import NOT_FINITE
+
+
+@dataclass(slots=True)
+class Flight:
+    """A launched step that nobody has read. `made` are its rows by request: first those that the host's sampler answers, then all."""
+
+    launch: Launch
+    works: list[Work]
+    started_ns: int
+    given: GivenStep | None = None
+    answered: bool = False
+    read: bool = False
+    made: dict[int, Row] = field(default_factory=dict)
+    error: BackendError | None = None
+
+
+class AheadSession(BookedSession):
+    """One rank's session over one model, a step ahead of who reads it."""
+
+    def __init__(
+        self,
+        runner: AheadRunner,
+        device: QueuedDevice,
+        masks: MaskSource | None,
+        adapters: tuple[str, ...] = (),
+        kernels: tuple[Kernel, ...] = (),
+    ) -> None:
+        graphs = graphs_verdict(device, runner)
+        super().__init__(runner, device.shape, masks, adapters, (*kernels, graphs))
+        self._model, self._device, self._captures = runner, device, not graphs.reason
+        self._device_steps: DeviceSteps | None = None
+        self._flights: deque[Flight] = deque()
+        self._lost: DeviceLost | None = None
+        self._read_ns = 0
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Measure, reserve the cache, capture graphs. Raises InvalidRequest on a second call or an impossible plan, OutOfMemory."""
+        self._check_plan(plan)
+        try:
+            self._device_steps, capacity = warmed(self._device, self._model, plan, self._captures, progress)
+        except FOREIGN as error:
+            raise self._translated(error) from error
+        return self._promise(capacity)
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Start new requests beside a live batch."""
+        self._check_device()
+        for request in batch:
+            check_sampling(request)
+        return self._launch(self._book.prefill(batch, cached, grants))
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Go on with live batches, merged into one."""
+        self._check_device()
+        return self._launch(self._book.decode(batches, grants))
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """Waits for the step; each is read once. Raises InvalidRequest, or what the step failed with."""
+        while self._flights and self._flights[0].launch.step.id <= step.id:
+            self._land(self._flights[0])
+            self._flights.popleft()
+        return self._taken(step)
+
+    @hookimpl
+    def stats(self) -> Stats:
+        """Counters since open; `compiles` are captured steps, all of them made in warmup."""
+        steps = self._device_steps
+        return Stats(self._steps, 0 if steps is None else steps.compiles, self._capacity.memory if self._capacity else ())
+
+    @hookimpl
+    def close(self) -> Closed:
+        """Give everything back. Idempotent."""
+        self._flights.clear()
+        self._outcomes.clear()
+        if self._device_steps is not None:
+            self._device_steps.release()
+        self._device_steps = self._ledger = None
+        self._runner.release()
+        return Closed()
+
+    def _check_device(self) -> None:
+        if self._lost is not None:
+            raise DeviceLost(str(self._lost))
+
+    def _launch(self, launch: Launch) -> Step:
+        """Give a step to the device. What fails is the step's failure: the verb has changed the books already."""
+        if self._flights:
+            self._answer(self._flights[-1])  # its rows go on from the tokens that the host chooses
+        unread = [flight.launch for flight in self._flights]
+        flight = Flight(launch, self._going(launch, unread), time.perf_counter_ns())
+        self._flights.append(flight)
+        self._steps += 1
+        if flight.works and self._device_steps is not None:
+            try:
+                flight.given = self._device_steps.give(flight.works, self._book.live_ids)
+            except (BackendError, *FOREIGN) as error:
+                self._fail(flight, error)
+        return launch.step
+
+    def _answer(self, flight: Flight) -> None:
+        """Choose the tokens that the host's sampler chooses. Its rows' earlier ones were chosen here too, before this step was launched."""
+        if flight.answered or flight.given is None:
+            return
+        flight.answered = True
+        given = flight.given
+        if not given.laid.waiting:
+            return
+        works = [work for work in given.laid.waiting if work.row.request.id not in self._failed]
+
+        @torch.inference_mode()
+        def choose() -> tuple[Row, ...]:
+            return answered(works, given.held(works), self._masks)
+
+        try:
+            given.wait()
+            rows = self._device.now(choose)
+        except (BackendError, *FOREIGN) as error:
+            self._fail(flight, error)
+            return
+        given.logits = None
+        self._note(flight, works, rows)
+
+    def _read(self, flight: Flight) -> None:
+        """Take what the device chose."""
+        if flight.read or flight.given is None:
+            return
+        flight.read = True
+        works, rows = list[Work](), list[Row]()
+        try:
+            for work, token, logprob in flight.given.read():
+                works.append(work)
+                rows.append(_plain_row(work, token, logprob))
+        except (BackendError, *FOREIGN) as error:
+            self._fail(flight, error)
+            return
+        self._note(flight, works, rows)
+        for work in flight.works:
+            id = work.row.request.id
+            if id not in self._failed:
+                flight.made.setdefault(id, Row(id))  # its prompt is not complete
+
+    def _note(self, flight: Flight, works: Sequence[Work], rows: Sequence[Row]) -> None:
+        """Keep rows that the step made; those that failed before have none."""
+        for work, row in zip(works, rows, strict=True):
+            if row.request_id not in self._failed:
+                flight.made[row.request_id] = row
+                self._keep(work.row, row)
+
+    def _land(self, flight: Flight) -> None:
+        """The end of a step: its rows, or its failure and that of everything derived from it."""
+        self._answer(flight)
+        self._read(flight)
+        done = time.perf_counter_ns()
+        if flight.error is not None:
+            self._outcomes[flight.launch.step.id] = flight.error
+            self._book.kill(work.row for work in flight.launch.work)
+        else:
+            rows = tuple(flight.made[work.row.request.id] for work in flight.works if work.row.request.id in flight.made)
+            busy = done - max(flight.started_ns, self._read_ns)  # before that, the device did the steps before this one
+            self._outcomes[flight.launch.step.id] = Rows(flight.launch.step.id, rows, busy)
+        self._read_ns = done
+
+    def _fail(self, flight: Flight, error: Exception) -> None:
+        """The step failed; its rows sit out the steps that were launched after it."""
+        flight.error = self._translated(error)
+        flight.answered = flight.read = True
+        if flight.given is not None and self._device_steps is not None:
+            self._device_steps.forget(flight.given)
+        self._failed.update(work.row.request.id for work in flight.launch.work)
+        if isinstance(flight.error, DeviceLost):
+            self._lost = flight.error
+
+    def _translated(self, error: Exception) -> BackendError:
+        if isinstance(error, BackendError):
+            return error
+        found = self._device.queue.translated(error) or translated(error)
+        found.__cause__ = error
+        return found
+
+
+def _plain_row(work: Work, token: int, logprob: float) -> Row:
+    request = work.row.request
+    if token < 0:
+        return Row(request.id, fault=NOT_FINITE)
+    return Row(request.id, (token,), (logprob,) if request.want.logprobs else ())

@@ -1,0 +1,45 @@
+"""Host memory that the device reads and writes by itself: two places in turn, so that one is filled while the other is in use."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.ahead.given import GivenStep
+from tgi_core.engine.ahead.queue import DeviceQueue
+
+
+class Place:
+    """Room for one step's inputs and results. `step` is the step that has it."""
+
+    def __init__(self, queue: DeviceQueue, words: int, rows: int) -> None:
+        self._queue = queue
+        self._inputs = queue.host(words, torch.int32)
+        self._results = queue.host(2 * rows, torch.int32)
+        self.step: GivenStep | None = None
+
+    def inputs(self, words: int) -> Tensor:
+        """[words] to fill in; larger steps than any before get more room."""
+        if len(self._inputs) < words:
+            self._inputs = self._queue.host(words, torch.int32)
+        return self._inputs[:words]
+
+    def results(self, plain: int) -> Tensor:
+        """[2 · plain] for the device to write."""
+        return self._results[: 2 * plain]
+
+
+class Staging:
+    """The places."""
+
+    def __init__(self, queue: DeviceQueue, words: int, rows: int) -> None:
+        self._places = [Place(queue, words, rows) for _ in range(2)]
+
+    def next(self) -> Place:
+        """A place that no step on the device uses any more: the step that had it is waited for, and its results are taken out."""
+        self._places.reverse()
+        place = self._places[0]
+        if place.step is not None:
+            place.step.settle()
+            place.step = None
+        return place

@@ -1,0 +1,124 @@
+"""Giving steps to the device: eagerly as they are, or as a replayed graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend.ledger import Work
+from tgi_core.engine.ahead.given import GivenStep
+from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs
+from tgi_core.engine.ahead.inputs import Counts, Layout
+from tgi_core.engine.ahead.laying import LaidStep, bounds, exact, fill, fill_fixed, lay_out
+from tgi_core.engine.ahead.program import StepProgram
+from tgi_core.engine.ahead.queue import DeviceQueue
+from tgi_core.engine.ahead.seats import Seats
+from tgi_core.engine.ahead.staging import Place, Staging
+from tgi_core.engine.runner import Enqueued
+
+
+class DeviceSteps:
+    """Runs steps of rows on a device's queue, over the runner's cache as it is now."""
+
+    def __init__(
+        self, runner: Enqueued, queue: DeviceQueue, device: torch.device, max_rows: int, width: int, vocab_size: int
+    ) -> None:
+        self._queue, self._device, self._block_size = queue, device, runner.block_size
+        self._seats = Seats(max_rows, width, vocab_size)
+        self._program = StepProgram(runner, queue.sampler(), max_rows + 2, width, device)
+        most = Layout(Counts.of_decode(max_rows), self._program.precision)
+        self._staging = Staging(queue, most.words, max_rows)
+        self._max_rows = max_rows
+        self.graphs: DecodeGraphs | None = None
+
+    def use_graphs(self) -> DecodeGraphs | str:
+        """Have memory for captured steps; capture is up to the caller. Why there are none, where the device has none."""
+        maker = self._queue.graphs()
+        if isinstance(maker, str):
+            return maker
+        parts = (self._program, self._queue, maker, self._seats)
+        self.graphs = DecodeGraphs(*parts, self._max_rows, self._block_size, self._device)
+        return self.graphs
+
+    @property
+    def compiles(self) -> int:
+        """How many steps were captured."""
+        return 0 if self.graphs is None else self.graphs.count
+
+    def give(self, works: Sequence[Work], live: Set[int]) -> GivenStep:
+        """Enqueue a step, without waiting for it. `live` are the ids of rows that keep their seats.
+
+        What raises here has nothing but this step's rows to blame: the state of the others is what it was.
+        """
+        place = self._staging.next()
+        laid = lay_out(works, self._seats, live, self._block_size)
+        try:
+            bucket = self._bucket(laid)
+            return self._give(laid, place) if bucket is None else self._replay(laid, place, bucket)
+        except BaseException:
+            self._seats.forget(laid.seats)
+            raise
+
+    def forget(self, given: GivenStep) -> None:
+        """A step failed on the device: whether its rows' tables have come there is not known."""
+        self._seats.forget(given.laid.seats)
+
+    def release(self) -> None:
+        """Give back what was captured."""
+        if self.graphs is not None:
+            self.graphs.release()
+
+    def _bucket(self, laid: LaidStep) -> Bucket | None:
+        """The captured step to replay, if there is one for this."""
+        if self.graphs is None or not laid.decodes or len(laid.cells) > len(laid.order):
+            return None
+        full = bool(laid.waiting) or (laid.draws and not self._program.lean_draws)
+        return self.graphs.bucket(len(laid.order), full)
+
+    def _give(self, laid: LaidStep, place: Place) -> GivenStep:
+        """The step as it is, kernel by kernel."""
+        layout = Layout(exact(laid), self._program.precision)
+        words, results = place.inputs(layout.words), place.results(len(laid.plain))
+        fill(laid, self._seats, layout.host(words), self._block_size)
+        limits = bounds(laid, self._seats, self._block_size)
+        given = place.step = GivenStep(laid, list(range(len(laid.plain))), laid.last, laid.prompt)
+
+        @torch.inference_mode()
+        def work() -> None:
+            inputs = layout.device(words.to(self._device, non_blocking=True))
+            made = torch.empty(len(results), dtype=torch.int32, device=self._device)
+            logits = self._program.step(inputs, limits, laid.draws, made)
+            results.copy_(made, non_blocking=True)
+            given.logits = logits if laid.waiting else None
+
+        return self._enqueue(given, results, work)
+
+    def _replay(self, laid: LaidStep, place: Place, bucket: Bucket) -> GivenStep:
+        """A decode step from its graph: one copy in, one call, one copy out."""
+        graphs = self.graphs
+        if graphs is None:
+            raise RuntimeError("a bucket without graphs")
+        layout, memory = graphs.layout(bucket.rows), graphs.memory
+        words, results = place.inputs(layout.words), place.results(bucket.rows)
+        fill_fixed(laid, self._seats, layout.host(words), self._block_size)
+        rows = {work.row.request.id: row for row, work in enumerate(laid.order)}
+        prompt = {id: (rows[id], count) for id, (_, count) in laid.prompt.items()}
+        given = place.step = GivenStep(laid, laid.plain_rows, rows, prompt)
+
+        @torch.inference_mode()
+        def work() -> None:
+            memory.inputs[: layout.words].copy_(words, non_blocking=True)
+            graphs.replay(bucket)
+            results.copy_(memory.results[: len(results)], non_blocking=True)
+            given.logits = memory.logits
+
+        return self._enqueue(given, results, work)
+
+    def _enqueue(self, given: GivenStep, results: Tensor, work: Callable[[], None]) -> GivenStep:
+        try:
+            self._queue.run(work)
+        finally:  # a copy of the inputs may be under way, whatever failed after it
+            given.enqueued(self._queue.mark(), results)
+        return given

@@ -1,0 +1,151 @@
+"""Checking an attention provider on its device: a few ragged rows, against plain torch in float32 on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import Request
+from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, NewLayer, PagedLayer
+from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.metadata import StepMetadata, build
+from tgi_core.engine.attention.torch_sdpa import TorchAttention
+
+TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""By how much of their norm outputs may differ, by dtype: a few times what rounding alone does."""
+
+ROWS = ((16, 1), (0, 1), (131, 1), (0, 5), (63, 2), (20, 50))
+"""(positions in the cache, tokens) of the rows that are run: on both sides of blocks and tiles."""
+
+LONG_ROWS = (*ROWS, (700, 1), (1500, 1), (515, 33))
+"""Rows long enough that a library splits them along their positions."""
+
+Rows = Sequence[tuple[int, int]]
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLayer:
+    """An attention layer with `heads` query heads: what it keeps, and what it asks for."""
+
+    shape: LayerShape
+    heads: int
+    parameters: AttentionParameters
+
+
+class Attention(Protocol):
+    """As much of a provider as is checked."""
+
+    @property
+    def new_layer(self) -> NewLayer:
+        """Makes a layer's cache."""
+
+    def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
+        """See `AttentionProvider`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Rows to run, in blocks of a size that the provider reads."""
+
+    rows: Rows = ROWS
+    block_size: int = BLOCK_SIZES[0]
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of each row: enough for the longest."""
+        return -(-max(past + take for past, take in self.rows) // self.block_size)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of all rows."""
+        return len(self.rows) * self.row_blocks
+
+
+def disagreement(
+    provider: Attention, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device, case: Case | None = None
+) -> str:
+    """How far outputs are from the reference, where too far; empty when all layers agree. Layers that are alike are run once."""
+    case, seen = case or Case(), set()
+    for layer in layers:
+        kind = (layer.shape, layer.heads, replace(layer.parameters, sinks=None), layer.parameters.sinks is None)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        difference = _difference(provider, layer, dtype, device, case)
+        if not difference <= TOLERANCES[dtype]:
+            return f"outputs differ from the reference by {difference:.2g} of their norm"
+    return ""
+
+
+def _difference(provider: Attention, layer: AskedLayer, dtype: torch.dtype, device: torch.device, case: Case) -> float:
+    """The greatest relative difference over two steps: all that is past, then the rows' own tokens. NaN when there is any."""
+    generator = torch.Generator().manual_seed(0)
+    reference = TorchAttention()
+    cache = _poisoned(provider.new_layer, layer.shape, dtype, device, case)
+    expected_cache = reference.new_layer(layer.shape, case.blocks, case.block_size, torch.float32, _CPU)
+    sinks = layer.parameters.sinks
+    expected_parameters = layer.parameters if sinks is None else replace(layer.parameters, sinks=sinks.float().cpu())
+    differences = []
+    for works in (_works(case, past=True), _works(case, past=False)):
+        tokens = sum(work.take for work in works)
+        drawn = [torch.randn(heads, tokens, width, generator=generator).to(dtype) for heads, width in _operands(layer)]
+        found = _run(provider, cache, works, [x.to(device) for x in drawn], layer.parameters, case.block_size)
+        expected = _run(reference, expected_cache, works, [x.float() for x in drawn], expected_parameters, case.block_size)
+        differences.append(float((found.float().cpu() - expected).norm() / expected.norm()))
+    return math.nan if any(map(math.isnan, differences)) else max(differences)
+
+
+def _run(
+    provider: Attention,
+    cache: PagedLayer,
+    works: list[Work],
+    drawn: list[Tensor],
+    parameters: AttentionParameters,
+    block_size: int,
+) -> Tensor:
+    """One layer of one step, as a runner does it."""
+    query, key, value = drawn
+    step = build(works, block_size, query.device)
+    if step.begun is not None:
+        cache.wipe(step.begun)
+    cache.write(step.slots, key, value)
+    return provider.attend(query, cache, step, parameters)
+
+
+def _poisoned(new_layer: NewLayer, shape: LayerShape, dtype: torch.dtype, device: torch.device, case: Case) -> PagedLayer:
+    """A cache in which every place was written by a row that failed."""
+    cache = new_layer(shape, case.blocks, case.block_size, dtype, device)
+    slots = torch.arange(case.block_size, (case.blocks + 1) * case.block_size, device=device)
+    key, value = (
+        torch.full((shape.kv_heads, len(slots), width), math.nan, dtype=dtype, device=device)
+        for width in (shape.key_width, shape.value_width)
+    )
+    cache.write(slots, key, value)
+    return cache
+
+
+def _operands(layer: AskedLayer) -> tuple[tuple[int, int], ...]:
+    """Heads and width of queries, keys and values."""
+    shape = layer.shape
+    return (layer.heads, shape.key_width), (shape.kv_heads, shape.key_width), (shape.kv_heads, shape.value_width)
+
+
+def _works(case: Case, past: bool) -> list[Work]:
+    """The step that runs what is past of the rows, or the one that runs their own tokens."""
+    works = []
+    for place, (start, take) in enumerate(case.rows):
+        first, count = (0, start) if past else (start, take)
+        if count:
+            tokens = [0] * (first + count)
+            table = [1 + place * case.row_blocks + i for i in range(case.row_blocks)]
+            request = Request(place + 1, tuple(tokens), len(tokens), 0, (tuple(table),), 1)
+            works.append(Work(LiveRow(request, tokens, first, (table,)), first, count, True))
+    return works

@@ -1,0 +1,114 @@
+"""A decoder table's weights on a device, laid out as a step reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tgi_core.backend import Progress
+from tgi_core.engine.attention.cache import LayerShape
+from tgi_core.engine.attention.checking import AskedLayer
+from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes
+from tgi_core.engine.decoder.table import DecoderTable
+from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """weight [out, in] and bias [out]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """input [tokens, in] → [tokens, out]."""
+        return F.linear(input, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLayer:
+    """One layer: queries, keys and values are one product, gates and ups another."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    heads: Heads
+    attention: AttentionParameters
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDecoder:
+    """A decoder on one device."""
+
+    table: DecoderTable
+    embedding: Tensor
+    layers: tuple[LoadedLayer, ...]
+    final_norm: Tensor
+    head: Tensor
+
+
+def attention_layers(table: DecoderTable) -> list[AskedLayer]:
+    """What each layer keeps per position, and asks of attention."""
+    shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
+    return [AskedLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)) for kind in table.layers]
+
+
+def load_decoder(weights: DecoderWeights, device: torch.device, progress: Progress) -> LoadedDecoder:
+    """Copy a table's weights from their files to the device, tensor by tensor."""
+    table, count = weights.table, len(weights.table.layers)
+    turns = _turns(table, device)
+    embedding = _merged([weights.embedding()], device)
+    layers = []
+    for index, asked in enumerate(attention_layers(table)):
+        layers.append(_layer(table, index, weights.layer(index), asked, turns))
+        progress("loading weights", index + 1, count, "step")
+    return LoadedDecoder(
+        table=table,
+        embedding=embedding,
+        layers=tuple(layers),
+        final_norm=weights.final_norm().to(device, copy=True),
+        head=embedding if table.tied else _merged([weights.head()], device),
+    )
+
+
+def _layer(table: DecoderTable, index: int, found: LayerWeights, asked: AskedLayer, turns: Tensor) -> LoadedLayer:
+    device, norms = turns.device, None
+    if found.query_norm is not None and found.key_norm is not None:
+        norms = HeadNorms(found.query_norm.to(device, copy=True), found.key_norm.to(device, copy=True), table.epsilon)
+    return LoadedLayer(
+        attention_norm=found.attention_norm.to(device, copy=True),
+        qkv=_linear(found.qkv, found.qkv_bias, device),
+        heads=Heads(
+            HeadSizes(table.heads, table.kv_heads, table.head_size), turns if table.layers[index].rotary else None, norms
+        ),
+        attention=asked.parameters,
+        output=_linear([found.output], found.output_bias, device),
+        mlp_norm=found.mlp_norm.to(device, copy=True),
+        gate_up=_linear([found.gate, found.up], found.gate_up_bias, device),
+        down=_linear([found.down], found.down_bias, device),
+    )
+
+
+def _linear(weights: Sequence[Tensor], bias: Tensor | None, device: torch.device) -> Linear:
+    return Linear(_merged(weights, device), None if bias is None else bias.to(device, copy=True))
+
+
+def _merged(weights: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Weights [out, in], one below the other; what is merged is merged on the device, which has the faster memory."""
+    copies = [weight.to(device, copy=True) for weight in weights]
+    return copies[0] if len(copies) == 1 else torch.cat(copies)
+
+
+def _turns(table: DecoderTable, device: torch.device) -> Tensor:
+    """Cosines, then sines, of every position's angles: looked up once a layer, where computing them would cost a kernel each."""
+    angles = torch.arange(table.max_positions, device=device).float().unsqueeze(1)
+    angles = angles * torch.tensor(table.rotary.frequencies, device=device)
+    return torch.cat((angles.cos(), angles.sin()), -1)

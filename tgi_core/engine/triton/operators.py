@@ -1,0 +1,50 @@
+"""The operations of a decoder's step as Triton kernels; their modules are imported where they are launched, and this one anywhere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.attention.cache import DenseLayer, PagedLayer
+from tgi_core.engine.decoder.operators import Heads
+from tgi_core.engine.triton.probing import probe
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class TritonOperators:
+    """The operators `triton`; tensors are contiguous, as a decoder's step makes them."""
+
+    name = "triton"
+
+    def refusal(self, dtype: torch.dtype) -> str:
+        """Why it cannot serve a model of this dtype; empty when it can."""
+        return probe() if dtype in DTYPES else f"the dtype is {dtype}"
+
+    def norm(self, stream: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """See `Operators.norm`."""
+        from tgi_core.engine.triton.norm import launch_norm
+
+        return launch_norm(stream, None, 1.0, weight, epsilon)
+
+    def join_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
+        """See `Operators.join_and_norm`."""
+        from tgi_core.engine.triton.norm import launch_norm
+
+        return launch_norm(stream, branch, scale, weight, epsilon)
+
+    def store(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
+        """See `Operators.store`; the queries stay in `qkv`. Raises TypeError for a cache that is not two plain tensors."""
+        from tgi_core.engine.triton.rotary import launch_turn_and_store
+
+        if not isinstance(cache, DenseLayer):
+            raise TypeError(f"a cache of {type(cache).__name__}, whose layout these kernels do not know")
+        launch_turn_and_store(qkv, positions, slots, heads, cache)
+        count, width = heads.sizes.heads, heads.sizes.head
+        return qkv[:, : count * width].unflatten(-1, (count, width)).transpose(0, 1)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """See `Operators.silu_mul`."""
+        from tgi_core.engine.triton.activation import launch_silu_mul
+
+        return launch_silu_mul(gate_up)

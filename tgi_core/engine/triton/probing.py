@@ -1,0 +1,21 @@
+"""Whether Triton is here, and has a device to compile for. This module is imported where it is not."""
+
+from __future__ import annotations
+
+_LEAST = (3, 6)
+
+
+def probe() -> str:
+    """Why kernels cannot run here; empty when they can."""
+    try:
+        import triton
+    except ImportError as error:
+        return f"triton cannot be imported: {error}"
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < _LEAST:
+        return f"triton {triton.__version__} is older than {'.'.join(map(str, _LEAST))}"
+    if not triton.knobs.runtime.interpret:
+        try:
+            triton.runtime.driver.active.get_current_target()
+        except RuntimeError as error:
+            return f"triton compiles for no device here: {error}"
+    return ""
