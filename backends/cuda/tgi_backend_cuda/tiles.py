@@ -36,10 +36,10 @@ _FLOAT32 = (
     TileRow(Phase.PREFILL, 4, 256, Tile(16, 16, 8, 2)),
 )
 
-# Without warp-group products 128 queries of 64 positions spill.
+# Without warp-group products 128 queries spill.
 _AMPERE_PREFILL = (
     TileRow(Phase.PREFILL, 2, 64, Tile(128, 64, 8, 3)),
-    TileRow(Phase.PREFILL, 2, 128, Tile(128, 32, 8, 3)),
+    TileRow(Phase.PREFILL, 2, 128, Tile(64, 64, 8, 3)),
     TileRow(Phase.PREFILL, 2, 256, Tile(64, 32, 8, 3)),
 )
 

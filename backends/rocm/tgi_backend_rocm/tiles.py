@@ -24,7 +24,7 @@ _CDNA = (
 
 _RDNA = (
     TileRow(Phase.DECODE, 2, 64, Tile(16, 32, 4, 2, programs=2)),
-    TileRow(Phase.DECODE, 2, 128, Tile(16, 32, 4, 2, programs=2)),
+    TileRow(Phase.DECODE, 2, 128, Tile(16, 16, 4, 2, programs=2)),
     TileRow(Phase.PREFILL, 2, 64, Tile(64, 32, 4, 2)),
     TileRow(Phase.PREFILL, 2, 128, Tile(64, 16, 8, 2)),
     TileRow(Phase.DECODE, 4, 128, Tile(16, 16, 8, 1)),
