@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/rocm -e backends/xpu -e conformance-tests
-SOURCES := tgi_core router/tgi_router backends/cpu/tgi_backend_cpu backends/cuda/tgi_backend_cuda backends/rocm/tgi_backend_rocm backends/xpu/tgi_backend_xpu conformance-tests/tgi_conformance
 HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
