@@ -25,8 +25,8 @@ from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, TableRunner
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.proving import RAGGED_CHUNKS, Provable, probe_ids, prove
-from tgi_core.engine.runner import Enqueued, Runner
+from tgi_core.engine.proving import RAGGED_CHUNKS, probe_ids, prove
+from tgi_core.engine.runner import Runner
 from tgi_core.engine.session import EngineSession
 from tgi_core.engine.weights.checkpoint import open_checkpoint
 from tgi_core.errors import StartupError
@@ -83,7 +83,7 @@ def _session(
     queue = kit.queue()
     if queue is None:
         return EngineSession(runner, shape, masks, adapters, kernels)
-    if not (isinstance(runner, Enqueued) and isinstance(runner, Provable)):
+    if not hasattr(type(runner), "forward"):  # asked of the class: a runner without a cache cannot answer for itself
         kernels = (*kernels, Kernel("run ahead", "lock step", "this model's steps cannot be enqueued"))
         return EngineSession(runner, shape, masks, adapters, kernels)
     ahead = "one step" if queue.in_flight > 1 else "lock step"

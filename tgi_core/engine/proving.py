@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
 
 
-@runtime_checkable
 class Provable(Protocol):
     """A runner that can be tried before its cache is reserved."""
 

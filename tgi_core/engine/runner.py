@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from torch import Tensor
 
@@ -60,7 +60,6 @@ class Runner(Protocol):
         """Give the cache back. Idempotent."""
 
 
-@runtime_checkable
 class Enqueued(Protocol):
     """A runner whose step is a function of tensors on the device: it can be enqueued ahead of the host, and captured."""
 
