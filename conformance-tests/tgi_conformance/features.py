@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import (
     BackendError,
@@ -69,7 +69,7 @@ def _refused(change: Callable[[Stage, Request], Request]) -> Refusal:
 
     def refusal(scene: Scene) -> None:
         stage = scene.stage()
-        mate, plain = stage.request(PROMPTS[0]), stage.request(PROMPTS[2])
+        mate, plain = stage.request(stage.prompts[0]), stage.request(stage.prompts[2])
         wanting = change(stage, plain)
         if not stage.play.oracle.expect(Prefill((mate, wanting))).errors:
             raise Violation("constant", "a session without a mask source declares it, one with a mask source does not")
@@ -89,15 +89,15 @@ def _reuses(stage: Stage, request: Request) -> Request:
 
 def _no_mixing(scene: Scene) -> None:
     stage = scene.stage()
-    batch = stage.start(stage.request(PROMPTS[0]))
-    newcomer = stage.request(PROMPTS[1])
+    batch = stage.start(stage.request(stage.prompts[0]))
+    newcomer = stage.request(stage.prompts[1])
     stage.refuse(Unsupported, Prefill((newcomer,), batch))
     stage.decode(stage.start(newcomer), batch)
 
 
 def _no_drafts(scene: Scene) -> None:
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     batch = stage.start(request)
     stage.refuse(InvalidRequest, Decode((batch,), (Grant(request.id, 2, stage.grant(stage.row(request.id), 2).blocks),)))
 

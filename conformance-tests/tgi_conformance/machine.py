@@ -16,7 +16,6 @@ from tgi_conformance.calls import NOTHING, STRANGER, Call, Clear, Decode, Filter
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
 from tgi_conformance.target import close
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Feature, Grant, Mixing, Request, UnknownBatch
@@ -38,7 +37,7 @@ class Verbs(RuleBasedStateMachine):
         self.used: list[Ref] = [STRANGER]
         self.ways = ways(self.stage)
         size = min(self.oracle.capacity.groups[0].block_size, 32)  # rows that are about to need a block
-        self.prompts = (tuple(range(1, size + 1)), *PROMPTS, tuple(range(2, size + 1)) or (2,))
+        self.prompts = (tuple(range(1, size + 1)), *self.stage.prompts, tuple(range(2, size + 1)) or (2,))
 
     def teardown(self) -> None:
         """Sessions are many; only one that failed is kept for the report."""
@@ -202,7 +201,7 @@ def explore(scene: Scene) -> None:
         database=None,
         print_blob=False,
         report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if scene.shorten else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
     try:

@@ -16,12 +16,13 @@ from tgi_core.backend import Capabilities, Capacity, WarmupPlan
 
 @dataclass
 class Scene:
-    """One run of one clause. `seed` is for what is drawn at random; `effort` scales how much."""
+    """One run of one clause. `seed` is for what is drawn at random; `effort` scales how much; `shorten` is for people who read failures."""
 
     target: Target
     alone: Alone
     seed: int = 0
     effort: float = 1.0
+    shorten: bool = True
     situations: Counter[str] = field(default_factory=Counter)
     plays: list[Play] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
@@ -29,7 +30,7 @@ class Scene:
 
     def stage(self, plan: WarmupPlan | None = None, masks: str | None = None) -> Stage:
         """A fresh session in the scenario's hands."""
-        return Stage(self.play(Setup(plan, masks)))
+        return Stage(self.play(Setup(plan, masks)), self.seed)
 
     def play(self, setup: Setup) -> Play:
         """A fresh session."""

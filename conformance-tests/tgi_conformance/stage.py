@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -18,15 +19,32 @@ PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9), (2,), (6, 5, 3, 5)
 
 PLAIN = Want(logprobs=False)
 
+_TOKENS, _LONGEST = 50, 512
+"""Prompts are of so many tokens of the vocabulary, and are varied to that length."""
+
+
+def _turned(count: int, by: int) -> list[int]:
+    """Block ids count…1, as a pool that gives `1 + by` first."""
+    falling = list(range(count, 0, -1))
+    return falling[-by:] + falling[:-by] if by else falling
+
 
 class Stage:
-    """A session in a scenario's hands. Blocks come from a pool of its own, and the last one given back is the next one taken."""
+    """A session in a scenario's hands. Blocks come from a pool of its own, and the last one given back is the next one taken.
 
-    def __init__(self, play: Play) -> None:
-        self.play = play
-        self._ids = itertools.count(1)
-        self._free = [list(range(group.num_blocks, 0, -1)) for group in play.capacity.groups]
+    `seed` draws what a scenario leaves open: the tokens of prompts, ids of requests, seeds of samplers, and the block that comes first.
+    """
+
+    def __init__(self, play: Play, seed: int = 0) -> None:
+        self.play, self._seed = play, seed
+        draw = random.Random(seed)
+        self._shifts = [draw.randrange(_TOKENS) if seed else 0 for _ in range(_LONGEST)]
+        self._ids = itertools.count(1 + (draw.randrange(1000) if seed else 0))
+        self._free = [
+            _turned(group.num_blocks, draw.randrange(group.num_blocks) if seed else 0) for group in play.capacity.groups
+        ]
         self._held: dict[int, list[list[int]]] = {}
+        self.prompts = tuple(map(self.varied, PROMPTS))
 
     @property
     def capacity(self) -> Capacity:
@@ -46,6 +64,14 @@ class Stage:
     def wants(self) -> Want:
         """Everything that a row can be asked to return here."""
         return all_wants(self.capabilities.features)
+
+    def varied(self, prompt: Iterable[int]) -> tuple[int, ...]:
+        """A text of the same length, drawn by the seed; seed 0 leaves it as it is. Texts that begin alike go on beginning alike."""
+        return tuple((token + shift) % _TOKENS if shift else token for token, shift in zip(prompt, self._shifts, strict=False))
+
+    def seeded(self, how: Sampling) -> Sampling:
+        """Sampling by another seed of the same size, drawn by the seed."""
+        return replace(how, seed=how.seed ^ (self._seed << 4 & 0xFFFF))
 
     def folded(self, prompt: Sequence[int]) -> tuple[int, ...]:
         """A prompt within the vocabulary."""

@@ -21,9 +21,9 @@ from tgi_conformance.verdict import NotReached, Verdict, Violation
 from tgi_core.backend import BackendError
 
 
-def attempt(clause: Clause, target: Target, alone: Alone, seed: int = 0, effort: float = 1.0) -> Result:
-    """One clause on one backend; never raises for what either does."""
-    scene = Scene(target, alone, seed, effort)
+def attempt(clause: Clause, target: Target, alone: Alone, seed: int = 0, effort: float = 1.0, *, shorten: bool = True) -> Result:
+    """One clause on one backend; never raises for what either does. `shorten` a failing sequence, which takes its time."""
+    scene = Scene(target, alone, seed, effort, shorten)
     begun = time.perf_counter()
     try:
         result = _tried(clause, scene)
@@ -81,10 +81,10 @@ def _failed(clause: Clause, scene: Scene, violation: Violation) -> Result:
     if play is None:
         return Result(clause.id, Verdict.FAIL, str(violation))
     trace, message = play.trace, str(violation)
-    shrunk = play.failed is not None
-    if play.failed is not None:
+    judged = play.failed is not None
+    if play.failed is not None and scene.shorten:
         trace, message = shortest(scene.target, play.setup, scene.alone, play.trace, play.failed)
-    lines = (_header(clause, scene, play.setup, message, shrunk), *(encode(number, call) for number, call in trace))
+    lines = (_header(clause, scene, play.setup, message, judged), *(encode(number, call) for number, call in trace))
     return Result(clause.id, Verdict.FAIL, message, sequence=told(trace), failure=lines)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import CapacityExceeded, Request
 
@@ -53,7 +53,7 @@ def step_tokens(scene: Scene) -> None:
     if count > min(stage.capacity.max_rows, stage.capacity.max_prefill_rows):
         raise NotReached(f"{count} rows of {length} tokens are needed to pass max_step_tokens {limit}")
     lengths = [length] * (count - 1) + [limit + 1 - length * (count - 1)]
-    requests = [stage.request([(3 * index + size) % 50 for index in range(size)]) for size in lengths]
+    requests = [stage.request(stage.varied((3 * index + size) % 50 for index in range(size))) for size in lengths]
     stage.refuse(CapacityExceeded, Prefill(tuple(requests)))
     for request in requests:
         stage.start(request)
@@ -72,7 +72,9 @@ def merge_tokens(scene: Scene) -> None:
     count = limit // (length - 1) + 1
     if length - 1 > limit or count > min(stage.capacity.max_rows, stage.capacity.max_prefill_rows):
         raise NotReached(f"{count} rows of {length} tokens are needed to pass max_step_tokens {limit}")
-    requests = [stage.request([(5 * index + shift) % 50 for index in range(length)], take=1) for shift in range(count)]
+    requests = [
+        stage.request(stage.varied((5 * index + shift) % 50 for index in range(length)), take=1) for shift in range(count)
+    ]
     batches = [stage.start(request) for request in requests]
     grants = [stage.grant(stage.row(request.id), length - 1) for request in requests]
     stage.refuse(CapacityExceeded, Decode(tuple(batches), tuple(grants)))
@@ -101,4 +103,4 @@ def returns(scene: Scene) -> None:
             stage.filter(batch, ())
         else:
             stage.clear(batch if way % 2 else None)
-    stage.decode(stage.start(*(stage.request(prompt) for prompt in PROMPTS[: min(limit, 3)])), steps=2)
+    stage.decode(stage.start(*(stage.request(prompt) for prompt in stage.prompts[: min(limit, 3)])), steps=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
 from tgi_conformance.verdict import Level
 
 
@@ -17,11 +16,11 @@ from tgi_conformance.verdict import Level
 def clear_all(scene: Scene) -> None:
     """Two batches of three rows, then nothing, then life goes on."""
     stage = scene.stage()
-    stage.start(stage.request(PROMPTS[0]))
-    stage.start(stage.request(PROMPTS[1]), stage.request(PROMPTS[2]))
+    stage.start(stage.request(stage.prompts[0]))
+    stage.start(stage.request(stage.prompts[1]), stage.request(stage.prompts[2]))
     stage.clear(None)
     stage.clear(None)
-    stage.decode(stage.start(stage.request(PROMPTS[3])), steps=2)
+    stage.decode(stage.start(stage.request(stage.prompts[3])), steps=2)
 
 
 @clause("clear.none", "Clear of everything where nothing lives counts 0.", Level.L1)
@@ -39,7 +38,7 @@ def clear_nothing(scene: Scene) -> None:
 def clear_one(scene: Scene) -> None:
     """By the handle that the batch has now, after decodes and a merge."""
     stage = scene.stage()
-    first, second, third = (stage.start(stage.request(prompt)) for prompt in PROMPTS[:3])
+    first, second, third = (stage.start(stage.request(prompt)) for prompt in stage.prompts[:3])
     merged = stage.decode(first, third)
     second = stage.decode(second)
     stage.clear(merged)

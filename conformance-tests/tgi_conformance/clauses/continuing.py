@@ -5,7 +5,6 @@ from __future__ import annotations
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Sampling
 
@@ -14,7 +13,7 @@ def _continued(scene: Scene, hows: tuple[Sampling, ...]) -> None:
     """Six tokens in one go, and again from each point between."""
     stage = scene.stage()
     for how in hows:
-        whole = stage.outline(PROMPTS[0], how)
+        whole = stage.outline(stage.prompts[0], how)
         made = [token for row in scene.alone.rows(whole, 6)[:6] for token in row.tokens]
         for done in (1, 3, 5):
             rest = stage.request((*whole.tokens, *made[:done]), how, prompt_len=len(whole.tokens))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level
 from tgi_core.backend import NULL_BLOCK, Grant, InvalidRequest
 
@@ -19,7 +19,7 @@ def block_size(stage: Stage) -> int:
 
 def up_to_the_edge(stage: Stage, short: int = 0) -> tuple[int, ...]:
     """A prompt that fills one block, less `short` tokens."""
-    return tuple(range(7, 7 + max(1, block_size(stage) - short)))
+    return stage.varied(range(7, 7 + max(1, block_size(stage) - short)))
 
 
 @clause("cover.prefill", "A request whose blocks do not cover the positions of its step is an InvalidRequest.", Level.L1)
@@ -27,7 +27,7 @@ def prefill(scene: Scene) -> None:
     """None at all; one too few."""
     stage = scene.stage()
     groups = len(stage.capacity.groups)
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, blocks=((),) * groups),)))
     if stage.capacity.groups[0].block_size < stage.capacity.max_row_tokens:
         long = stage.request((*up_to_the_edge(stage), 1))
@@ -51,7 +51,7 @@ def decode(scene: Scene) -> None:
 
 def _whole_row_block(stage: Stage) -> None:
     """With slots for blocks the last position is covered by the first block, so only a missing slot can be refused."""
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, blocks=tuple(() for _ in request.blocks)),)))
     stage.decode(stage.start(request))
 
@@ -60,7 +60,7 @@ def _whole_row_block(stage: Stage) -> None:
 def block_ids(scene: Scene) -> None:
     """In a request and in a grant."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     beyond = stage.capacity.groups[0].num_blocks + 1
     for wrong in (NULL_BLOCK, beyond, -1):
         stage.refuse(InvalidRequest, Prefill((replace(request, blocks=tuple((wrong, *table[1:]) for table in request.blocks)),)))
@@ -74,7 +74,7 @@ def block_ids(scene: Scene) -> None:
 def distinct(scene: Scene) -> None:
     """Twice in a request; twice in a grant; in a grant and in the table."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, blocks=tuple((*table, table[0]) for table in request.blocks)),)))
     batch = stage.start(request)
     again = tuple(table[:1] for table in request.blocks)
@@ -89,7 +89,7 @@ def distinct(scene: Scene) -> None:
 def groups(scene: Scene) -> None:
     """One group too many, and none at all in the request."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, blocks=()),)))
     stage.refuse(InvalidRequest, Prefill((replace(request, blocks=(*request.blocks, (1,))),)))
     batch = stage.start(request)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tgi_conformance.calls import Decode
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
 from tgi_conformance.verdict import Level
 from tgi_core.backend import Grant, UnknownRequest
 
@@ -14,7 +13,7 @@ from tgi_core.backend import Grant, UnknownRequest
 def filtered(scene: Scene) -> None:
     """It makes no rows, and a grant for it is refused."""
     stage = scene.stage()
-    stays, leaves = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
+    stays, leaves = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     batch = stage.filter(stage.start(stays, leaves), [stays.id])
     stage.refuse(UnknownRequest, Decode((batch,), (Grant(leaves.id, 1),)))
     stage.decode(batch, steps=4)
@@ -24,9 +23,9 @@ def filtered(scene: Scene) -> None:
 def reuse_after_filter(scene: Scene) -> None:
     """A newcomer of the same length takes them over; then another, beside the rows that stayed."""
     stage = scene.stage()
-    stays, leaves = stage.request(PROMPTS[0]), stage.request(PROMPTS[2])
+    stays, leaves = stage.request(stage.prompts[0]), stage.request(stage.prompts[2])
     batch = stage.filter(stage.start(stays, leaves), [stays.id])
-    newcomer = stage.start(stage.request(PROMPTS[5], want=stage.wants))
+    newcomer = stage.start(stage.request(stage.prompts[5], want=stage.wants))
     stage.decode(batch, newcomer, steps=4)
 
 
@@ -34,9 +33,9 @@ def reuse_after_filter(scene: Scene) -> None:
 def reuse_after_clear(scene: Scene) -> None:
     """Everything is cleared, and shorter and longer rows take the blocks over."""
     stage = scene.stage()
-    stage.decode(stage.start(*(stage.request(prompt) for prompt in PROMPTS[:3])), steps=3)
+    stage.decode(stage.start(*(stage.request(prompt) for prompt in stage.prompts[:3])), steps=3)
     stage.clear(None)
-    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[3:])), steps=3)
+    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[3:])), steps=3)
 
 
 @clause(
@@ -49,11 +48,11 @@ def reuse_after_clear(scene: Scene) -> None:
 def reuse_ahead(scene: Scene) -> None:
     """The late row's writes come first, the newcomer's after them."""
     stage = scene.stage()
-    stays, leaves = stage.request(PROMPTS[0]), stage.request(PROMPTS[2])
+    stays, leaves = stage.request(stage.prompts[0]), stage.request(stage.prompts[2])
     batch = stage.start(stays, leaves)
     step = stage.go_on(batch)
     rest = stage.filter(step, [stays.id])
-    newcomer = stage.launch(stage.request(PROMPTS[5], want=stage.wants))
+    newcomer = stage.launch(stage.request(stage.prompts[5], want=stage.wants))
     stage.read(step)
     stage.read(newcomer)
     stage.decode(rest, newcomer, steps=3)
@@ -68,9 +67,9 @@ def reuse_ahead(scene: Scene) -> None:
 def after_prefill(scene: Scene) -> None:
     """More rows in turn than there is room for at once, each dropped after its first token."""
     stage = scene.stage()
-    stays = stage.request(PROMPTS[1])
+    stays = stage.request(stage.prompts[1])
     batch = stage.start(stays)
     for index in range(min(stage.capacity.max_rows, 16) + 2):
-        request = stage.request(PROMPTS[index % len(PROMPTS)])
+        request = stage.request(stage.prompts[index % len(stage.prompts)])
         stage.filter(stage.start(request), ())
     stage.decode(batch, steps=2)

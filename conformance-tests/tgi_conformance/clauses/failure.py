@@ -7,7 +7,7 @@ from dataclasses import replace
 from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level
 from tgi_core.backend import BackendError, Grant, InvalidRequest, UnknownBatch, UnknownRequest
 
@@ -26,7 +26,7 @@ def _refuse_all(stage: Stage, bad: list[tuple[type[BackendError], Call]]) -> Non
 def decode(scene: Scene) -> None:
     """Grants of all wrong kinds, each beside a right one with a block; dead batches beside live ones."""
     stage = scene.stage()
-    first, second = stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[1], want=stage.wants)
+    first, second = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[1], want=stage.wants)
     batch, apart = stage.start(first), stage.start(second)
     (spare,) = stage.spare_blocks(1)
     good = Grant(first.id, 1, ((spare,), *((),) * (len(first.blocks) - 1)))
@@ -51,9 +51,9 @@ def decode(scene: Scene) -> None:
 def prefill(scene: Scene) -> None:
     """A bad request after a good one; grants for strangers; afterwards the good one starts under the same id."""
     stage = scene.stage()
-    old = stage.request(PROMPTS[0])
+    old = stage.request(stage.prompts[0])
     batch = stage.start(old)
-    good, bad = stage.request(PROMPTS[1]), stage.request(PROMPTS[2])
+    good, bad = stage.request(stage.prompts[1]), stage.request(stage.prompts[2])
     vocab = stage.capabilities.vocab_size
     wrong = [
         replace(bad, tokens=(*bad.tokens[:-1], vocab)),
@@ -81,9 +81,9 @@ def prefill(scene: Scene) -> None:
 def join(scene: Scene) -> None:
     """The handle is good for the next verb."""
     stage = scene.stage()
-    old = stage.request(PROMPTS[0], want=stage.wants)
+    old = stage.request(stage.prompts[0], want=stage.wants)
     batch = stage.start(old)
-    new = stage.request(PROMPTS[1])
+    new = stage.request(stage.prompts[1])
     grant = stage.grant(stage.row(old.id))
     stage.refuse(InvalidRequest, Prefill((replace(new, take=9),), batch, (grant,)))
     stage.refuse(UnknownRequest, Prefill((new,), batch, (grant, Grant(555_555, 1))))
@@ -100,7 +100,7 @@ def join(scene: Scene) -> None:
 def filter_refused(scene: Scene) -> None:
     """Strangers among the kept, twice; a dead batch; all rows go on."""
     stage = scene.stage()
-    requests = [stage.request(prompt) for prompt in PROMPTS[:3]]
+    requests = [stage.request(prompt) for prompt in stage.prompts[:3]]
     batch = stage.start(*requests)
     for _ in range(2):
         stage.refuse(UnknownRequest, Filter(batch, (requests[0].id, 555_555)))
@@ -113,7 +113,7 @@ def filter_refused(scene: Scene) -> None:
 def live_id(scene: Scene) -> None:
     """Alone, twice in one batch, and in another batch's place."""
     stage = scene.stage()
-    request, other = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
+    request, other = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     stage.refuse(InvalidRequest, Prefill((request, request)))
     batch = stage.start(request)
     stage.refuse(InvalidRequest, Prefill((replace(other, id=request.id),)))

@@ -9,7 +9,7 @@ from tgi_conformance.calls import Clear, Decode, Filter
 from tgi_conformance.clause import clause
 from tgi_conformance.masks import BREAKING, DOOMED, LOSING
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.target import close
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import EMPTY, UnknownBatch
@@ -19,8 +19,8 @@ _LATE = "a step failed late"
 
 def _doomed(stage: Stage, *mates: int) -> int:
     """A batch whose next step fails, with mates by prompt."""
-    doomed = stage.request(PROMPTS[0], id=DOOMED, masked=True)
-    return stage.decode(stage.start(doomed, *(stage.request(PROMPTS[mate]) for mate in mates)))
+    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=True)
+    return stage.decode(stage.start(doomed, *(stage.request(stage.prompts[mate]) for mate in mates)))
 
 
 def _dead(stage: Stage, batch: int) -> None:
@@ -50,10 +50,10 @@ def rows(scene: Scene) -> None:
 def others(scene: Scene) -> None:
     """Another batch, with blocks beside those of the dead one, which newcomers take over."""
     stage = scene.stage(masks=BREAKING)
-    apart = stage.start(stage.request(PROMPTS[2], want=stage.wants))
+    apart = stage.start(stage.request(stage.prompts[2], want=stage.wants))
     step = stage.go_on(_doomed(stage, 1, 3))
     stage.read(step)
-    newcomer = stage.start(stage.request(PROMPTS[5], want=stage.wants))
+    newcomer = stage.start(stage.request(stage.prompts[5], want=stage.wants))
     stage.decode(apart, newcomer, steps=4)
 
 
@@ -64,7 +64,7 @@ def place(scene: Scene) -> None:
     room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 6)
     step = stage.go_on(_doomed(stage, *(index % 5 for index in range(room - 1))))
     stage.read(step)
-    stage.decode(stage.start(*(stage.request(PROMPTS[index % 6]) for index in range(room))), steps=2)
+    stage.decode(stage.start(*(stage.request(stage.prompts[index % 6]) for index in range(room))), steps=2)
 
 
 @clause(
@@ -77,13 +77,13 @@ def place(scene: Scene) -> None:
 def derived(scene: Scene) -> None:
     """The step after it is launched and merged before the error is read."""
     stage = scene.stage(masks=BREAKING)
-    apart = stage.start(stage.request(PROMPTS[2]))
-    bystander = stage.start(stage.request(PROMPTS[4]))
+    apart = stage.start(stage.request(stage.prompts[2]))
+    bystander = stage.start(stage.request(stage.prompts[4]))
     step = stage.go_on(_doomed(stage, 1))
     after = stage.go_on(step, apart)
     stage.read(step)
     _dead(stage, after)
-    stage.decode(bystander, stage.start(stage.request(PROMPTS[5])), steps=3)
+    stage.decode(bystander, stage.start(stage.request(stage.prompts[5])), steps=3)
 
 
 @clause(
@@ -96,8 +96,8 @@ def derived(scene: Scene) -> None:
 def go_on(scene: Scene) -> None:
     """The mate of the one that failed, with what it had made."""
     stage = scene.stage(masks=BREAKING)
-    mate = stage.request(PROMPTS[1])
-    doomed = stage.request(PROMPTS[0], id=DOOMED, masked=True)
+    mate = stage.request(stage.prompts[1])
+    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=True)
     stage.read(stage.go_on(stage.decode(stage.start(doomed, mate))))
     made = stage.play.tokens(mate.id)
     again = stage.request((*mate.tokens, *made), prompt_len=len(mate.tokens))
@@ -120,7 +120,7 @@ def lost(scene: Scene) -> None:
     stage.read(stage.go_on(_doomed(stage, 1)))
     close(stage.play.session)
     fresh = scene.stage()
-    fresh.decode(fresh.start(fresh.request(PROMPTS[0]), fresh.request(PROMPTS[1])), steps=3)
+    fresh.decode(fresh.start(fresh.request(stage.prompts[0]), fresh.request(stage.prompts[1])), steps=3)
 
 
 @clause("faults.reopen", "Close is idempotent, ends the session, and leaves the device ready for the next one.", Level.L3)
@@ -128,18 +128,18 @@ def reopen(scene: Scene) -> None:
     """With rows alive and a step unread, three times over."""
     for _ in range(3):
         stage = scene.stage()
-        stage.go_on(stage.start(stage.request(PROMPTS[0]), stage.request(PROMPTS[1])))
+        stage.go_on(stage.start(stage.request(stage.prompts[0]), stage.request(stage.prompts[1])))
         stage.play.session.close()
         stage.play.session.close()
     stage = scene.stage()
-    stage.decode(stage.start(stage.request(PROMPTS[2])), steps=3)
+    stage.decode(stage.start(stage.request(stage.prompts[2])), steps=3)
 
 
 @clause("faults.after-close", "No step runs after close: every verb says that the session is over.", Level.L3)
 def after_close(scene: Scene) -> None:
     """Decode, prefill, and the rows of a step that was under way raise an error of the contract."""
     stage = scene.stage()
-    request, other = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
+    request, other = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     step = stage.go_on(stage.start(request))
     unread = stage.play.steps[step]
     stage.play.session.close()

@@ -8,11 +8,11 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import WAYS
 from tgi_conformance.published import Scores, draw, logprobs, penalized
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import Sampling, Want
 
-_CONTEXTS = (PROMPTS[0], PROMPTS[5], (7, 7, 8))
+_CONTEXTS = ((3, 1, 4, 1, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4), (7, 7, 8))
 _SEEDS = (0, 1, 2, 3, 12345, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1)
 
 
@@ -24,18 +24,18 @@ def distribution(scene: Scene, stage: Stage, tokens: Sequence[int]) -> Scores:
 
 
 def _compare(
-    scene: Scene, hows: Sequence[Sampling], prompt_len: int | None = None, contexts: Sequence[tuple[int, ...]] = _CONTEXTS
+    scene: Scene, hows: Sequence[Sampling], prompt_len: int | None = None, contexts: Sequence[tuple[int, ...]] = ()
 ) -> None:
     """The token and logprob of each way of sampling, after each context, against the formula."""
     if not scene.target.exact:
         raise NotReached("the formula is compared in float32")
     stage = scene.stage()
     compared = 0
-    for context in contexts:
+    for context in contexts or map(stage.varied, _CONTEXTS):
         tokens = stage.folded(context)
         known = len(tokens) if prompt_len is None else prompt_len
         plain = distribution(scene, stage, tokens)
-        for how in hows:
+        for how in map(stage.seeded, hows):
             request = stage.outline(tokens, how, want=Want(True), prompt_len=known)
             row = scene.alone.rows(request, 1)[0]
             expected = draw(penalized(plain, how, tokens, known), how, len(tokens))
@@ -123,7 +123,7 @@ def counts(scene: Scene) -> None:
 
 def _repeating(scene: Scene, stage: Stage) -> tuple[tuple[int, ...], int]:
     """A row and its last token, which stands there twice and has a fair chance to come again."""
-    for prompt in PROMPTS[1:4]:
+    for prompt in stage.prompts[1:4]:
         for token in range(min(stage.capabilities.vocab_size, 120)):
             tokens = (*stage.folded(prompt), token, token)
             if distribution(scene, stage, tokens).get(token, -99.0) > -2.5:
@@ -141,7 +141,7 @@ def top_tokens(scene: Scene) -> None:
     """Over the whole vocabulary."""
     stage = scene.stage()
     for context in _CONTEXTS:
-        found = distribution(scene, stage, stage.folded(context))
+        found = distribution(scene, stage, stage.folded(stage.varied(context)))
         whole = logprobs(found)
         if any(abs(whole[token] - found[token]) > 2e-3 for token in found):
             raise Violation("formula", f"the logprobs of all {len(found)} tokens after {context} do not sum to one")
@@ -151,7 +151,7 @@ def top_tokens(scene: Scene) -> None:
 def greedy_limits(scene: Scene) -> None:
     """Six tokens each, by any seed; no declared determinism is needed for it."""
     stage = scene.stage()
-    for prompt in PROMPTS[:3]:
+    for prompt in stage.prompts[:3]:
         greedy = scene.alone.rows(stage.outline(prompt), 6)[:6]
         for how in (Sampling(True, 1.0, top_k=1, seed=3), Sampling(True, 2.0, top_p=1e-6, seed=4), Sampling(True, 0.001, seed=5)):
             limit = scene.alone.rows(stage.outline(prompt, how), 6)[:6]

@@ -6,7 +6,6 @@ from tgi_conformance.calls import Decode
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.cover import block_size
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import CapacityExceeded, Grant, InvalidRequest
 
@@ -22,7 +21,7 @@ def blocks(scene: Scene) -> None:
     """Several rows, each over two boundaries."""
     stage = scene.stage()
     steps = min(2 * block_size(stage) + 1, stage.capacity.max_row_tokens - 10)
-    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:3])), steps=steps)
+    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:3])), steps=steps)
 
 
 @clause(
@@ -35,7 +34,7 @@ def ahead(scene: Scene) -> None:
     """All at once with the first decode; then none."""
     stage = scene.stage()
     size = block_size(stage)
-    request, other = stage.request(PROMPTS[1], want=stage.wants), stage.request(PROMPTS[0])
+    request, other = stage.request(stage.prompts[1], want=stage.wants), stage.request(stage.prompts[0])
     batch = stage.start(request, other)
     row = stage.row(request.id)
     early = Grant(request.id, 1, stage.grant(row, 2 * size).blocks)
@@ -52,7 +51,7 @@ def ahead(scene: Scene) -> None:
 def sit_out(scene: Scene) -> None:
     """One of two rows pauses, is given a block meanwhile, and all pause once."""
     stage = scene.stage()
-    stays, pauses = stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[2], want=stage.wants)
+    stays, pauses = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[2], want=stage.wants)
     batch = stage.start(stays, pauses)
     for _ in range(3):
         batch = stage.decode(batch, grants=[stage.grant(stage.row(stays.id)), Grant(pauses.id, 0)])
@@ -66,7 +65,7 @@ def sit_out(scene: Scene) -> None:
 def one_token(scene: Scene) -> None:
     """2 and -1 are an InvalidRequest."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     batch = stage.start(request)
     room = stage.grant(stage.row(request.id), 3).blocks
     for take in (2, 3, -1):
@@ -84,7 +83,7 @@ def to_the_end(scene: Scene) -> None:
         raise NotReached(
             f"a row of {stage.capacity.max_row_tokens} tokens is not reached in steps of {stage.capacity.max_step_tokens}"
         )
-    request, mate = stage.request([(7 * index + 3) % 50 for index in range(length)]), stage.request(PROMPTS[3])
+    request, mate = stage.request(stage.varied((7 * index + 3) % 50 for index in range(length))), stage.request(stage.prompts[3])
     batch = stage.start(request, mate)
     batch = stage.decode(batch, steps=steps)
     full = stage.row(request.id)

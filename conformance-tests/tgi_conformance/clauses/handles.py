@@ -5,7 +5,7 @@ from __future__ import annotations
 from tgi_conformance.calls import STRANGER, Clear, Decode, Filter, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level
 from tgi_core.backend import InvalidRequest, UnknownBatch
 
@@ -27,7 +27,7 @@ def _all_refuse(stage: Stage, dead: int, row: int) -> None:
 def after_decode(scene: Scene) -> None:
     """Its successor lives on, untouched."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     old = stage.start(request)
     new = stage.decode(old)
     _all_refuse(stage, old, request.id)
@@ -43,7 +43,7 @@ def after_decode(scene: Scene) -> None:
 def after_filter(scene: Scene) -> None:
     """Keep all, then keep one of two."""
     stage = scene.stage()
-    first, second = stage.request(PROMPTS[0]), stage.request(PROMPTS[1])
+    first, second = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     old = stage.start(first, second)
     whole = stage.filter(old, (first.id, second.id))
     _all_refuse(stage, old, first.id)
@@ -56,7 +56,7 @@ def after_filter(scene: Scene) -> None:
 def after_clear(scene: Scene) -> None:
     """One batch, then everything, then a filter that keeps nothing."""
     stage = scene.stage()
-    requests = [stage.request(prompt) for prompt in PROMPTS[:3]]
+    requests = [stage.request(prompt) for prompt in stage.prompts[:3]]
     batches = [stage.start(request) for request in requests]
     stage.filter(batches[2], ())
     _all_refuse(stage, batches[2], requests[2].id)
@@ -76,11 +76,11 @@ def after_clear(scene: Scene) -> None:
 def after_join(scene: Scene) -> None:
     """And a stale one is refused as the batch to join."""
     stage = scene.stage()
-    first = stage.request(PROMPTS[0])
+    first = stage.request(stage.prompts[0])
     old = stage.start(first)
-    new = stage.start(stage.request(PROMPTS[1]), beside=old)
+    new = stage.start(stage.request(stage.prompts[1]), beside=old)
     _all_refuse(stage, old, first.id)
-    late = stage.request(PROMPTS[2])
+    late = stage.request(stage.prompts[2])
     stage.refuse(UnknownBatch, Prefill((late,), old))
     stage.decode(new, steps=2)
 
@@ -94,7 +94,7 @@ def after_join(scene: Scene) -> None:
 def after_merge(scene: Scene) -> None:
     """Three batches into one."""
     stage = scene.stage()
-    requests = [stage.request(prompt) for prompt in PROMPTS[:3]]
+    requests = [stage.request(prompt) for prompt in stage.prompts[:3]]
     batches = [stage.start(request) for request in requests]
     merged = stage.decode(*batches)
     for batch, request in zip(batches, requests, strict=True):
@@ -106,7 +106,7 @@ def after_merge(scene: Scene) -> None:
 def strangers(scene: Scene) -> None:
     """Beside a live batch."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     batch = stage.start(request)
     _all_refuse(stage, STRANGER, request.id)
     stage.refuse(UnknownBatch, Decode((batch, STRANGER)))
@@ -117,7 +117,7 @@ def strangers(scene: Scene) -> None:
 def distinct(scene: Scene) -> None:
     """None, the same twice, and the same twice among others."""
     stage = scene.stage()
-    first, second = stage.start(stage.request(PROMPTS[0])), stage.start(stage.request(PROMPTS[1]))
+    first, second = stage.start(stage.request(stage.prompts[0])), stage.start(stage.request(stage.prompts[1]))
     stage.refuse(InvalidRequest, Decode(()))
     stage.refuse(InvalidRequest, Decode((first, first)))
     stage.refuse(InvalidRequest, Decode((first, second, first)))

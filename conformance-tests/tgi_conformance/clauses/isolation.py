@@ -5,7 +5,6 @@ from __future__ import annotations
 from tgi_conformance.calls import Filter
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
 from tgi_conformance.verdict import Level
 from tgi_core.backend import UnknownRequest
 
@@ -19,7 +18,7 @@ from tgi_core.backend import UnknownRequest
 def decode(scene: Scene) -> None:
     """One of two batches goes on for some steps, then the other, then both."""
     stage = scene.stage()
-    first, second = (stage.start(stage.request(prompt, want=stage.wants)) for prompt in PROMPTS[:2])
+    first, second = (stage.start(stage.request(prompt, want=stage.wants)) for prompt in stage.prompts[:2])
     first = stage.decode(first, steps=5)
     second = stage.decode(second, steps=3)
     stage.decode(first, second, steps=2)
@@ -35,7 +34,7 @@ def prefill(scene: Scene) -> None:
     """Three batches start between each other's steps."""
     stage = scene.stage()
     batches: list[int] = []
-    for prompt in PROMPTS[:3]:
+    for prompt in stage.prompts[:3]:
         batches = [stage.decode(batch) for batch in batches]
         batches.append(stage.start(stage.request(prompt)))
     stage.decode(*batches, steps=3)
@@ -47,7 +46,7 @@ def prefill(scene: Scene) -> None:
 def filter_one(scene: Scene) -> None:
     """One batch loses a row, the other none."""
     stage = scene.stage()
-    requests = [stage.request(prompt) for prompt in PROMPTS[:4]]
+    requests = [stage.request(prompt) for prompt in stage.prompts[:4]]
     first, second = stage.start(*requests[:2]), stage.start(*requests[2:])
     first = stage.filter(first, [requests[1].id])
     second = stage.decode(second, steps=2)
@@ -63,7 +62,10 @@ def filter_one(scene: Scene) -> None:
 def filter_empty(scene: Scene) -> None:
     """It returns EMPTY; the other batch goes on."""
     stage = scene.stage()
-    first, second = stage.start(stage.request(PROMPTS[0]), stage.request(PROMPTS[3])), stage.start(stage.request(PROMPTS[1]))
+    first, second = (
+        stage.start(stage.request(stage.prompts[0]), stage.request(stage.prompts[3])),
+        stage.start(stage.request(stage.prompts[1])),
+    )
     stage.filter(first, ())
     stage.decode(second, steps=3)
 
@@ -76,7 +78,7 @@ def filter_empty(scene: Scene) -> None:
 def ids_not_counts(scene: Scene) -> None:
     """As many ids as rows, one of them wrong; a row of another batch; one more than there are."""
     stage = scene.stage()
-    first, second, other = (stage.request(prompt) for prompt in PROMPTS[:3])
+    first, second, other = (stage.request(prompt) for prompt in stage.prompts[:3])
     batch, apart = stage.start(first, second), stage.start(other)
     stage.refuse(UnknownRequest, Filter(batch, (first.id, 777_777)))
     stage.refuse(UnknownRequest, Filter(batch, (first.id, other.id)))
@@ -95,7 +97,7 @@ def which_row(scene: Scene) -> None:
     """The first, the middle and the last of three leave in turn; ids are named in any order."""
     for leaves in range(3):
         stage = scene.stage()
-        requests = [stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:3]]
+        requests = [stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:3]]
         batch = stage.decode(stage.start(*requests))
         keep = [request.id for index, request in reversed(list(enumerate(requests))) if index != leaves]
         stage.decode(stage.filter(batch, keep), steps=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, Violation
 
 _ROUNDS = 24
@@ -12,8 +12,8 @@ _ROUNDS = 24
 
 def _round(stage: Stage, index: int) -> None:
     """Start, merge, filter and drop rows of changing sizes."""
-    first = stage.start(*(stage.request(prompt) for prompt in PROMPTS[: 1 + index % 3]))
-    second = stage.start(stage.request(PROMPTS[index % len(PROMPTS)]))
+    first = stage.start(*(stage.request(prompt) for prompt in stage.prompts[: 1 + index % 3]))
+    second = stage.start(stage.request(stage.prompts[index % len(stage.prompts)]))
     batch = stage.decode(first, second, steps=1 + index % 4)
     rows = [row.request.id for row in stage.play.oracle.rows]
     batch = stage.filter(batch, rows[1:])

@@ -8,7 +8,7 @@ from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.masks import ALTERNATING, DOOMED, FAILING, allows
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Feature, Sampling, Unsupported
 
@@ -33,7 +33,7 @@ def allowed(scene: Scene) -> None:
         Sampling(),
         Sampling(True, 1.5, seed=3) if "seed" in {item.value for item in stage.capabilities.sampling} else Sampling(),
     )
-    requests = [stage.request(PROMPTS[i], how, masked=i != 1, want=stage.wants) for i, how in enumerate(hows)]
+    requests = [stage.request(stage.prompts[i], how, masked=i != 1, want=stage.wants) for i, how in enumerate(hows)]
     stage.decode(stage.start(*requests), steps=5)
     for request in requests:
         tokens = stage.play.tokens(request.id)
@@ -50,7 +50,7 @@ def allowed(scene: Scene) -> None:
 def told(scene: Scene) -> None:
     """Rows that start apart, pause, merge and are filtered."""
     stage = scene.stage(masks=ALTERNATING)
-    first, second = stage.request(PROMPTS[0], masked=True), stage.request(PROMPTS[1], masked=True)
+    first, second = stage.request(stage.prompts[0], masked=True), stage.request(stage.prompts[1], masked=True)
     batch = stage.decode(stage.start(first), stage.start(second), steps=3)
     _check_told(stage, {request.id: stage.play.tokens(request.id) for request in (first, second)})
     batch = stage.decode(stage.filter(batch, [second.id]), steps=2)
@@ -61,7 +61,7 @@ def told(scene: Scene) -> None:
 def no_source(scene: Scene) -> None:
     """Unless the session says that it masks without one."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     if not stage.has(Feature.MASKS):
         stage.refuse(Unsupported, Prefill((replace(request, masked=True),)))
     stage.decode(stage.start(request))
@@ -77,11 +77,11 @@ def no_source(scene: Scene) -> None:
 def row_fault(scene: Scene) -> None:
     """In the middle of a batch, after some tokens; then its blocks are used again."""
     stage = scene.stage(masks=FAILING)
-    before, after = stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[2], masked=True)
-    doomed = stage.request(PROMPTS[1], id=DOOMED, masked=True)
+    before, after = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[2], masked=True)
+    doomed = stage.request(stage.prompts[1], id=DOOMED, masked=True)
     batch = stage.decode(stage.start(before, doomed, after), steps=2)
     batch = stage.filter(batch, [before.id, after.id])
-    stage.decode(batch, stage.start(stage.request(PROMPTS[4])), steps=3)
+    stage.decode(batch, stage.start(stage.request(stage.prompts[4])), steps=3)
 
 
 @clause(
@@ -94,7 +94,7 @@ def row_fault(scene: Scene) -> None:
 def fault_ahead(scene: Scene) -> None:
     """The step after the fault is launched before the fault is known."""
     stage = scene.stage(masks=FAILING)
-    mate, doomed = stage.request(PROMPTS[0]), stage.request(PROMPTS[1], id=DOOMED, masked=True)
+    mate, doomed = stage.request(stage.prompts[0]), stage.request(stage.prompts[1], id=DOOMED, masked=True)
     step = stage.go_on(stage.start(mate, doomed))
     for _ in range(2):
         after = stage.go_on(step)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Request, Sampling, SamplingField
 
@@ -30,15 +30,18 @@ def ways(stage: Stage) -> tuple[Sampling, ...]:
         SamplingField.TYPICAL_P: Sampling(True, 1.1, typical_p=0.6, seed=5),
     }
     seeded = WAYS if SamplingField.SEED in stage.capabilities.sampling else WAYS[:1]
-    return seeded + tuple(
+    found = seeded + tuple(
         how for field, how in more.items() if field in stage.capabilities.sampling and (seeded is WAYS or not how.do_sample)
     )
+    return tuple(map(stage.seeded, found))
 
 
 def company(stage: Stage, hows: tuple[Sampling, ...], **fields: object) -> list[Request]:
     """One request per way, as many as there is room for."""
     room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 8)
-    return [stage.request(PROMPTS[i % len(PROMPTS)], how, want=stage.wants, **fields) for i, how in enumerate(hows[:room])]  # type: ignore[arg-type]
+    return [
+        stage.request(stage.prompts[i % len(stage.prompts)], how, want=stage.wants, **fields) for i, how in enumerate(hows[:room])
+    ]  # type: ignore[arg-type]
 
 
 @clause(
@@ -57,7 +60,7 @@ def together(scene: Scene) -> None:
 def same_prompt(scene: Scene) -> None:
     """Three twins, of which the first leaves."""
     stage = scene.stage()
-    requests = [stage.request(PROMPTS[0], want=stage.wants) for _ in range(3)]
+    requests = [stage.request(stage.prompts[0], want=stage.wants) for _ in range(3)]
     batch = stage.decode(stage.start(*requests), steps=2)
     stage.decode(stage.filter(batch, [request.id for request in requests[1:]]), steps=3)
 
@@ -67,12 +70,12 @@ def merge(scene: Scene) -> None:
     """Batches of different ages, merged in both orders and by threes."""
     stage = scene.stage()
     first = stage.decode(
-        stage.start(stage.request(PROMPTS[0], want=stage.wants), stage.request(PROMPTS[5], want=stage.wants)), steps=2
+        stage.start(stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[5], want=stage.wants)), steps=2
     )
-    second = stage.start(stage.request(PROMPTS[1], want=stage.wants))
+    second = stage.start(stage.request(stage.prompts[1], want=stage.wants))
     both = stage.decode(second, first)
-    third = stage.start(stage.request(PROMPTS[2], want=stage.wants))
-    fourth = stage.start(stage.request(PROMPTS[4], want=stage.wants))
+    third = stage.start(stage.request(stage.prompts[2], want=stage.wants))
+    fourth = stage.start(stage.request(stage.prompts[4], want=stage.wants))
     stage.decode(fourth, both, third, steps=4)
 
 
@@ -124,7 +127,9 @@ def wants(scene: Scene) -> None:
         replace(stage.wants, top_n=0, prompt_logprobs=False),
         replace(plain, top_n=min(2, stage.wants.top_n)),
     )
-    stage.decode(stage.start(*(stage.request(prompt, want=want) for prompt, want in zip(PROMPTS, kinds, strict=False))), steps=3)
+    stage.decode(
+        stage.start(*(stage.request(prompt, want=want) for prompt, want in zip(stage.prompts, kinds, strict=False))), steps=3
+    )
 
 
 @clause("mates.repeat", "The same request makes the same tokens again, in the same session and in a new one.", Level.L2)
@@ -132,7 +137,7 @@ def repeat(scene: Scene) -> None:
     """Greedy, twice in one session."""
     stage = scene.stage()
     for _ in range(2):
-        stage.filter(stage.decode(stage.start(stage.request(PROMPTS[0], want=stage.wants)), steps=6), ())
+        stage.filter(stage.decode(stage.start(stage.request(stage.prompts[0], want=stage.wants)), steps=6), ())
 
 
 @clause("mates.seeds", "The same seed makes the same tokens again; other seeds make others.", Level.L2, needs=("seeds",))
@@ -141,8 +146,8 @@ def seeds(scene: Scene) -> None:
     stage = scene.stage()
     made = set()
     for seed in range(8):
-        how = Sampling(True, 2.5, seed=seed)
-        request = stage.request(PROMPTS[0], how)
+        how = stage.seeded(Sampling(True, 2.5, seed=seed))
+        request = stage.request(stage.prompts[0], how)
         stage.filter(stage.decode(stage.start(request), steps=5), ())
         made.add(tuple(token for row in scene.alone.rows(request, 6)[:6] for token in row.tokens))
     if len(made) < 4:

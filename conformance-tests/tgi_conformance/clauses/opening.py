@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.target import small_plan
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import BackendError, CacheKind, Capabilities, Capacity, InvalidModel, OpenOptions, WarmupPlan
@@ -80,7 +80,7 @@ def partial_plan(scene: Scene) -> None:
 def _works(stage: Stage) -> None:
     _kept(stage.capacity)
     if stage.capacity.max_row_tokens >= 4:
-        stage.decode(stage.start(stage.request(PROMPTS[1])))
+        stage.decode(stage.start(stage.request(stage.prompts[1])))
 
 
 @clause("open.block-sizes", "Every block size that is declared can be asked for, and is what is promised then.", Level.L1)
@@ -100,7 +100,7 @@ def block_sizes(scene: Scene) -> None:
 def first_step(scene: Scene) -> None:
     """One request, then one more token."""
     stage = scene.stage()
-    stage.decode(stage.start(stage.request(PROMPTS[0])))
+    stage.decode(stage.start(stage.request(stage.prompts[0])))
 
 
 @clause("open.invalid-model", "A model that is not there, or damaged, is an InvalidModel that names the file.", Level.L1)
@@ -132,7 +132,7 @@ def stats(scene: Scene) -> None:
     stage = scene.stage()
     session = stage.play.session
     before = session.stats().steps
-    stage.decode(stage.start(stage.request(PROMPTS[0])), steps=2)
+    stage.decode(stage.start(stage.request(stage.prompts[0])), steps=2)
     after = session.stats().steps
     if after - before != 3:
         raise Violation("stats", f"three steps were read and stats went from {before} to {after}")

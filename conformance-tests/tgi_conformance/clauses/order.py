@@ -5,14 +5,14 @@ from __future__ import annotations
 from tgi_conformance.calls import Read
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level
 from tgi_core.backend import InvalidRequest
 
 
 def four(stage: Stage) -> int:
     """A batch of four rows."""
-    return stage.start(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:4]))
+    return stage.start(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:4]))
 
 
 @clause(
@@ -24,8 +24,8 @@ def four(stage: Stage) -> int:
 def batch_order(scene: Scene) -> None:
     """Two batches, merged the other way round."""
     stage = scene.stage()
-    first = stage.start(*(stage.request(prompt) for prompt in PROMPTS[:2]))
-    second = stage.start(*(stage.request(prompt) for prompt in PROMPTS[2:4]))
+    first = stage.start(*(stage.request(prompt) for prompt in stage.prompts[:2]))
+    second = stage.start(*(stage.request(prompt) for prompt in stage.prompts[2:4]))
     stage.decode(second, first, steps=3)
 
 
@@ -35,7 +35,7 @@ def batch_order(scene: Scene) -> None:
 def read_once(scene: Scene) -> None:
     """Between live steps."""
     stage = scene.stage()
-    batch = stage.start(stage.request(PROMPTS[0]))
+    batch = stage.start(stage.request(stage.prompts[0]))
     stage.refuse(InvalidRequest, Read(batch))
     stage.refuse(InvalidRequest, Read(-1))
     stage.decode(batch, steps=2)
@@ -51,7 +51,7 @@ def read_once(scene: Scene) -> None:
 def run_ahead(scene: Scene) -> None:
     """Always one step ahead, over block boundaries."""
     stage = scene.stage()
-    step = stage.launch(*(stage.request(prompt, want=stage.wants) for prompt in PROMPTS[:3]))
+    step = stage.launch(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:3]))
     for _ in range(8):
         after = stage.go_on(step)
         stage.read(step)
@@ -69,10 +69,10 @@ def run_ahead(scene: Scene) -> None:
 def join_ahead(scene: Scene) -> None:
     """Two joins in a row, read afterwards."""
     stage = scene.stage()
-    first = stage.launch(stage.request(PROMPTS[0]))
-    second = stage.launch(stage.request(PROMPTS[1]), beside=first)
+    first = stage.launch(stage.request(stage.prompts[0]))
+    second = stage.launch(stage.request(stage.prompts[1]), beside=first)
     stage.read(first)
-    third = stage.launch(stage.request(PROMPTS[2]), beside=second)
+    third = stage.launch(stage.request(stage.prompts[2]), beside=second)
     stage.read(second)
     stage.decode(stage.read(third), steps=2)
 
@@ -87,7 +87,7 @@ def join_ahead(scene: Scene) -> None:
 def filter_ahead(scene: Scene) -> None:
     """The row that leaves is still in the step launched before."""
     stage = scene.stage()
-    requests = [stage.request(prompt) for prompt in PROMPTS[:3]]
+    requests = [stage.request(prompt) for prompt in stage.prompts[:3]]
     step = stage.launch(*requests)
     kept = stage.filter(step, [requests[0].id, requests[2].id])
     after = stage.go_on(kept)

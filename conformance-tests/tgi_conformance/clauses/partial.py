@@ -7,7 +7,7 @@ from dataclasses import replace
 from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS, Stage
+from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Grant, InvalidRequest, Request, UnknownRequest
 
@@ -36,7 +36,7 @@ def chunks(scene: Scene) -> None:
     """In pieces of many sizes, with everything that a row can return."""
     for chunk in (1, 2, 3, 5, 7, 16):
         stage = scene.stage()
-        request = stage.request(LONG, take=chunk, want=stage.wants)
+        request = stage.request(stage.varied(LONG), take=chunk, want=stage.wants)
         stage.decode(finish(stage, stage.start(request), request.id, chunk), steps=3)
 
 
@@ -50,7 +50,7 @@ def chunks(scene: Scene) -> None:
 def rest(scene: Scene) -> None:
     """It waits while its mate decodes, then goes on."""
     stage = scene.stage()
-    waits, mate = stage.request(LONG, take=5), stage.request(PROMPTS[0])
+    waits, mate = stage.request(stage.varied(LONG), take=5), stage.request(stage.prompts[0])
     batch = stage.start(waits, mate)
     for _ in range(3):
         batch = stage.decode(batch, grants=[stage.grant(stage.row(mate.id))])
@@ -61,7 +61,7 @@ def rest(scene: Scene) -> None:
 def too_much(scene: Scene) -> None:
     """One more is an InvalidRequest, and the exact rest is not."""
     stage = scene.stage()
-    request = stage.request(LONG, take=5)
+    request = stage.request(stage.varied(LONG), take=5)
     batch = stage.start(request)
     room = stage.grant(stage.row(request.id), len(LONG) - 4)
     stage.refuse(InvalidRequest, Decode((batch,), (room,)))
@@ -78,10 +78,10 @@ def too_much(scene: Scene) -> None:
 def leave(scene: Scene) -> None:
     """Its blocks go to a newcomer."""
     stage = scene.stage()
-    leaves, stays = stage.request(LONG, take=9), stage.request(PROMPTS[0])
+    leaves, stays = stage.request(stage.varied(LONG), take=9), stage.request(stage.prompts[0])
     batch = stage.filter(stage.start(leaves, stays), [stays.id])
     stage.refuse(UnknownRequest, Decode((batch,), (Grant(leaves.id, 1),)))
-    stage.decode(batch, stage.start(stage.request(PROMPTS[5])), steps=3)
+    stage.decode(batch, stage.start(stage.request(stage.prompts[5])), steps=3)
 
 
 @clause(
@@ -94,9 +94,9 @@ def leave(scene: Scene) -> None:
 def mixing(scene: Scene) -> None:
     """Rows join one after another, and two at a time."""
     stage = scene.stage()
-    batch = stage.start(stage.request(PROMPTS[0], want=stage.wants))
-    batch = stage.start(stage.request(PROMPTS[1], want=stage.wants), beside=batch)
-    batch = stage.start(stage.request(PROMPTS[2], want=stage.wants), stage.request(PROMPTS[3]), beside=batch)
+    batch = stage.start(stage.request(stage.prompts[0], want=stage.wants))
+    batch = stage.start(stage.request(stage.prompts[1], want=stage.wants), beside=batch)
+    batch = stage.start(stage.request(stage.prompts[2], want=stage.wants), stage.request(stage.prompts[3]), beside=batch)
     stage.decode(batch, steps=5)
 
 
@@ -110,9 +110,9 @@ def mixing(scene: Scene) -> None:
 def mixing_chunks(scene: Scene) -> None:
     """A long prompt joins in pieces; another joins while it is incomplete; one sits out the join."""
     stage = scene.stage()
-    old, new = stage.request(PROMPTS[0], want=stage.wants), stage.request(LONG, take=4, want=stage.wants)
+    old, new = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.varied(LONG), take=4, want=stage.wants)
     batch = stage.start(new, beside=stage.start(old))
-    last = stage.request(PROMPTS[1], want=stage.wants)
+    last = stage.request(stage.prompts[1], want=stage.wants)
     batch = stage.start(last, beside=batch, grants=[stage.grant(stage.row(new.id), 7), Grant(old.id, 0)])
     stage.decode(finish(stage, batch, new.id, 5), steps=3)
 
@@ -135,7 +135,7 @@ def prefix(scene: Scene) -> None:
     size = stage.capacity.groups[0].block_size
     if 2 * size + 10 > stage.capacity.max_row_tokens:
         raise NotReached(f"a prefix of whole blocks of {size} does not fit a row of {stage.capacity.max_row_tokens}")
-    owner = stage.request([(3 * index + 1) % 50 for index in range(2 * size + 2)], want=stage.wants)
+    owner = stage.request(stage.varied((3 * index + 1) % 50 for index in range(2 * size + 2)), want=stage.wants)
     batch = stage.start(owner)
     first = stage.start(_sharing(stage, owner, size, (8, 9, 7)))
     second = stage.start(_sharing(stage, owner, 2 * size, (4,)), _sharing(stage, owner, 2 * size, owner.tokens[2 * size :]))
@@ -158,7 +158,7 @@ def prefix_chunks(scene: Scene) -> None:
     size = stage.capacity.groups[0].block_size
     if size + 12 > stage.capacity.max_row_tokens:
         raise NotReached(f"a prefix of a block of {size} does not fit a row of {stage.capacity.max_row_tokens}")
-    owner = stage.request([(7 * index + 2) % 50 for index in range(size + 1)])
+    owner = stage.request(stage.varied((7 * index + 2) % 50 for index in range(size + 1)))
     stage.start(owner)
     sharer = _sharing(stage, owner, size, (1, 2, 3, 4, 5), take=2)
     stage.decode(finish(stage, stage.start(sharer), sharer.id, 2), steps=3)
@@ -168,8 +168,8 @@ def prefix_chunks(scene: Scene) -> None:
 def prefix_range(scene: Scene) -> None:
     """All of the prompt cached is an InvalidRequest."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     stage.start(request)
     for cached in (len(request.tokens), len(request.tokens) + 3):
-        wrong = replace(stage.request(PROMPTS[0]), cached=cached, take=1)
+        wrong = replace(stage.request(stage.prompts[0]), cached=cached, take=1)
         stage.refuse(InvalidRequest, Prefill((wrong,)))

@@ -14,7 +14,7 @@ _MOST_TOKENS = 4096
 
 
 def _long(stage: Stage, length: int, shift: int) -> Request:
-    return stage.request([(3 * index + shift) % 50 for index in range(length)])
+    return stage.request(stage.varied((3 * index + shift) % 50 for index in range(length)))
 
 
 @clause("promise.brim", "Rows, tokens of a step, and blocks can be used up to the promise without OutOfMemory.", Level.L3)

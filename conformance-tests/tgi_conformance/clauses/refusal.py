@@ -9,7 +9,6 @@ from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.features import EXTENSIONS
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import CapacityExceeded, InvalidRequest, Sampling, Want
 
@@ -33,7 +32,7 @@ def undeclared(scene: Scene) -> None:
 def sampling(scene: Scene) -> None:
     """Each number out of its range."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     fields = {item.value for item in stage.capabilities.sampling}
     wrong: list[tuple[str, Sampling]] = [
         ("", Sampling(True, temperature=0.0)),
@@ -64,7 +63,7 @@ def sampling(scene: Scene) -> None:
 def prompt(scene: Scene) -> None:
     """InvalidRequest for the first, CapacityExceeded for the second."""
     stage = scene.stage()
-    request = stage.request(PROMPTS[0])
+    request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, tokens=(), prompt_len=0, take=0),)))
     long = tuple(index % stage.capabilities.vocab_size for index in range(stage.capacity.max_row_tokens + 1))
     stage.refuse(CapacityExceeded, Prefill((replace(request, tokens=long, prompt_len=len(long), take=len(long)),)))

@@ -6,7 +6,6 @@ import time
 
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PROMPTS
 from tgi_conformance.target import close
 from tgi_conformance.verdict import Level
 
@@ -28,7 +27,7 @@ def steps(scene: Scene) -> None:
     for name, count in (("one row", 1), ("a full batch", 10**9)):
         stage = scene.stage()
         room = min(count, stage.capacity.max_rows, stage.capacity.max_prefill_rows, 64)
-        requests = [stage.request(PROMPTS[index % len(PROMPTS)]) for index in range(room)]
+        requests = [stage.request(stage.prompts[index % len(stage.prompts)]) for index in range(room)]
         begun = time.perf_counter()
         batch = stage.start(*requests)
         scene.figures[f"prefill of {name}, ms"] = 1e3 * (time.perf_counter() - begun)

@@ -1,0 +1,58 @@
+"""`tgi-conformance mutants`: the matrix of clauses and mutants, which proves that the suite bites."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+FORMATS = (".html", ".json")
+
+
+@click.command("mutants")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=12, show_default=True, help="How many seeds to draw by.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this mutant or twin; may be repeated.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), multiple=True, help="Write the matrix as .html or .json.")
+@click.option("--processes", type=click.IntRange(1), help="Processes at a time; as many as there are cores if not given.")
+def command(seeds: int, only: tuple[str, ...], out: tuple[Path, ...], processes: int | None) -> None:
+    """Run every mutant against the clauses meant for it and every good twin against all. Exit status 1 when a mutant survives, a clause
+    kills none, or a twin fails."""
+    from tgi_conformance.mutants import EVERY, MUTANTS, TWINS
+    from tgi_conformance.proof import telling
+    from tgi_conformance.proof.tally import tally
+    from tgi_conformance.proof.trials import JUDGING, run_all, trials
+
+    for name in only:
+        if name not in EVERY:
+            raise click.UsageError(f"--only {name}: no such mutant or twin; there are {', '.join(sorted(EVERY))}")
+    for path in out:
+        if path.suffix not in FORMATS:
+            raise click.UsageError(f"--out {path}: ends in {' or '.join(FORMATS)}")
+    chosen = only or tuple(EVERY)
+    begun = time.monotonic()
+    outcomes = run_all(list(trials(chosen, seeds)), processes, lambda done: None)
+    seconds = time.monotonic() - begun
+    mutants = [name for name in MUTANTS if name in chosen]
+    meant = {id for name in mutants for id in MUTANTS[name].killed_by}
+    clauses = [clause.id for clause in JUDGING if not only or clause.id in meant]
+    matrix = tally(outcomes, mutants, [name for name in TWINS if name in chosen], clauses)
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        telling.show(matrix, seeds, seconds, Console())
+    else:
+        for line in telling.lines(matrix, seeds, seconds):
+            click.echo(line)
+    for path in out:
+        form = telling.as_html if path.suffix == ".html" else telling.as_json
+        _write(path, form(matrix, seeds, seconds))
+    sys.exit(0 if matrix.proved else 1)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}") from error

@@ -1,0 +1,94 @@
+"""What is run: mutants and twins against clauses, by seeds, in as many processes as there are cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from tgi_conformance.alone import Alone
+from tgi_conformance.clause import Clause
+from tgi_conformance.clauses import CLAUSES
+from tgi_conformance.mutants import EVERY, MUTANTS, TWINS
+from tgi_conformance.trying import attempt
+from tgi_conformance.verdict import Level
+
+JUDGING = tuple(clause for clause in CLAUSES if clause.level is not Level.L4)
+"""Figures fail nobody."""
+
+LITTLE = 0.2
+"""How much is drawn where a clause is not what a mutant is there for, and for twins on all seeds but the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One mutant or twin, by one seed. `meant` clauses are those that are there for it."""
+
+    name: str
+    clauses: tuple[str, ...]
+    seed: int
+    effort: float
+    meant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one clause made of one mutant or twin by one seed."""
+
+    name: str
+    clause: str
+    seed: int
+    meant: bool
+    verdict: str
+    message: str
+
+
+def trials(names: Iterable[str], seeds: int) -> Iterator[Trial]:
+    """A mutant meets the clauses meant for it by every seed, and all others once with little effort. A twin meets all of them by every
+    seed, with little effort after the first. What a package shows has nothing random: one seed will do."""
+    for name in names:
+        if name in TWINS:
+            every = tuple(clause.id for clause in JUDGING if clause.level is not Level.L0)
+            yield from (Trial(name, every, seed, LITTLE if seed else 1.0, True) for seed in range(seeds))
+            continue
+        meant = MUTANTS[name].killed_by
+        yield from (Trial(name, chosen, seed, 1.0, True) for seed in range(seeds) if (chosen := _drawn(meant) if seed else meant))
+        yield Trial(name, tuple(clause.id for clause in _others(name)), 0, LITTLE, False)
+
+
+def _drawn(ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Those for which a seed makes a difference."""
+    return tuple(id for id in ids if not id.startswith("package."))
+
+
+def _others(name: str) -> Iterator[Clause]:
+    """A mutant that is a package opens nothing; one that is a session has none."""
+    packaged = MUTANTS[name].entry is not None
+    return (item for item in JUDGING if item.id not in MUTANTS[name].killed_by and (item.level is Level.L0) is packaged)
+
+
+def run_trial(trial: Trial) -> list[Outcome]:
+    """All clauses of a trial."""
+    by_id = {clause.id: clause for clause in CLAUSES}
+    target = EVERY[trial.name].target()
+    alone, found = Alone(target), []
+    try:
+        for id in trial.clauses:
+            result = attempt(by_id[id], target, alone, trial.seed, trial.effort, shorten=False)
+            found.append(Outcome(trial.name, id, trial.seed, trial.meant, result.verdict.value, result.message))
+    finally:
+        alone.close()
+    return found
+
+
+def run_all(chosen: Sequence[Trial], processes: int | None, heard: Callable[[int], None]) -> list[Outcome]:
+    """Every trial, the long ones first; `heard` gets how many are done."""
+    ordered = sorted(chosen, key=lambda trial: (-len(trial.clauses) * trial.effort, trial.name, trial.seed))
+    outcomes: list[Outcome] = []
+    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+        for done, future in enumerate(as_completed([pool.submit(run_trial, trial) for trial in ordered]), 1):
+            outcomes += future.result()
+            heard(done)
+    return outcomes
