@@ -32,6 +32,13 @@ class Alone:
         self._made: dict[Key, list[Row]] = {}
         self._open: dict[bool, tuple[Session, Capacity]] = {}
         self._ids = itertools.count(1)
+        self._in_dtype: dict[str, Alone] = {}
+
+    def of(self, dtype: str) -> Alone:
+        """What requests make alone in another dtype."""
+        if dtype == self._target.dtype:
+            return self
+        return self._in_dtype.setdefault(dtype, Alone(self._target.on(self._target.model, dtype)))
 
     def row(self, request: Request, index: int) -> Row:
         """The result that holds the token at `index` of the request's row. Raises Violation when the request fails alone."""
@@ -49,6 +56,8 @@ class Alone:
         for session, _ in self._open.values():
             close(session)
         self._open.clear()
+        for other in self._in_dtype.values():
+            other.close()
 
     def _run(self, request: Request, count: int) -> list[Row]:
         id = next(self._ids)

@@ -55,6 +55,12 @@ def _seeded(scene: Scene) -> bool:
     return SamplingField.SEED in capabilities.sampling and capabilities.determinism is not Determinism.NONE
 
 
+def _adapts(scene: Scene) -> bool:
+    """Sessions declare it where they are opened with adapters; one that always does claims it as well."""
+    declared = (scene.declared[0], scene.adapted)
+    return any(found is not None and Feature.LORA in found.features for found in declared)
+
+
 def _drafts(scene: Scene) -> bool:
     return Feature.SPECULATION in scene.declared[0].features or scene.declared[1].draft > 0
 
@@ -191,9 +197,13 @@ EXTENSIONS: dict[str, Extension] = {
         ),
         Extension("paging", "a row spans several blocks", _pages, None, "a block holds a whole row", structural=True),
         Extension(
-            "real_model", "real checkpoints run", lambda scene: scene.target.device_kind != "none", None, "a toy", structural=True
+            "batch_invariant",
+            "the same bits whatever runs beside a row",
+            _flag(Feature.BATCH_INVARIANT),
+            None,
+            "a promise, not a request",
         ),
-        Extension("lora", "adapters", _flag(Feature.LORA), _refused(lambda s, r: replace(r, adapter="an-adapter"))),
+        Extension("lora", "adapters", _adapts, _refused(lambda s, r: replace(r, adapter="an-adapter"))),
         Extension("media", "images in the prompt", _flag(Feature.MEDIA), _refused(lambda s, r: replace(r, media=(b"picture",)))),
         Extension("speculation", "drafts", _drafts, _no_drafts),
         Extension("tensor_parallel", "several ranks share a model", _flag(Feature.TENSOR_PARALLEL), _no_ranks),

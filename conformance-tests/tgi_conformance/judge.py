@@ -29,9 +29,10 @@ class Yardstick(Protocol):
 class RowJudge:
     """Holds the rows of steps against the oracle's parts and a yardstick. Rows that left the exact path are in `strayed`."""
 
-    def __init__(self, yardstick: Yardstick, dtype: str, mask_kind: str | None) -> None:
-        self._yardstick, self._mask_kind = yardstick, mask_kind
-        self._exact, self._tolerance = dtype == "float32", TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
+    def __init__(self, yardstick: Yardstick, dtype: str, mask_kind: str | None, *, bits: bool = False) -> None:
+        """`bits`: no rounding is forgiven, whatever the dtype."""
+        self._yardstick, self._mask_kind, self._bits = yardstick, mask_kind, bits
+        self._exact, self._tolerance = bits or dtype == "float32", TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
         self.strayed: set[int] = set()
 
     def step(self, step_id: int, parts: Sequence[Part], result: Rows) -> None:
@@ -155,5 +156,7 @@ class RowJudge:
     def _near(self, what: str, mine: float, other: float) -> None:
         if mine == other == -math.inf:
             return
+        if self._bits and mine != other:
+            raise Violation("bits", f"{what} is {mine!r}, alone it is {other!r}: not the same bits")
         if math.isnan(mine) or mine > 1e-4 or abs(mine - other) > self._tolerance:
             raise Violation("logprobs", f"{what} is {mine:.5f}, alone it is {other:.5f}")

@@ -16,6 +16,7 @@ from tgi_conformance.target import Target
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
 from tgi_core.backend import (
     EMPTY,
+    Adapter,
     BackendBug,
     BackendError,
     Capacity,
@@ -42,6 +43,11 @@ class Setup:
     golden: str | None = None
     """The golden checkpoint to open instead of the target's model; its transcripts are the yardstick then."""
     dtype: str | None = None
+    bits: bool = False
+    """Rows are held to the very bits of their yardstick."""
+    adapters: bool = False
+    """The golden checkpoint is opened with its adapters."""
+    ranks: int = 1
 
 
 @dataclass(slots=True)
@@ -65,16 +71,19 @@ class Play:
     def open(cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None) -> Play:
         """A fresh, warmed session. Raises BackendError as the backend does."""
         yardstick: Yardstick = alone
+        adapters: tuple[Adapter, ...] = ()
         if setup.golden is not None:
-            yardstick = Golden.load(setup.golden)
-            target = target.on(yardstick.model, setup.dtype)
+            golden = yardstick = Golden.load(setup.golden)
+            target, adapters = target.on(golden.model, setup.dtype), golden.adapters if setup.adapters else ()
+        elif setup.dtype is not None:
+            yardstick, target = alone.of(setup.dtype), target.on(target.model, setup.dtype)
         masks = Masks(target.vocab_size, setup.masks) if setup.masks else None
-        session = target.session(masks)
+        session = target.session(masks, adapters) if setup.ranks == 1 else target.group()
         capacity = target.warm(session, setup.plan)
         oracle = Oracle(session.capabilities(), capacity)
         if capacity.draft:
             raise NotReached("the suite has no oracle for sessions that draft tokens")
-        judge = RowJudge(yardstick, target.dtype, setup.masks)
+        judge = RowJudge(yardstick, target.dtype, setup.masks, bits=setup.bits)
         return cls(setup, session, capacity, oracle, judge, Counter() if situations is None else situations, masks)
 
     def call(self, call: Call, number: Ref | None = None) -> Ref:

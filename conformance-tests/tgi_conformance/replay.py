@@ -60,7 +60,9 @@ def _setup(value: dict[str, Any]) -> Setup:
         raise ValueError(f"no mask source is called {value['masks']}")
     if value["golden"] is not None and value["golden"] not in {path.name for path in HERE.iterdir()}:
         raise ValueError(f"no golden checkpoint is called {value['golden']}")
-    return Setup(plan, value["masks"], value["golden"], value["dtype"])
+    return Setup(
+        plan, value["masks"], value["golden"], value["dtype"], bool(value["bits"]), bool(value["adapters"]), int(value["ranks"])
+    )
 
 
 def replay(recording: Recording, target: Target) -> Iterator[str]:

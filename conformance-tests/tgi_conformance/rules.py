@@ -46,6 +46,8 @@ def broken_rules(request: Request, capabilities: Capabilities, capacity: Capacit
     for name in needs_of(request):
         if name not in declared:
             yield Unsupported, f"request {request.id} uses {name}, which is not declared"
+    if request.adapter is not None and request.adapter not in capabilities.adapters:
+        yield Unsupported, f"request {request.id} names an adapter that is not loaded"
     length = len(request.tokens)
     if length > capacity.max_row_tokens:
         yield CapacityExceeded, f"request {request.id} has {length} tokens, max_row_tokens is {capacity.max_row_tokens}"

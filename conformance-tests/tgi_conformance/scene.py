@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tgi_conformance.alone import Alone
+from tgi_conformance.golden import adapted_golden
 from tgi_conformance.masks import ALTERNATING
 from tgi_conformance.play import Play, Setup
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target, close
-from tgi_core.backend import Capabilities, Capacity, WarmupPlan
+from tgi_core.backend import Capabilities, Capacity, Unsupported, WarmupPlan
 
 
 @dataclass
@@ -44,6 +45,16 @@ class Scene:
         play = Play.open(self.target, Setup(masks=ALTERNATING), self.alone)
         close(play.session)
         return play.oracle.capabilities, play.capacity
+
+    @cached_property
+    def adapted(self) -> Capabilities | None:
+        """What a session that is opened with the golden adapters declares; None where they are refused."""
+        try:
+            play = Play.open(self.target, Setup(golden=adapted_golden(self.target.device_kind), adapters=True), self.alone)
+        except Unsupported:
+            return None
+        close(play.session)
+        return play.oracle.capabilities
 
     @property
     def culprit(self) -> Play | None:

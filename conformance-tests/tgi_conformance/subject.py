@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tgi_conformance.golden import default_model
 from tgi_conformance.target import Target, quiet
-from tgi_core.backend import Manifest, OpenOptions
+from tgi_core.backend import Manifest, OpenOptions, Processes
 from tgi_core.backend.registry import Plugin, installed, load
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
@@ -55,9 +55,9 @@ def packaged(entry: EntryPoint, model: Path | None = None, dtype: str = "float32
     def open_session(options: OpenOptions) -> object:
         return _usable(plugin).open(options, quiet)
 
-    return Subject(
-        Target(entry.name, open_session, model or default_model(kind), kind, dtype, entry), plugin.distribution, plugin.manifest
-    )
+    one = plugin.manifest is not None and plugin.manifest.processes is Processes.ONE
+    target = Target(entry.name, open_session, model or default_model(kind), kind, dtype, entry, one)
+    return Subject(target, plugin.distribution, plugin.manifest)
 
 
 def _usable(plugin: Plugin) -> Plugin:

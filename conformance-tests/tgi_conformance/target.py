@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from tgi_core.backend import BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
+from tgi_conformance.verdict import Violation
+from tgi_core.backend import Adapter, BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.model_files import read_json, text_config
 
@@ -29,6 +30,8 @@ class Target:
     device_kind: str = "none"
     dtype: str = "float32"
     entry: EntryPoint | None = None
+    one_process: bool = False
+    """All ranks of a group live in one process."""
 
     @property
     def exact(self) -> bool:
@@ -40,11 +43,21 @@ class Target:
         """As the model's config.json says."""
         return int(text_config(read_json(self.model / "config.json")).get("vocab_size", 256))
 
-    def session(self, masks: MaskSource | None = None) -> Session:
+    def session(self, masks: MaskSource | None = None, adapters: tuple[Adapter, ...] = ()) -> Session:
         """A fresh session, not warmed."""
+        options = OpenOptions(str(self.model), dtype=self.dtype, masks=masks, adapters=adapters)
+        return self._opened(lambda: self.open(options))
+
+    def group(self) -> Session:
+        """A fresh session of two ranks, not warmed. Raises Violation where they do not come together."""
+        from tgi_conformance.ranks import open_group
+
+        return self._opened(lambda: open_group(self))
+
+    def _opened(self, open: Callable[[], object]) -> Session:
         try:
-            implementation = self.open(OpenOptions(str(self.model), dtype=self.dtype, masks=masks))
-        except BackendError:
+            implementation = open()
+        except (BackendError, Violation):
             raise
         except Exception as error:
             raise BackendBug(f"backend {self.name}: backend_open raised {type(error).__name__}: {error}") from error

@@ -54,7 +54,16 @@ from tgi_core.model_files import read_json, text_config
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 _CANDIDATES = 8
-_FEATURES = frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX_REUSE, Feature.PROMPT_LOGPROBS, Feature.TOP_N})
+_FEATURES = frozenset(
+    {
+        Feature.BATCH_INVARIANT,
+        Feature.CHUNKED_PREFILL,
+        Feature.LOGPROBS,
+        Feature.PREFIX_REUSE,
+        Feature.PROMPT_LOGPROBS,
+        Feature.TOP_N,
+    }
+)
 
 
 @hookimpl

@@ -13,8 +13,10 @@ from tgi_conformance.clauses import (
     further,
     growth,
     handles,
+    invariant,
     isolation,
     leaks,
+    lora,
     machine,
     masking,
     mates,
@@ -24,13 +26,14 @@ from tgi_conformance.clauses import (
     parity,
     partial,
     promise,
+    ranks,
     refusal,
     speed,
 )
 
 TOPICS = (
     *("package", "open", "order", "handles", "isolation", "clear", "drop", "cover", "growth", "capacity", "failure", "refusal"),
-    *("machine", "parity", "mates", "continue", "formula", "chunks", "mixing", "prefix", "masks"),
+    *("machine", "parity", "mates", "invariant", "continue", "formula", "chunks", "mixing", "prefix", "masks"),
     *("lora", "media", "speculation", "ranks", "faults", "promise", "leaks", "speed"),
 )
 """Parts of the contract, in the order in which they are tried."""
@@ -54,8 +57,10 @@ __all__ = [
     "further",
     "growth",
     "handles",
+    "invariant",
     "isolation",
     "leaks",
+    "lora",
     "machine",
     "masking",
     "mates",
@@ -65,6 +70,7 @@ __all__ = [
     "parity",
     "partial",
     "promise",
+    "ranks",
     "refusal",
     "speed",
 ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.scene import Scene
-from tgi_conformance.verdict import Level, Violation
-from tgi_core.backend import Sampling
+from tgi_conformance.verdict import Level, NotReached, Violation
+from tgi_core.backend import Sampling, SamplingField
+
+_TRIED = 40
 
 
 def _continued(scene: Scene, hows: tuple[Sampling, ...]) -> None:
@@ -36,5 +38,34 @@ def greedy(scene: Scene) -> None:
     needs=("formula",),
 )
 def sampled(scene: Scene) -> None:
-    """By every way of sampling that is declared."""
+    """By every way of sampling that is declared; and right where a penalty on the tokens made so far has decided."""
     _continued(scene, ways(scene.stage()))
+    for field, how in _DECISIVE.items():
+        if field in scene.declared[0].sampling:
+            _decided(scene, how)
+
+
+_DECISIVE = {
+    SamplingField.FREQUENCY_PENALTY: Sampling(frequency_penalty=-30.0),
+    SamplingField.PRESENCE_PENALTY: Sampling(presence_penalty=-30.0),
+}
+"""What calls every token that was made back as soon as it is possible."""
+
+
+def _decided(scene: Scene, how: Sampling) -> None:
+    stage = scene.stage()
+    for first in range(_TRIED):
+        prompt = stage.varied((first, 3, 1))
+        whole, plain = (
+            [token for row in scene.alone.rows(stage.outline(prompt, each), 8)[:8] for token in row.tokens]
+            for each in (how, Sampling())
+        )
+        if whole == plain:
+            continue
+        done = next(index for index, (one, other) in enumerate(zip(whole, plain, strict=True)) if one != other)
+        rest = stage.request((*stage.folded(prompt), *whole[:done]), how, prompt_len=len(prompt))
+        again = scene.alone.rows(rest, 1)[0].tokens[0]
+        if again != whole[done]:
+            raise Violation("continue", f"{how}: after {whole[:done]} came {whole[done]}, continued there it makes {again}")
+        return
+    raise NotReached(f"{how} decided no token after {_TRIED} prompts")

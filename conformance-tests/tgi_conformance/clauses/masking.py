@@ -9,7 +9,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.masks import ALTERNATING, DOOMED, FAILING, allows
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.verdict import Level, Violation
+from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import Feature, Sampling, Unsupported
 
 
@@ -26,19 +26,29 @@ def _check_told(stage: Stage, made: dict[int, list[int]]) -> None:
     "masks.allowed", "A masked row makes only tokens that its mask allows; its mates are not masked.", Level.L2, needs=("masks",)
 )
 def allowed(scene: Scene) -> None:
-    """Greedy and sampled rows, masked and not, in one batch."""
+    """Greedy and sampled rows, masked and not, in one batch; the greedy masked one would begin with a token that its mask forbids."""
     stage = scene.stage(masks=ALTERNATING)
     hows = (
         Sampling(),
         Sampling(),
         Sampling(True, 1.5, seed=3) if "seed" in {item.value for item in stage.capabilities.sampling} else Sampling(),
     )
-    requests = [stage.request(stage.prompts[i], how, masked=i != 1, want=stage.wants) for i, how in enumerate(hows)]
+    prompts = (_forbidden(scene, stage), *stage.prompts[1:3])
+    requests = [stage.request(prompts[i], how, masked=i != 1, want=stage.wants) for i, how in enumerate(hows)]
     stage.decode(stage.start(*requests), steps=5)
     for request in requests:
         tokens = stage.play.tokens(request.id)
         if request.masked and not all(allows(index, token) for index, token in enumerate(tokens)):
             raise Violation("masks", f"row {request.id} made {tokens}; its mask allows even and odd ids in turn")
+
+
+def _forbidden(scene: Scene, stage: Stage) -> tuple[int, ...]:
+    """A prompt after which a row that is not masked begins with what the mask forbids."""
+    for token in range(64):
+        prompt = stage.varied((token, 3))
+        if not allows(0, scene.alone.rows(stage.outline(prompt), 1)[0].tokens[0]):
+            return prompt
+    raise NotReached("no prompt is followed by a token that the mask forbids")
 
 
 @clause(

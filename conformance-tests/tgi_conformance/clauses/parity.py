@@ -173,7 +173,6 @@ def end_of_text(scene: Scene) -> None:
     "parity.other-dtypes",
     "In other dtypes logprobs stay within the declared tolerance, and tokens differ only where rounding decides.",
     Level.L2,
-    needs=("real_model",),
 )
 def other_dtypes(scene: Scene) -> None:
     """bfloat16 and float16, where the backend opens them; a dtype that it does not run is refused as Unsupported."""

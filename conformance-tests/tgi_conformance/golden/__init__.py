@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from tgi_conformance.verdict import SuiteFault
-from tgi_core.backend import Request, Row, Sampling, TopToken, Want
+from tgi_core.backend import Adapter, Request, Row, Sampling, TopToken, Want
 
 HERE = Path(__file__).parent / "models"
 TOY = "toy"
 """The one for device kind "none"; the others are real models."""
 
 TRANSCRIPT = "golden.json"
+ADAPTERS = "adapters"
+"""The folder of a checkpoint that holds its LoRA adapters, a folder each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Case:
     prompt_logprobs: tuple[float | None, ...]
     masked: bool = False
     """By the suite's ALTERNATING masks."""
+    adapter: str | None = None
 
 
 @dataclass(slots=True)
@@ -45,7 +48,8 @@ class Golden:
     cases: tuple[Case, ...]
     eos: int
     """What config.json names as the end of text; some transcript goes on past it."""
-    _by_key: dict[tuple[tuple[int, ...], Sampling, bool], Case] = field(default_factory=dict)
+    adapters: tuple[Adapter, ...] = ()
+    _by_key: dict[tuple[tuple[int, ...], Sampling, bool, str | None], Case] = field(default_factory=dict)
 
     @classmethod
     @cache
@@ -54,7 +58,9 @@ class Golden:
         folder = HERE / name
         value = json.loads((folder / TRANSCRIPT).read_text(encoding="utf-8"))
         cases = tuple(map(_case, value["cases"]))
-        return cls(name, folder, cases, value["eos"], {(case.prompt, case.sampling, case.masked): case for case in cases})
+        adapters = tuple(Adapter(path.name, str(path)) for path in sorted((folder / ADAPTERS).glob("*")) if path.is_dir())
+        by_key = {(case.prompt, case.sampling, case.masked, case.adapter): case for case in cases}
+        return cls(name, folder, cases, value["eos"], adapters, by_key)
 
     def row(self, request: Request, index: int) -> Row:
         """The result that holds the token at `index`."""
@@ -62,7 +68,7 @@ class Golden:
 
     def rows(self, request: Request, count: int) -> list[Row]:
         """All results of a case, with what the request wants of them."""
-        case = self._by_key.get((request.tokens, request.sampling, request.masked))
+        case = self._by_key.get((request.tokens, request.sampling, request.masked, request.adapter))
         if case is None:
             raise SuiteFault(f"{self.name} has no golden transcript of {request.tokens} with {request.sampling}")
         return [_row(request.want, case, index) for index in range(len(case.tokens))]
@@ -84,6 +90,11 @@ def names(device_kind: str) -> tuple[str, ...]:
     return (TOY,) if device_kind == "none" else tuple(real)
 
 
+def adapted_golden(device_kind: str) -> str:
+    """The checkpoint that has adapters."""
+    return TOY if device_kind == "none" else "llama"
+
+
 def default_model(device_kind: str) -> Path:
     """What the suite runs on unless told otherwise."""
     return HERE / ("toy-large" if device_kind == "none" else "llama")
@@ -101,4 +112,5 @@ def _case(value: dict[str, Any]) -> Case:
         tuple(tuple(TopToken(int(token), logprob) for token, logprob in tops) for tops in value["tops"]),
         tuple(value["prompt_logprobs"]),
         value.get("masked", False),
+        value.get("adapter"),
     )

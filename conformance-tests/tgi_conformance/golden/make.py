@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tgi_conformance.golden import HERE, TRANSCRIPT, toy
+from tgi_conformance.golden import ADAPTERS, HERE, TRANSCRIPT, toy
+from tgi_conformance.golden.adapting import TARGETS, make_adapter, write_config
 from tgi_conformance.masks import allows
 from tgi_conformance.published import Scores, draw, logprobs, penalized
 from tgi_core.backend import Sampling
@@ -54,18 +55,28 @@ MASKED: dict[str, Sampling] = {
 }
 """Under the suite's ALTERNATING masks."""
 
+ADAPTED_MODEL = "llama"
+"""The real checkpoint that has adapters."""
+
 Model = Callable[[Sequence[int], Sequence[int]], list[Scores]]
 """Logits after each position of a row, and of the tokens that a mask allows beside the model's own candidates."""
 
 
-def write(name: str, model: Model) -> None:
-    """Transcripts of one checkpoint."""
+ADAPTED: dict[str, Sampling] = {"adapted-greedy": Sampling(), "adapted-sampled": Sampling(True, 1.4)}
+"""Under each adapter."""
+
+
+def write(name: str, model: Model, adapted: Mapping[str, Model]) -> None:
+    """Transcripts of one checkpoint, and of it under adapters by name."""
     cases: list[dict[str, Any]] = []
     for prompt in PROMPTS:
         for way, how in WAYS.items():
             cases += _sure(f"{way}-{len(prompt)}", model, prompt, how)
         for way, how in MASKED.items():
             cases += [case | {"masked": True} for case in _sure(f"{way}-{len(prompt)}", model, prompt, how, masked=True)]
+        for adapter, changed in adapted.items():
+            for way, how in ADAPTED.items():
+                cases += [case | {"adapter": adapter} for case in _sure(f"{way}-{adapter}-{len(prompt)}", changed, prompt, how)]
     first = next(case for case in cases if case["id"].startswith("greedy"))
     value = {"eos": first["tokens"][2], "cases": cases}
     folder = HERE / name
@@ -127,7 +138,14 @@ def make_toys() -> None:
         (HERE / name).mkdir(parents=True, exist_ok=True)
         config = {"model_type": "tgi-toy", "vocab_size": vocab, "max_position_embeddings": POSITIONS}
         (HERE / name / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    write("toy", lambda tokens, others: toy.scores(tokens, TOY_VOCAB, [token for token in others if token < TOY_VOCAB]))
+    for name in TARGETS:
+        write_config(HERE / "toy" / ADAPTERS / name, name)
+    write("toy", _toy(), {name: _toy(name) for name in TARGETS})
+
+
+def _toy(adapter: str = "") -> Model:
+    """The small one, under an adapter."""
+    return lambda tokens, others: toy.scores(tokens, TOY_VOCAB, [token for token in others if token < TOY_VOCAB], adapter)
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -170,14 +188,22 @@ def make_real(name: str) -> None:
     folder = HERE / name
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
+    adapters = TARGETS if name == ADAPTED_MODEL else ()
+    merged = {adapter: make_adapter(folder / ADAPTERS / adapter, adapter, model) for adapter in adapters}
+    write(name, _scoring(model), {adapter: _scoring(changed) for adapter, changed in merged.items()})
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
+def _scoring(model: Any) -> Model:
+    """A model of transformers, as a function of a row."""
+    import torch
 
     def scores(tokens: Sequence[int], others: Sequence[int]) -> list[Scores]:
         with torch.inference_mode():
             logits = model(torch.tensor([list(tokens)]), use_cache=False).logits[0].double()
         return [dict(enumerate(row)) for row in logits.tolist()]
 
-    write(name, scores)
-    (folder / "generation_config.json").unlink(missing_ok=True)
+    return scores
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """The toy language model of the reference backend, written a second time from its description.
 
 A state of 64 bits per position: mix(before ^ mix(far ^ token)), where `before` is the state one position back, `far` the one at half the
-position, and both are 0 at position 0. `mix` is the finalizer of splitmix64. From a state come up to eight candidates: at rank r the next
+position, and both are 0 at position 0; under an adapter `before` is the CRC-32 of its name there. `mix` is the finalizer of splitmix64.
+From a state come up to eight candidates: at rank r the next
 state of the chain names token `state mod vocabulary` with logit -r/2 + (upper 24 bits)/2^25; the first rank of a token counts. Under a mask
 every other allowed token t has the logit (upper 24 bits of mix(state ^ t))/2^22 - 20.
 """
@@ -9,6 +10,7 @@ every other allowed token t has the logit (upper 24 bits of mix(state ^ t))/2^22
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zlib import crc32
 
 _ALL = (1 << 64) - 1
 
@@ -21,12 +23,12 @@ def scramble(value: int) -> int:
     return value ^ value >> 31
 
 
-def scores(tokens: Sequence[int], vocab_size: int, others: Sequence[int] = ()) -> list[dict[int, float]]:
+def scores(tokens: Sequence[int], vocab_size: int, others: Sequence[int] = (), adapter: str = "") -> list[dict[int, float]]:
     """Logits after each position: of the candidates, and of `others`, which are unlikely."""
     states: list[int] = []
     found = []
     for position, token in enumerate(tokens):
-        before, far = (states[position - 1], states[position // 2]) if position else (0, 0)
+        before, far = (states[position - 1], states[position // 2]) if position else (crc32(adapter.encode()), 0)
         states.append(scramble(before ^ scramble(far ^ token)))
         found.append(_unlikely(states[-1], others) | _candidates(states[-1], vocab_size))
     return found

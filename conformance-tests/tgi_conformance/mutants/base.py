@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TypeVar
 
 from tgi_conformance.golden import default_model
 from tgi_conformance.target import Target
-from tgi_core.backend import Handle, OpenOptions
+from tgi_core.backend import Group, Handle, OpenOptions
 from tgi_core.backend.ledger import Ledger, LiveRow
 from tgi_core.backend.reference import ReferenceSession, backend_open
 from tgi_core.model_files import read_json
@@ -18,6 +18,12 @@ from tgi_core.model_files import read_json
 
 class Sound(ReferenceSession):
     """The reference backend's session as it is, with its books within reach."""
+
+    options: OpenOptions = OpenOptions("")
+    """What it was opened with."""
+
+    several_ranks = False
+    """Whether it opens in a group; the reference backend does not."""
 
     @property
     def books(self) -> dict[Handle, list[LiveRow]]:
@@ -49,20 +55,23 @@ class Mutant:
 
     def target(self, name: str = "") -> Target:
         """It as the suite takes it."""
-        return Target(name or self.name, self.open, Path(default_model("none")), "none", "float32", self.entry)
+        return Target(name or f"mutant:{self.name}", self.open, Path(default_model("none")), "none", "float32", self.entry)
 
 
 _ALL: dict[str, Mutant] = {}
-_Kind = TypeVar("_Kind", bound=type[ReferenceSession])
+_Kind = TypeVar("_Kind", bound=type[Sound])
 
 
-def opening(kind: type[ReferenceSession]) -> Open:
+def opening(kind: type[Sound]) -> Open:
     """How a kind of session opens a model: as the reference backend does."""
 
     def open_session(options: OpenOptions) -> object:
-        backend_open(options)
+        backend_open(replace(options, group=Group()) if kind.several_ranks else options)
         config = read_json(Path(options.model) / "config.json")
-        return kind(int(config["vocab_size"]), int(config["max_position_embeddings"]), masks=options.masks)
+        adapters = tuple(adapter.name for adapter in options.adapters)
+        session = kind(int(config["vocab_size"]), int(config["max_position_embeddings"]), masks=options.masks, adapters=adapters)
+        session.options = options
+        return session
 
     return open_session
 

@@ -133,7 +133,7 @@ class OutOfMemoryWithin(Sound):
         return super().decode(batches, grants)
 
 
-@mutant("adapter-ignored", "refusal.undeclared", "lora.refusal")
+@mutant("adapter-ignored", "lora.refusal", "lora.tokens")
 class AdapterIgnored(Sound):
     """A field that this backend does not know is ignored, and the client gets another model's answer."""
 

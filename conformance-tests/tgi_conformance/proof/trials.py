@@ -47,11 +47,12 @@ class Outcome:
 
 def trials(names: Iterable[str], seeds: int) -> Iterator[Trial]:
     """A mutant meets the clauses meant for it by every seed, and all others once with little effort. A twin meets all of them by every
-    seed, with little effort after the first. What a package shows has nothing random: one seed will do."""
+    seed, with little effort after the first. What starts processes of its own, packages and ranks, does so by one seed."""
     for name in names:
         if name in TWINS:
             every = tuple(clause.id for clause in JUDGING if clause.level is not Level.L0)
-            yield from (Trial(name, every, seed, LITTLE if seed else 1.0, True) for seed in range(seeds))
+            drawn = _drawn(every)
+            yield from (Trial(name, drawn if seed else every, seed, LITTLE if seed else 1.0, True) for seed in range(seeds))
             continue
         meant = MUTANTS[name].killed_by
         yield from (Trial(name, chosen, seed, 1.0, True) for seed in range(seeds) if (chosen := _drawn(meant) if seed else meant))
@@ -59,8 +60,8 @@ def trials(names: Iterable[str], seeds: int) -> Iterator[Trial]:
 
 
 def _drawn(ids: tuple[str, ...]) -> tuple[str, ...]:
-    """Those for which a seed makes a difference."""
-    return tuple(id for id in ids if not id.startswith("package."))
+    """Those that a seed makes a difference to, and that are cheap enough for many."""
+    return tuple(id for id in ids if not id.startswith(("package.", "ranks.")))
 
 
 def _others(name: str) -> Iterator[Clause]:

@@ -15,8 +15,10 @@ CORE_LEVELS = ("L0", "L1", "L2")
 
 
 def blocking(entry: Entry) -> bool:
-    """Whether a result stands in the way of its level."""
-    return not entry["provisional"] and entry["verdict"] in _BLOCKING
+    """Whether a result stands in the way of its level. A provisional clause may fail; but what is claimed must have been tried: a clause
+    of a feature that is not declared is UNSUPPORTED, so one that came to nothing is of a feature that is."""
+    untried = bool(entry["features"]) and entry["verdict"] != Verdict.FAIL.value
+    return entry["verdict"] in _BLOCKING and (untried or not entry["provisional"])
 
 
 def levels(entries: Sequence[Entry]) -> dict[str, str]:

@@ -1,0 +1,77 @@
+"""Batch invariance: where it is declared, a row's tokens and logprobs are the same bits whatever runs beside it, in every dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses.mates import company, ways
+from tgi_conformance.clauses.partial import LONG, finish
+from tgi_conformance.play import Setup
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import Stage
+from tgi_conformance.verdict import Level
+from tgi_core.backend import Feature, Unsupported
+
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def _stages(scene: Scene) -> Iterator[Stage]:
+    """A session that is held to the bits of rows alone: in the dtype of the run, and in each other one that opens and declares it."""
+    for dtype in dict.fromkeys((scene.target.dtype, *_DTYPES)):
+        try:
+            play = scene.play(Setup(dtype=dtype, bits=True))
+        except Unsupported:
+            continue
+        if Feature.BATCH_INVARIANT in play.oracle.capabilities.features:
+            scene.situations[f"bits compared in {dtype}"] += 1
+            yield Stage(play, scene.seed)
+
+
+@clause(
+    "invariant.mates",
+    "Tokens and logprobs of a row are the same bits alone and among mates, whatever their number.",
+    Level.L2,
+    needs=("batch_invariant",),
+    situations=("several requests start together",),
+)
+def mates(scene: Scene) -> None:
+    """A full house, each row sampled in its own way; then fewer and fewer."""
+    for stage in _stages(scene):
+        requests = company(stage, ways(stage))
+        batch = stage.decode(stage.start(*requests), steps=4)
+        while len(requests) > 1:
+            requests = requests[1::2]
+            batch = stage.decode(stage.filter(batch, [request.id for request in requests]), steps=2)
+
+
+@clause(
+    "invariant.chunks",
+    "They are the same bits for a prompt in chunks, and for the rows beside it.",
+    Level.L2,
+    needs=("batch_invariant", "chunked_prefill"),
+    situations=("a prompt begins in part", "a prompt goes on"),
+)
+def chunks(scene: Scene) -> None:
+    """In small and large pieces, a row decoding beside them."""
+    for stage in _stages(scene):
+        for chunk in (1, 5, 16):
+            request = stage.request(stage.varied(LONG), take=chunk, want=stage.wants)
+            batch = stage.start(request, stage.request(stage.prompts[0], want=stage.wants))
+            stage.filter(stage.decode(finish(stage, batch, request.id, chunk), steps=3), ())
+
+
+@clause(
+    "invariant.merge",
+    "They are the same bits after batches merge and rows leave, wherever in the batch a row stands.",
+    Level.L2,
+    needs=("batch_invariant",),
+    situations=("batches merge", "a row leaves"),
+)
+def merge(scene: Scene) -> None:
+    """Rows that started alone change places in a merge, and the first leave."""
+    for stage in _stages(scene):
+        requests = company(stage, ways(stage)[:4])
+        batches = [stage.decode(stage.start(request), steps=age) for age, request in enumerate(requests, 1)]
+        batch = stage.decode(*reversed(batches), steps=3)
+        stage.decode(stage.filter(batch, [request.id for request in requests[:-2]]), steps=3)

@@ -1,0 +1,158 @@
+"""Adapters: a row that names one makes its tokens, and no other row does. The golden adapters of the suite are opened with the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tgi_conformance.calls import Prefill
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses.partial import finish
+from tgi_conformance.golden import Case, Golden, adapted_golden
+from tgi_conformance.play import Setup
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PLAIN, Stage
+from tgi_conformance.verdict import Level, NotReached, Violation
+from tgi_core.backend import Request, Unsupported, Want
+
+
+def _golden(scene: Scene) -> Golden:
+    return Golden.load(adapted_golden(scene.target.device_kind))
+
+
+def _stage(scene: Scene) -> Stage:
+    """A session with all adapters of the golden checkpoint, judged by its transcripts."""
+    setup = Setup(golden=_golden(scene).name, adapters=True)
+    try:
+        return Stage(scene.play(setup), scene.seed)
+    except Unsupported as error:
+        raise Violation("lora", f"lora is declared, and opening with adapters raised Unsupported: {error}") from error
+
+
+def _greedy(scene: Scene, prompt: int) -> list[Case]:
+    """One prompt's greedy cases: of the model alone, then of each adapter. `prompt` counts the prompts."""
+    cases = [case for case in _golden(scene).cases if case.id.startswith(("greedy", "adapted-greedy"))]
+    prompts = list(dict.fromkeys(case.prompt for case in cases))
+    return [case for case in cases if case.prompt == prompts[prompt]]
+
+
+def _request(stage: Stage, case: Case, take: int | None = None, want: Want = PLAIN) -> Request:
+    return stage.request(case.prompt, case.sampling, take, want=want, adapter=case.adapter)
+
+
+@clause(
+    "lora.names",
+    "A session that is opened with adapters declares lora and their names; one that is opened without has none.",
+    Level.L2,
+    needs=("lora",),
+)
+def names(scene: Scene) -> None:
+    """Both, in the order in which they were given."""
+    _stage(scene)
+    found = scene.adapted.adapters if scene.adapted is not None else ()
+    given = tuple(adapter.name for adapter in _golden(scene).adapters)
+    if found != given:
+        raise Violation("lora", f"it was opened with the adapters {given} and says {found}")
+    if scene.declared[0].adapters:
+        raise Violation("lora", f"it was opened without adapters and says {scene.declared[0].adapters}")
+
+
+@clause(
+    "lora.refusal",
+    "An adapter that is not loaded is refused as Unsupported, and its batch mates are not admitted.",
+    Level.L2,
+    needs=("lora",),
+)
+def refusal(scene: Scene) -> None:
+    """Names that are nearly right among them; then a session that has no adapters at all."""
+    stage = _stage(scene)
+    plain, adapted = _greedy(scene, 0)[:2]
+    mate = _request(stage, plain)
+    wrong = replace(_request(stage, adapted), adapter=None)
+    for name in ("third", "", "First", "first ", "../first", "first\0"):
+        stage.refuse(Unsupported, Prefill((mate, replace(wrong, adapter=name))))
+    stage.decode(stage.start(mate, replace(wrong, adapter="first")), steps=3)
+    bare = scene.stage()
+    bare.refuse(Unsupported, Prefill((replace(bare.request(bare.prompts[0]), adapter="first"),)))
+
+
+@clause("lora.tokens", "A row that names an adapter makes the tokens of the golden transcript.", Level.L2, needs=("lora",))
+def tokens(scene: Scene) -> None:
+    """One row at a time, greedy and by the formula where it is declared, of every prompt and adapter."""
+    stage = _stage(scene)
+    wanted = ("adapted-greedy", "adapted-sampled")[: 1 + (stage.capabilities.determinism.value == "core")]
+    for case in _golden(scene).cases:
+        if case.id.startswith(wanted):
+            stage.filter(stage.decode(stage.start(_request(stage, case, want=stage.wants)), steps=4), ())
+
+
+@clause(
+    "lora.mates",
+    "Rows of different adapters and of none share steps, and each makes its own tokens.",
+    Level.L2,
+    needs=("lora",),
+    situations=("several requests start together", "batches merge", "a row leaves"),
+)
+def mates(scene: Scene) -> None:
+    """In both orders; merged with another batch; then the first leaves."""
+    for order in (1, -1):
+        stage = _stage(scene)
+        first = [_request(stage, case) for case in _greedy(scene, 0)[::order]]
+        second = [_request(stage, case) for case in _greedy(scene, 2)[::-order]]
+        room = min(stage.capacity.max_rows // 2, stage.capacity.max_prefill_rows)
+        batch = stage.decode(stage.start(*first[:room]), steps=2)
+        batch = stage.decode(stage.start(*second[:room]), batch, steps=3)
+        stage.decode(stage.filter(batch, [request.id for request in (*first[1:room], *second[:room])]), steps=2)
+
+
+@clause(
+    "lora.same-prompt",
+    "Rows with one prompt and different adapters share no cache, at the same time and one after the other.",
+    Level.L2,
+    needs=("lora",),
+)
+def same_prompt(scene: Scene) -> None:
+    """Each in turn on the blocks that the one before has left, twice round; then a batch for each, side by side."""
+    stage = _stage(scene)
+    cases = _greedy(scene, 1)
+    for case in (*cases, *cases[::-1]):
+        stage.filter(stage.decode(stage.start(_request(stage, case)), steps=2), ())
+    batches = [stage.start(_request(stage, case)) for case in cases]
+    for batch in batches:
+        stage.decode(batch, steps=2)
+
+
+@clause(
+    "lora.prefix",
+    "A request behind a prefix that its adapter has filled goes on under the adapter.",
+    Level.L2,
+    needs=("lora", "prefix_reuse"),
+    situations=("a prefix is reused",),
+)
+def prefix(scene: Scene) -> None:
+    """A block of prefix, for the model alone and for each adapter."""
+    stage = _stage(scene)
+    size = stage.capacity.groups[0].block_size
+    for case in _greedy(scene, 1):
+        if size >= len(case.prompt):
+            raise NotReached(f"the prompts have {len(case.prompt)} tokens at most, and a block holds {size}")
+        owner = stage.start(_request(stage, case))
+        (row,) = stage.play.oracle.batches[owner]
+        sharer = stage.request(case.prompt, cached=size, shares=row.request, adapter=case.adapter)
+        stage.decode(stage.start(sharer), steps=3)
+        stage.clear(None)
+
+
+@clause(
+    "lora.chunks",
+    "A prompt in chunks runs under its adapter from the first to the last.",
+    Level.L2,
+    needs=("lora", "chunked_prefill"),
+    situations=("a prompt goes on",),
+)
+def chunks(scene: Scene) -> None:
+    """In pieces of three and of seven."""
+    for chunk in (3, 7):
+        stage = _stage(scene)
+        for case in _greedy(scene, 1):
+            request = _request(stage, case, take=chunk)
+            stage.filter(stage.decode(finish(stage, stage.start(request), request.id, chunk), steps=2), ())

@@ -1,0 +1,158 @@
+"""Adapters on the wrong rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import (
+    Capabilities,
+    Capacity,
+    Feature,
+    Grant,
+    Handle,
+    Progress,
+    Request,
+    Step,
+    Unsupported,
+    WarmupPlan,
+    hookimpl,
+)
+from tgi_core.backend.ledger import Launch, LiveRow
+
+
+class Rerouted(Sound):
+    """Runs rows under the adapter that `adapter` names."""
+
+    def adapter(self, row: LiveRow, position: int) -> str | None:
+        """A row's at a position."""
+        return row.request.adapter
+
+    def _write(self, row: LiveRow, position: int) -> int:
+        kept = row.request
+        row.request = replace(kept, adapter=self.adapter(row, position))
+        try:
+            return super()._write(row, position)
+        finally:
+            row.request = kept
+
+
+@mutant("adapter-of-the-first", "lora.mates")
+class AdapterOfTheFirst(Rerouted):
+    """One adapter per step: that of its first row (a server that switches adapters between batches, and batches all the same)."""
+
+    def _compute(self, launch: Launch) -> None:
+        self._first = launch.work[0].row.request.adapter if launch.work else None
+        super()._compute(launch)
+
+    def adapter(self, row: LiveRow, position: int) -> str | None:
+        """Of the step."""
+        return self._first
+
+
+@mutant("adapters-swapped", "lora.tokens", "lora.mates")
+class AdaptersSwapped(Rerouted):
+    """Adapters are numbered from zero on one side and from one on the other, where zero is the model alone (Punica-style kernels)."""
+
+    def adapter(self, row: LiveRow, position: int) -> str | None:
+        """The next one's."""
+        names = self._adapters
+        name = row.request.adapter
+        return name if name is None else names[(names.index(name) + 1) % len(names)]
+
+
+@mutant("adapter-on-plain-rows", "lora.mates")
+class AdapterOnPlainRows(Rerouted):
+    """Rows without an adapter get the one that is loaded last in the same step: a segment that was never closed."""
+
+    def _compute(self, launch: Launch) -> None:
+        names = [work.row.request.adapter for work in launch.work if work.row.request.adapter]
+        self._open = names[-1] if names else None
+        super()._compute(launch)
+
+    def adapter(self, row: LiveRow, position: int) -> str | None:
+        """Its own, or the open one."""
+        return row.request.adapter or self._open
+
+
+@mutant("prefix-forgets-adapter", "lora.same-prompt", "lora.mates")
+class PrefixForgetsAdapter(Rerouted):
+    """A prefix cache of its own whose key is the tokens alone: a prompt is served under the adapter that it was first seen with (vLLM's
+    block hash had to learn of the adapter)."""
+
+    def adapter(self, row: LiveRow, position: int) -> str | None:
+        """That of the first row with this prompt."""
+        seen: dict[tuple[int, ...], str | None] = self.__dict__.setdefault("_seen", {})
+        return seen.setdefault(row.request.tokens, row.request.adapter)
+
+
+class Ending(Sound):
+    """Rows that lose their adapter on the way: the state of a position is another one where `lost` says so."""
+
+    def lost(self, row: LiveRow, position: int) -> bool:
+        """Whether the model alone runs here."""
+        return False
+
+    def _write(self, row: LiveRow, position: int) -> int:
+        state = super()._write(row, position)
+        if row.request.adapter is not None and self.lost(row, position):
+            state ^= 1
+            self._slots[self._slot(row.tables[0], position)] = state
+        return state
+
+
+@mutant("adapter-ends-with-prefix", "lora.prefix")
+class AdapterEndsWithPrefix(Ending):
+    """What follows a reused prefix runs without the adapter: the lookup returns blocks and forgets whose they are."""
+
+    def lost(self, row: LiveRow, position: int) -> bool:
+        """Behind a prefix."""
+        return row.request.cached > 0
+
+
+@mutant("adapter-in-first-chunk", "lora.chunks")
+class AdapterInFirstChunk(Ending):
+    """The adapter is set up where a request comes in; later chunks of its prompt run without."""
+
+    def lost(self, row: LiveRow, position: int) -> bool:
+        """Later chunks."""
+        return row.request.cached + row.request.take <= position < len(row.request.tokens)
+
+
+@mutant("adapters-unnamed", "lora.names")
+class AdaptersUnnamed(Sound):
+    """Adapters are loaded and not declared: no client can be told which there are."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """No names."""
+        return replace(super().capabilities(), adapters=())
+
+
+@mutant("unknown-adapter-is-base", "lora.refusal")
+class UnknownAdapterIsBase(Sound):
+    """A name that is not loaded is served by the model alone, without a word."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Unknown names are dropped."""
+        known = tuple(request if request.adapter in self._adapters else replace(request, adapter=None) for request in batch)
+        return super().prefill(known, cached, grants)
+
+
+@mutant("claims-lora", "lora.tokens", "lora.names")
+class ClaimsLora(Sound):
+    """A lie about a capability: adapters are declared, and none can be loaded (Bowtie's `incorrectly_claims_draft7`)."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Adapters that were named are too many."""
+        if self._adapters:
+            raise Unsupported("adapters are not built in")
+        return super().warmup(plan, progress)
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """Always."""
+        found = super().capabilities()
+        return replace(found, features=found.features | {Feature.LORA})

@@ -1,0 +1,91 @@
+"""Last bits that depend on company, and dtypes other than float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend import Row, Rows
+from tgi_core.backend.ledger import Launch, Work
+
+
+class Shaken(Sound):
+    """Logprobs differ in their last bits where `shakes` says so."""
+
+    by = 1e-9
+    """How far: below every tolerance."""
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """Whether the row at a place of a step is touched."""
+        return True
+
+    def _compute(self, launch: Launch) -> None:
+        super()._compute(launch)
+        outcome = self._done[launch.step.id]
+        if isinstance(outcome, Rows):
+            works = {work.row.request.id: (place, work) for place, work in enumerate(launch.work)}
+            rows = tuple(self._shaken(row) if self.shakes(launch, *works[row.request_id]) else row for row in outcome.rows)
+            self._done[launch.step.id] = replace(outcome, rows=rows)
+
+    def _shaken(self, row: Row) -> Row:
+        tops = tuple(tuple(replace(top, logprob=top.logprob - self.by) for top in tops) for tops in row.top)
+        return replace(row, logprobs=tuple(value - self.by for value in row.logprobs), top=tops)
+
+
+@mutant("bits-by-rows", "invariant.mates", "invariant.merge")
+class BitsByRows(Shaken):
+    """A matrix product that is split by the number of rows: batch invariance is declared, and the last bits depend on how many run
+    (vLLM and SGLang both needed kernels of their own for it)."""
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """More than one row."""
+        return len(launch.work) > 1
+
+
+@mutant("bits-by-place", "invariant.mates", "invariant.merge")
+class BitsByPlace(Shaken):
+    """The last rows of a batch run in the remainder loop of a kernel, which adds in another order."""
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """Behind the first two."""
+        return place >= 2
+
+
+@mutant("bits-by-chunk", "invariant.chunks")
+class BitsByChunk(Shaken):
+    """Attention splits its keys by the length of the query: a prompt in chunks has other last bits than a whole one."""
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """A row whose prompt began in part."""
+        return work.row.request.take < len(work.row.request.tokens)
+
+
+@mutant("bits-in-halves", "invariant.mates")
+class BitsInHalves(BitsByRows):
+    """Invariant in float32 alone, and declared in every dtype: the half-precision kernels are somebody else's."""
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """Other dtypes only."""
+        return self.options.dtype != "float32" and super().shakes(launch, place, work)
+
+
+@mutant("halves-drift", "parity.other-dtypes")
+class HalvesDrift(Shaken):
+    """Logits that are accumulated in half precision: far beyond what rounding explains."""
+
+    by = 1.0
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """Other dtypes only."""
+        return self.options.dtype != "float32"
+
+
+@mutant("halves-untyped", "parity.other-dtypes", "invariant.mates")
+class HalvesUntyped(Sound):
+    """A dtype that the device does not run ends in the framework's own exception, in the first step."""
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        if self.options.dtype == "float16":
+            raise RuntimeError('"addmm_impl" not implemented for Half')
+        return super()._sample(work, state)
