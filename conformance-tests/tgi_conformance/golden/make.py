@@ -155,6 +155,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+        "head_dim": 16,
     },
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": POSITIONS},
     "gemma2": {
@@ -168,7 +169,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "sliding_window": 8,
     },
 }
-"""Grouped queries and rotary positions; learned positions; sliding window and softcaps."""
+"""Grouped queries and rotary positions, heads of a size that native kernels take; learned positions; sliding window and softcaps."""
 
 
 def make_real(name: str) -> None:
