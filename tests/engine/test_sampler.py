@@ -123,3 +123,25 @@ def test_prompt_logprobs() -> None:
     scores: Tensor = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0))
     wanted = scores.log_softmax(-1)[torch.arange(3), torch.tensor([4, 5, 6])].tolist()
     assert prompt_logprobs(scores, [4, 5, 6]) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("vocab", [250, 131_072])
+def test_the_bits_of_a_row_are_its_own(vocab: int) -> None:
+    """Logprobs and top tokens of a row are the same bits alone and among mates, whose filters look at more or less of the vocabulary."""
+    scores = torch.randn(6, vocab, generator=torch.Generator().manual_seed(1)) * 3
+    hows = (
+        Sampling(),
+        Sampling(True, 1.3, top_k=20, seed=7),
+        Sampling(True, 0.7, top_p=0.8, seed=8),
+        Sampling(True, 1.0, seed=9),
+        Sampling(True, 2.0, top_k=3, top_p=0.95, seed=1),
+        Sampling(True, 1.1, typical_p=0.6, seed=5),
+    )
+    rows = [live(index, (1, 2), how, top_n=4) for index, how in enumerate(hows)]
+    together = sample(scores, rows, None)
+    for index, row in enumerate(rows):
+        alone = sample(scores[index : index + 1], [row], None)
+        assert (alone.tokens[0], alone.logprobs[0]) == (together.tokens[index], together.logprobs[index])
+        assert alone.top[0] == together.top[index]
+    following = list(range(6))
+    assert prompt_logprobs(scores, following) == [prompt_logprobs(scores[i : i + 1], [i])[0] for i in following]

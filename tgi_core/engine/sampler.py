@@ -198,11 +198,11 @@ def _describe_greedy(
     if not asking:
         return
     subset = scores if len(asking) == len(rows) else scores[asking]
-    totals = subset.logsumexp(-1)
-    logprobs[asking] = (subset.gather(-1, tokens[asking].unsqueeze(-1)).squeeze(-1) - totals).double().cpu()
+    described = subset.log_softmax(-1)
+    logprobs[asking] = described.gather(-1, tokens[asking].unsqueeze(-1)).squeeze(-1).double().cpu()
     for place, i in enumerate(asking):
         if rows[i].request.want.top_n:
-            top[i] = likeliest(subset[place] - totals[place], rows[i].request.want.top_n)
+            top[i] = likeliest(described[place], rows[i].request.want.top_n)
 
 
 def _describe_drawn(candidates: Candidates, rows: Sequence[LiveRow], drawn: list[int], top: list[tuple[TopToken, ...]]) -> None:
@@ -227,4 +227,4 @@ def prompt_logprobs(logits: Tensor, following: Sequence[int]) -> list[float]:
     """Logprob of each next prompt token: `logits` [positions, vocabulary], `following` the token after each position."""
     scores = logits.float()
     targets = torch.tensor(following, device=scores.device).unsqueeze(-1)
-    return (scores.gather(-1, targets).squeeze(-1) - scores.logsumexp(-1)).tolist()
+    return scores.log_softmax(-1).gather(-1, targets).squeeze(-1).tolist()

@@ -63,17 +63,33 @@ def warp(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
 
 
 def _narrow(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
-    """Filter rows, within a head of the vocabulary if that is enough for all of them."""
+    """Filter rows. Each is computed in the width that its own filters need, so that its last bits do not depend on its mates."""
     vocab = scores.shape[-1]
-    width = max(_head(s, vocab) for s in sampling)
-    if width < vocab:
-        candidates = _filter(scores, *_likeliest(scores, width), sampling)
-        if candidates is not None:
-            return candidates
-    whole = _filter(scores, *scores.sort(descending=True, stable=True), sampling)
-    if whole is None:
-        raise RuntimeError("the whole vocabulary did not hold the nucleus")
-    return whole
+    widths = [_head(s, vocab) for s in sampling]
+    parts: list[tuple[list[int], Candidates]] = []
+    for width in sorted(set(widths)):
+        parts += _of_width(scores, sampling, [i for i, each in enumerate(widths) if each == width], width)
+    if len(parts) == 1:
+        return parts[0][1]
+    logprobs = torch.full_like(scores, -torch.inf)
+    for rows, found in parts:
+        logprobs[rows] = logprobs[rows].scatter_(-1, found.rising_ids(), found.logprobs)
+    return Candidates(logprobs, None)
+
+
+def _of_width(scores: Tensor, sampling: Sequence[Sampling], rows: list[int], width: int) -> list[tuple[list[int], Candidates]]:
+    """Some rows within a head of the vocabulary, and within all of it those that need more; with their indices."""
+    part, chosen = scores[rows], [sampling[i] for i in rows]
+    if width == scores.shape[-1]:
+        return [(rows, _filter(part, *part.sort(descending=True, stable=True), chosen)[0])]
+    found, short = _filter(part, *_likeliest(part, width), chosen)
+    if not any(short):
+        return [(rows, found)]
+    whole = _of_width(scores, sampling, [i for i, is_short in zip(rows, short, strict=True) if is_short], scores.shape[-1])
+    fit = [place for place, is_short in enumerate(short) if not is_short]
+    if not fit:
+        return whole
+    return [([rows[place] for place in fit], Candidates(found.logprobs[fit], found.rising_ids()[fit])), *whole]
 
 
 def _head(sampling: Sampling, vocab: int) -> int:
@@ -90,26 +106,31 @@ def _likeliest(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return values, ids.gather(-1, order)
 
 
-def _filter(scores: Tensor, values: Tensor, ids: Tensor, sampling: Sequence[Sampling]) -> Candidates | None:
-    """Apply top-k, top-p and typical-p to sorted heads [rows, width]; None when a head does not hold all that a row keeps."""
+def _filter(scores: Tensor, values: Tensor, ids: Tensor, sampling: Sequence[Sampling]) -> tuple[Candidates, list[bool]]:
+    """Apply top-k, top-p and typical-p to sorted heads [rows, width]; and by row, whether the head does not hold all that it keeps."""
     width, vocab = values.shape[-1], scores.shape[-1]
     limits = _column([s.top_k if 0 < s.top_k < vocab else vocab for s in sampling], scores)
     mass = _column([s.top_p for s in sampling], scores)
     kept = (torch.arange(width, device=scores.device) < limits) & (values > -torch.inf)
-    totals = values.masked_fill(~kept, -torch.inf).logsumexp(-1, keepdim=True)
-    totals = torch.where(limits < vocab, totals, scores.logsumexp(-1, keepdim=True))
+    totals = torch.where(limits < vocab, total(values.masked_fill(~kept, -torch.inf)), total(scores))
     sums = (values - totals).exp().masked_fill(~kept, 0).cumsum(-1)
+    short = [False] * len(sampling)
     if width < vocab:
         last = values[:, -1:]
         tied = ((scores >= last).sum(-1, keepdim=True) > width) & (last > -torch.inf)
-        if bool((tied | ((limits == vocab) & (sums[:, -1:] < mass))).any()):
-            return None
+        short = (tied | ((limits == vocab) & (sums[:, -1:] < mass))).flatten().tolist()
     kept &= _before(sums, mass)
     by_id = ids.sort(-1)
     values, kept = values.gather(-1, by_id.indices), kept.gather(-1, by_id.indices)
     if any(s.typical_p < 1 for s in sampling):
         kept = _typical(values, kept, _column([s.typical_p for s in sampling], scores))
-    return Candidates(values.masked_fill(~kept, -torch.inf).log_softmax(-1), by_id.values)
+    return Candidates(values.masked_fill(~kept, -torch.inf).log_softmax(-1), by_id.values), short
+
+
+def total(scores: Tensor) -> Tensor:
+    """log Σ exp over the last dimension, kept. By way of log-softmax, which runs row by row: a sum over a single long row is split among
+    threads, and ends in other bits than the same row among mates."""
+    return scores.amax(-1, keepdim=True) - scores.log_softmax(-1).amax(-1, keepdim=True)
 
 
 def _before(sums: Tensor, mass: Tensor) -> Tensor:
