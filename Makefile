@@ -9,7 +9,7 @@ HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 
-.PHONY: test-native-asan conformance mutation fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
+.PHONY: test-native-asan conformance mutants mutation fuzz soak bench-overload install serve test check format bench bench-scheduler coverage-models test-transformers4 test-clients bench-tools demo-model clean
 
 install: $(VENV)/.installed
 
@@ -63,13 +63,19 @@ test-native-asan: install
 bench-tools: install
 	$(BIN)/python -m tests.clients.bench_tools
 
-# every clause on the backends that run here, with reports and the support matrix; then the whole matrix of clauses and mutants
+# every clause on the backends that run here, with reports and the support matrix; then the suite's own tests
 conformance: install
+	mkdir -p build/conformance
 	for name in reference cpu; do \
 	    $(BIN)/tgi-conformance run --backend $$name --report docs/conformance/$$name.json --html build/conformance/$$name.html || exit 1; \
 	done
 	$(BIN)/tgi-conformance matrix docs/conformance --planned cuda --planned gaudi --planned neuron --planned rocm --planned xpu --out docs/support-matrix.md
 	$(BIN)/pytest -n 2 --dist load tests/conformance
+
+# the proof that the suite bites: every mutant by the clauses meant for it, every clause some mutant, no good twin, by twelve seeds
+mutants: install
+	mkdir -p build/conformance
+	$(BIN)/tgi-conformance mutants --out build/conformance/mutants.html --out build/conformance/mutants.json
 
 # the reference backend's source, changed in one place at a time: the suite must notice; MODULES=all for the files under it too
 mutation: install

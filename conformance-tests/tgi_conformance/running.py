@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tgi_conformance.child import TIME_LIMIT_S, look
+from tgi_conformance.child import TIME_LIMIT_S, Seen, look
 from tgi_conformance.clause import Clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.course import run_course
@@ -50,8 +50,9 @@ class Telling(Protocol):
 
 def perform(plan: Plan, subject: Subject, telling: Telling) -> tuple[list[tuple[Clause, Result]], Found]:
     """Try every clause that is wanted; the others are NOT RUN."""
-    found = probed(subject, min(TIME_LIMIT_S, plan.time_limit_s))
-    worker = Worker(plan.settings, plan.time_limit_s)
+    seen = look(subject.target.entry.module, min(TIME_LIMIT_S, plan.time_limit_s)) if subject.target.entry else None
+    found = probed(seen)
+    worker = Worker(replace(plan.settings, seen=seen), plan.time_limit_s)
     results = []
     try:
         course = run_course(
@@ -66,12 +67,11 @@ def perform(plan: Plan, subject: Subject, telling: Telling) -> tuple[list[tuple[
     return results, found
 
 
-def probed(subject: Subject, time_limit_s: float = TIME_LIMIT_S) -> Found:
-    """Look for the device. A session that comes without a package needs none."""
-    entry = subject.target.entry
-    if entry is None:
+def probed(seen: Seen | None) -> Found:
+    """Whether the device is there. A session that comes without a package needs none."""
+    if seen is None:
         return Found()
-    probe = look(entry.module, time_limit_s).probe
+    probe = seen.probe
     if probe.get("status") == "ready":
         return Found(tuple(probe["devices"]), bool(probe["verified_on_hardware"]))
     if "status" in probe:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+from tgi_conformance.child import Seen
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Adapter, BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
@@ -32,6 +33,8 @@ class Target:
     entry: EntryPoint | None = None
     one_process: bool = False
     """All ranks of a group live in one process."""
+    seen: Seen | None = None
+    """What a child process saw of the plugin, where one has looked already."""
 
     @property
     def exact(self) -> bool:

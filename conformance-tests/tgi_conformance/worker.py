@@ -13,10 +13,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tgi_conformance.child import Seen
 from tgi_conformance.clause import Clause
 from tgi_conformance.result import Result
 from tgi_conformance.verdict import Verdict
@@ -34,6 +35,8 @@ class Settings:
     dtype: str = "float32"
     seed: int = 0
     effort: float = 1.0
+    seen: Seen | None = None
+    """What the plugin did in the child that looked for its device; one look is enough for a run."""
 
 
 class Worker:
@@ -109,6 +112,7 @@ def attempts(settings: Settings) -> Callable[[Clause], Result]:
     from tgi_conformance.trying import attempt
 
     target = resolve(settings.backend, Path(settings.model) if settings.model else None, settings.dtype).target
+    target = replace(target, seen=settings.seen)
     alone = Alone(target)
     return lambda clause: attempt(clause, target, alone, settings.seed, settings.effort)
 
@@ -119,7 +123,8 @@ def main() -> None:
 
     by_id = {clause.id: clause for clause in CLAUSES}
     attempt: Any = None
-    settings = Settings(**json.loads(sys.stdin.readline()))
+    told = json.loads(sys.stdin.readline())
+    settings = Settings(**told | {"seen": Seen(**told["seen"]) if told["seen"] else None})
     for line in sys.stdin:
         attempt = attempt or attempts(settings)
         answer = attempt(by_id[line.strip()]).as_json()

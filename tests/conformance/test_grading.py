@@ -36,12 +36,16 @@ def entry(id: str, level: str, verdict: str, features: tuple[str, ...] = (), pro
     ],
 )
 def test_what_blocks(verdict: str, granted: bool) -> None:
-    """FAIL, ERROR, INCONCLUSIVE and NOT RUN do, and not for the levels below; a provisional clause never does."""
+    """FAIL, ERROR, INCONCLUSIVE and NOT RUN do, and not for the levels below; a provisional clause only where its feature is claimed
+    and was not tried."""
     entries = [entry("a.a", "L0", "pass"), entry("b.b", "L1", verdict), entry("c.c", "L2", "pass")]
     found = grading.levels(entries)
     assert found["L0"] == "granted"
     assert (found["L1"] == "granted") is (found["L2"] == "granted") is granted
     assert grading.levels([*entries[:1], entry("b.b", "L1", verdict, provisional=True)])["L1"] == "granted"
+    untried = verdict in ("inconclusive", "error", "not run")
+    found = grading.levels([*entries[:1], entry("b.b", "L1", verdict, ("lora",), provisional=True)])
+    assert (found["L1"] == "granted") is not untried
     assert (grading.text_core(entries) == "granted") is granted
     assert grading.text_core([*entries[:1], entry("b.b", "L1", verdict, ("lora",))]) == "granted"
 

@@ -153,3 +153,36 @@ def test_the_server_says_the_same(change: tuple[str, str], words: str, tmp_path:
     done = tgi("serve", "--backend", "faulty", "--port", "0", extra={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
     assert done.stderr.strip() == "tgi: error: --backend faulty: " + words.format(*API_VERSION)
+
+
+def test_a_plugin_is_looked_at_once(tmp_path: Path) -> None:
+    """A probe may take seconds and wake a device: a run over the package starts it in one child, whatever the clauses ask of it."""
+    installed(tmp_path, ("return Probe(", "open('probed', 'a').write('x'); return Probe("))
+    done = conformance(tmp_path, "run", "--backend", "faulty", "--level", "L0")
+    assert done.returncode == 0 and (tmp_path / "probed").read_text() == "x", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("feature", ["LORA", "MEDIA", "SPECULATION", "TENSOR_PARALLEL"])
+def test_what_is_claimed_falsely_is_not_granted(feature: str, tmp_path: Path) -> None:
+    """A feature that is declared and cannot be shown stands in the way of L2, in one line that names it; L1 is not touched."""
+    lie = f"""
+class Liar(reference.ReferenceSession):
+    @hookimpl
+    def capabilities(self):
+        found = super().capabilities()
+        return replace(found, features=found.features | {{Feature.{feature}}})
+"""
+    installed(
+        tmp_path,
+        ("import Manifest", "import Feature, Manifest"),
+        ("\n@hookimpl", f"\nfrom dataclasses import replace\n{lie}\n@hookimpl"),
+        (
+            "    return reference.backend_open(options)",
+            "    return Liar(reference.backend_open(options)._vocab_size, 128, masks=options.masks)",
+        ),
+    )
+    done = conformance(tmp_path, "run", "--backend", "faulty", "--level", "L2", "--effort", "0.1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    topic = {"TENSOR_PARALLEL": "ranks"}.get(feature, feature.lower())
+    lines = done.stdout.splitlines()
+    assert "L1  granted" in lines and any(line.startswith(f"L2  {topic}.") for line in lines), done.stdout

@@ -12,7 +12,7 @@ from tgi_conformance.play import Setup
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import Request, Unsupported, Want
+from tgi_core.backend import Feature, Request, Unsupported, Want
 
 
 def _golden(scene: Scene) -> Golden:
@@ -21,11 +21,15 @@ def _golden(scene: Scene) -> Golden:
 
 def _stage(scene: Scene) -> Stage:
     """A session with all adapters of the golden checkpoint, judged by its transcripts."""
-    setup = Setup(golden=_golden(scene).name, adapters=True)
+    golden = _golden(scene)
     try:
-        return Stage(scene.play(setup), scene.seed)
+        stage = Stage(scene.play(Setup(golden=golden.name, adapters=True)), scene.seed)
     except Unsupported as error:
         raise Violation("lora", f"lora is declared, and opening with adapters raised Unsupported: {error}") from error
+    given, found = tuple(adapter.name for adapter in golden.adapters), stage.capabilities.adapters
+    if found != given:
+        raise Violation("lora", f"it was opened with the adapters {given} and says {found}")
+    return stage
 
 
 def _greedy(scene: Scene, prompt: int) -> list[Case]:
@@ -47,11 +51,9 @@ def _request(stage: Stage, case: Case, take: int | None = None, want: Want = PLA
 )
 def names(scene: Scene) -> None:
     """Both, in the order in which they were given."""
-    _stage(scene)
-    found = scene.adapted.adapters if scene.adapted is not None else ()
-    given = tuple(adapter.name for adapter in _golden(scene).adapters)
-    if found != given:
-        raise Violation("lora", f"it was opened with the adapters {given} and says {found}")
+    stage = _stage(scene)
+    if not stage.has(Feature.LORA):
+        raise Violation("lora", f"it was opened with the adapters {stage.capabilities.adapters} and does not declare lora")
     if scene.declared[0].adapters:
         raise Violation("lora", f"it was opened without adapters and says {scene.declared[0].adapters}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.metadata import EntryPoint
 
 from tgi_conformance.child import Seen, look
@@ -55,7 +56,12 @@ def entry_of(scene: Scene) -> EntryPoint:
 
 def seen(scene: Scene) -> Seen:
     """What a child process saw, looked once."""
-    return look(entry_of(scene).module)
+    return scene.target.seen or _looked(entry_of(scene).module)
+
+
+@cache
+def _looked(module: str) -> Seen:
+    return look(module)
 
 
 def loaded(scene: Scene) -> Plugin:
