@@ -9,9 +9,22 @@ from pathlib import Path
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.target import small_plan
+from tgi_conformance.target import close, small_plan
 from tgi_conformance.verdict import Level, Violation
-from tgi_core.backend import BackendError, CacheKind, Capabilities, Capacity, InvalidModel, OpenOptions, WarmupPlan
+from tgi_core.backend import (
+    BackendError,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    InvalidModel,
+    OpenOptions,
+    OutOfMemory,
+    WarmupPlan,
+)
+from tgi_core.backend.session import Session
+
+_SHARE = 0.02
+"""How much of the memory a cache may fill here; others use the machine too."""
 
 
 @clause(
@@ -70,22 +83,39 @@ def _kept(promised: Capacity) -> None:
     Level.L1,
 )
 def partial_plan(scene: Scene) -> None:
-    """Each limit but the number of blocks is left open in turn; then two blocks for rows as long as they allow."""
+    """Each limit is left open in turn, the number of blocks within a small share of memory; then two blocks for rows as long as they
+    allow."""
     plan = small_plan(scene.declared[0].block_sizes)
     for name in ("max_rows", "max_row_tokens", "max_step_tokens", "block_size"):
         _works(scene.stage(replace(plan, **{name: None})))  # type: ignore[arg-type]
     _works(scene.stage(replace(plan, num_blocks=2, max_rows=2, max_row_tokens=None)))
+    _fills_memory(scene, replace(plan, num_blocks=None))
+
+
+def _fills_memory(scene: Scene, plan: WarmupPlan) -> None:
+    """As many blocks as a share of memory holds, which is what a server asks for; none may be left."""
+    target = scene.target
+    session = Session(target.open(OpenOptions(str(target.model), target.dtype, memory_fraction=_SHARE)), target.name)
+    try:
+        _kept(target.warm(session, plan))
+    except OutOfMemory:
+        scene.situations["no memory for blocks"] += 1
+    finally:
+        close(session)
 
 
 def _works(stage: Stage) -> None:
     _kept(stage.capacity)
+    for group in stage.capacity.groups:
+        if group.kind is CacheKind.FULL and group.block_size not in stage.capabilities.block_sizes:
+            raise Violation("range", f"blocks of {group.block_size} are promised, {stage.capabilities.block_sizes} are declared")
     if stage.capacity.max_row_tokens >= 4:
         stage.decode(stage.start(stage.request(stage.prompts[1])))
 
 
 @clause("open.block-sizes", "Every block size that is declared can be asked for, and is what is promised then.", Level.L1)
 def block_sizes(scene: Scene) -> None:
-    """The smaller ones; a row runs over each."""
+    """The smaller ones; a row runs over each, and two blocks hold no longer row than is promised."""
     for size in sorted(scene.declared[0].block_sizes)[:6]:
         stage = scene.stage(WarmupPlan(2, 2 * size, 2 * size, num_blocks=4, block_size=size))
         group = stage.capacity.groups[0]
@@ -94,6 +124,7 @@ def block_sizes(scene: Scene) -> None:
                 "range", f"blocks of {size} are declared and were asked for; the promise has blocks of {group.block_size}"
             )
         stage.decode(stage.start(stage.request((4,))))
+        _kept(scene.stage(WarmupPlan(2, None, 2 * size, num_blocks=2, block_size=size)).capacity)
 
 
 @clause("open.first-step", "A prompt in one step makes one token and a live batch.", Level.L1, essential=True)

@@ -209,6 +209,40 @@ class PlanTakenLiterally(Sound):
         return super().warmup(plan, progress)
 
 
+@mutant("blocks-by-plan-only", "open.partial-plan")
+class BlocksByPlanOnly(Sound):
+    """The number of blocks is always given in the vendor's own tests, and never by a server, which wants what memory holds."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """None is used as a number."""
+        if plan.num_blocks is None:
+            raise TypeError("unsupported operand type(s) for *: 'NoneType' and 'int'")
+        return super().warmup(plan, progress)
+
+
+@mutant("block-size-undeclared", "open.partial-plan")
+class BlockSizeUndeclared(Sound):
+    """A default that is none of the sizes that are declared."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Where the plan leaves it open."""
+        return super().warmup(replace(plan, block_size=plan.block_size or 12), progress)
+
+
+@mutant("rows-longer-than-blocks", "open.block-sizes")
+class RowsLongerThanBlocks(Sound):
+    """The longest row is computed from blocks and block size with the wrong sign, and fits as long as blocks are large."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """A sum for a product."""
+        promised = super().warmup(plan, progress)
+        group = promised.groups[0]
+        return replace(promised, max_row_tokens=min(plan.max_row_tokens or 128, group.num_blocks + group.block_size))
+
+
 @mutant("block-size-its-own", "open.block-sizes")
 class BlockSizeItsOwn(Sound):
     """Several block sizes are declared and one is used (vllm-ascend's 128 whatever was asked for)."""
