@@ -36,12 +36,10 @@ def ways(stage: Stage) -> tuple[Sampling, ...]:
     return tuple(map(stage.seeded, found))
 
 
-def company(stage: Stage, hows: tuple[Sampling, ...], **fields: object) -> list[Request]:
+def company(stage: Stage, hows: tuple[Sampling, ...]) -> list[Request]:
     """One request per way, as many as there is room for."""
     room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 8)
-    return [
-        stage.request(stage.prompts[i % len(stage.prompts)], how, want=stage.wants, **fields) for i, how in enumerate(hows[:room])
-    ]  # type: ignore[arg-type]
+    return [stage.request(stage.prompts[i % len(stage.prompts)], how, want=stage.wants) for i, how in enumerate(hows[:room])]
 
 
 @clause(
