@@ -17,10 +17,10 @@ from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import BackendError, Group, OpenOptions
 from tgi_core.backend.session import Session
-from tgi_core.cli.ranks import RankProcess
 from tgi_core.errors import StartupError
 from tgi_core.server.rank_link import Link, LinkClosed
 from tgi_core.server.rank_peers import Peer, Peers
+from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow, lead
 
 WORLD = 2

@@ -12,10 +12,10 @@ from dataclasses import replace
 from tgi_core.backend import BackendError, Capabilities, Group, errors, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
-from tgi_core.cli.ranks import RankProcess
 from tgi_core.errors import StartupError
 from tgi_core.server.rank_link import Link, LinkClosed
 from tgi_core.server.rank_peers import Peer
+from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow
 
 VOCABULARY = 64

@@ -25,30 +25,11 @@ from tgi_core.server.grpc_address import TOKEN_VARIABLE
 from tgi_core.server.rank_link import Link, LinkClosed, accept, join
 from tgi_core.server.rank_peers import Peer, Peers
 from tgi_core.server.rank_place import Place
+from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow, lead
 
 _OWN_VARIABLES = frozenset({"TGI_CONFIG", "NUM_SHARD", "SHARDED", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 """What a rank that was started by rank 0 is told by rank 0 alone."""
-
-
-class RankProcess:
-    """A rank that this process has started."""
-
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._child.kill()
-        self._child.wait()
-
-    def outcome(self, seconds: float) -> str | None:
-        """How it has ended; None if it lives on."""
-        try:
-            status = self._child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
 def open_ranks(
