@@ -104,6 +104,10 @@ class FakeRuntime:
         """What tensors take."""
         return self.allocated
 
+    def memory_reserved(self, device: torch.device) -> int:
+        """That, what is cached, and what graphs keep."""
+        return self.allocated + self.cached + self.pooled
+
     def max_memory_allocated(self, device: torch.device) -> int:
         """The most that they took."""
         return self.peak

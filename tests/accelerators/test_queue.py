@@ -94,5 +94,6 @@ def test_measured_memory() -> None:
     def work() -> None:
         runtime.take(500)
         runtime.take(-300)
+        runtime.cached, runtime.pooled = 300, 50
 
-    assert queue.measured(work) == Usage(peak=500, kept=200)
+    assert queue.measured(work) == Usage(peak=500, kept=250)

@@ -167,6 +167,6 @@ def test_support_matrix(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "reports" / "reference.json").write_text((folder / "report.json").read_text())
     done = run("matrix", "reports", "--planned", "cuda", folder=tmp_path)
     lines = done.stdout.splitlines()
-    assert "| L3 resilience | granted | Untested |" in lines and "| lora | no | Untested |" in lines
+    assert "| L3 resilience | granted | Untested |" in lines and "| media | no | Untested |" in lines
     (tmp_path / "reports" / "reference.json").write_text((folder / "report.json").read_text().replace('"granted"', '"given"'))
     assert run("matrix", "reports", folder=tmp_path).returncode == 2

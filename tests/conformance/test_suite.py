@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import tgi_conformance
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tgi_conformance import published
 from tgi_conformance.child import look
@@ -67,6 +67,7 @@ def test_ids_are_unique_and_sentences_are_sentences() -> None:
     assert all(item.sentence[0].isupper() and item.sentence.endswith(".") for item in CLAUSES)
 
 
+@settings(deadline=None)
 @example({0: -1.4e-217, 1: 0.0}, 0, 0.25, 1.0, 1.0, 0, 0)
 @given(
     logits,
@@ -90,6 +91,7 @@ def test_two_writings_of_the_formula_agree(
     assert published.fraction(seed, position) == sampling.uniform(seed, position)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 23), min_size=1, max_size=30))
 def test_two_writings_of_the_toy_agree(tokens: list[int]) -> None:
     """The golden toy is the reference backend's model."""

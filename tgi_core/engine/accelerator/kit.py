@@ -86,13 +86,12 @@ class AcceleratorKit(ABC):
         return StreamQueue(self.runtime, self.device, self.translated, self._graph(), self._sampler(), in_flight)
 
     def choices(self) -> tuple[Kernel, ...]:
-        """The device, whether decode steps are captured, and whether the host reads a step while the next one runs."""
+        """The device, what the operator has switched off, and what is not there."""
         self.providers()  # which notes what there is not
-        graph, ahead = self._graph(), self._switched("run_ahead")
+        switched = filter(None, (self._switched("graphs"), self._switched("run_ahead")))
         return (
             Kernel("device", self.runtime.get_device_name(self.device)),
-            Kernel("graphs", "none", graph) if isinstance(graph, str) else Kernel("graphs", "decode steps"),
-            Kernel("run ahead", "lock step", ahead) if ahead else Kernel("run ahead", "one step"),
+            *(Kernel("switch", reason) for reason in switched),
             *((Kernel("triton", "none", reason),) if (reason := probing.probe()) else ()),
             *self._without.values(),
         )

@@ -146,12 +146,14 @@ class StreamQueue:
         self.wait()
         self._runtime.empty_cache()
         self._runtime.reset_peak_memory_stats(self._device)
-        before = self._runtime.memory_allocated(self._device)
+        before, reserved = self._runtime.memory_allocated(self._device), self._runtime.memory_reserved(self._device)
         self.run(work)
         self.wait()
-        peak, after = self._runtime.max_memory_allocated(self._device), self._runtime.memory_allocated(self._device)
+        peak = self._runtime.max_memory_allocated(self._device)
         self._runtime.empty_cache()
-        return Usage(peak - before, max(0, after - before))
+        # A graph's pool stays reserved though no tensor is left in it.
+        kept = self._runtime.memory_reserved(self._device) - reserved
+        return Usage(peak - before, max(0, kept))
 
     def translated(self, error: Exception) -> BackendError | None:
         """The contract's error for one of the device's own."""

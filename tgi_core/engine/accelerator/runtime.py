@@ -47,6 +47,9 @@ class Runtime(Protocol):
     def memory_allocated(self, device: torch.device) -> int:
         """What tensors take."""
 
+    def memory_reserved(self, device: torch.device) -> int:
+        """What torch has of the driver: for tensors, for graphs, and for nobody yet."""
+
     def max_memory_allocated(self, device: torch.device) -> int:
         """The most that they took since the last reset."""
 
