@@ -45,7 +45,8 @@ def conformance_tests(
     expected = read_known(file, {clause.id for clause in CLAUSES}) if file else {}
     chosen = [clause for clause in CLAUSES if clause.level.value <= Level(level).value]
     if target.entry is None:
-        chosen = [clause for clause in chosen if clause.level is not Level.L0]
+        # What is no installed plugin cannot be looked at as a package, nor be opened by another process.
+        chosen = [clause for clause in chosen if clause.level is not Level.L0 and "tensor_parallel" not in clause.needs]
 
     @pytest.mark.parametrize("clause", chosen, ids=lambda clause: clause.id)
     def test(clause: Clause) -> None:

@@ -42,7 +42,7 @@ class FakeRuntime:
 
     def __init__(self, *, count: int = 1, bfloat16: bool = True, used: int = 0) -> None:
         self.count, self.bfloat16, self.used = count, bfloat16, used
-        self.allocated, self.peak, self.cached = 0, 0, 0
+        self.allocated, self.peak, self.cached, self.pooled = 0, 0, 0, 0
         self.fault: Exception | None = None
         self.log: list[str] = []
 

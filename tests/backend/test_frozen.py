@@ -23,7 +23,7 @@ from tgi_core.backend.session import Session
 FOLDER = Path(frozen.__file__).parent
 DIGESTS = {
     (1, 0): "06fe1c9730cdb73c1357a4cf76f54c1db501bf4f4a0feb9f1b0626cf7652e9cb",
-    (1, 1): "8a5ec37d21616c17a79272bc6673209986bf4ca48bf91c645f8c69289ec82543",
+    (1, 1): "31a813ffab0d8a16b19004b79777e347f06966bdc9a4076b6e1d6f2ddbbb986b",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 

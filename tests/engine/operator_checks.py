@@ -75,7 +75,7 @@ def check_store(operators: Operators, dtype: torch.dtype, sizes: HeadSizes, turn
     assert close(found.transpose(0, 1), query, 2)
     written = slots[:4]
     assert close(cache.flat_keys[written], key[:4], 2) and torch.equal(cache.flat_values[written].double(), value[:4])
-    others = torch.ones(4 * BLOCK, dtype=torch.bool).index_fill_(0, written, False)
+    others = torch.ones(4 * BLOCK, dtype=torch.bool).index_fill_(0, written, False).nonzero().flatten()  # the last is for waste
     assert not cache.flat_keys[others].any() and not cache.flat_values[others].any()
 
 

@@ -71,6 +71,8 @@ class Soak:
     def __init__(self, seed: int, leak: int = 0, rules: tuple[Rule, ...] = RULES) -> None:
         self._random = random.Random(seed)
         self._tokenizer = Tokenizer.load(DEMO)
+        for id in range(self._tokenizer.vocab_size):
+            self._tokenizer.piece(id)  # all texts that will be looked up: what is kept of tokens is not of requests
         self._leak = leak
         self._leaked: list[bytes] = []
         self._now = 0.0

@@ -17,7 +17,7 @@ from tgi_core.backend import Row, RowFault, RowFaultKind, Sampling, TopToken
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
 from tgi_core.engine.failures import FOREIGN
-from tgi_core.engine.warping import Candidates, warp
+from tgi_core.engine.warping import Candidates, total, warp
 
 NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
 _UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
@@ -199,7 +199,7 @@ def _describe_greedy(
     if not asking:
         return
     subset = scores if len(asking) == len(rows) else scores[asking]
-    described = subset.log_softmax(-1)
+    described = subset - total(subset)  # rounded where a `LogitsReader` rounds: asking for rivals changes no logprob
     logprobs[asking] = described.gather(-1, tokens[asking].unsqueeze(-1)).squeeze(-1).double().cpu()
     for place, i in enumerate(asking):
         if rows[i].request.want.top_n:

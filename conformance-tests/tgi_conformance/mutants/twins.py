@@ -78,6 +78,11 @@ class TinyBlocks(Sound):
         """No other size."""
         return replace(super().capabilities(), block_sizes=(1,))
 
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Nor where the plan leaves it open."""
+        return super().warmup(replace(plan, block_size=1), progress)
+
 
 @mutant("slots")
 class Slots(Sound):
