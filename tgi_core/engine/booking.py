@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from tgi_core.backend import (
@@ -11,11 +12,13 @@ from tgi_core.backend import (
     Cleared,
     Determinism,
     Feature,
+    Grant,
     Handle,
     InvalidRequest,
     Kernel,
     MaskSource,
     Mixing,
+    Request,
     Row,
     Rows,
     SamplingField,
@@ -24,6 +27,7 @@ from tgi_core.backend import (
     hookimpl,
 )
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
+from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner
 
@@ -31,7 +35,7 @@ _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TENSOR
 """Of every session here. A model that cannot be divided refuses its group of ranks when it is opened."""
 
 
-class BookedSession:
+class BookedSession(ABC):
     """One rank's session over one model, as far as the device does not matter."""
 
     def __init__(
@@ -66,6 +70,20 @@ class BookedSession:
         return self._capabilities
 
     @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Start new requests beside a live batch."""
+        self._make_ready()
+        for request in batch:
+            check_sampling(request)
+        return self._launch(self._book.prefill(batch, cached, grants))
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Go on with live batches, merged into one."""
+        self._make_ready()
+        return self._launch(self._book.decode(batches, grants))
+
+    @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep the named rows, in the order of the batch."""
         return self._book.filter(batch, keep)
@@ -74,6 +92,14 @@ class BookedSession:
     def clear(self, batch: Handle | None) -> Cleared:
         """Drop one batch, or all."""
         return Cleared(self._book.clear(batch))
+
+    @abstractmethod
+    def _make_ready(self) -> None:
+        """What comes before the books of a step verb are opened. Raises DeviceLost."""
+
+    @abstractmethod
+    def _launch(self, launch: Launch) -> Step:
+        """Take on a step that the books have accepted."""
 
     @property
     def runner(self) -> Runner:

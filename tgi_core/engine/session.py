@@ -14,12 +14,9 @@ from tgi_core.backend import (
     BackendError,
     Capacity,
     Closed,
-    Grant,
-    Handle,
     Kernel,
     MaskSource,
     Progress,
-    Request,
     Row,
     Rows,
     Stats,
@@ -28,7 +25,6 @@ from tgi_core.backend import (
     hookimpl,
 )
 from tgi_core.backend.ledger import Launch, Work
-from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.answering import answered
 from tgi_core.engine.booking import BookedSession
 from tgi_core.engine.failures import FOREIGN, translated
@@ -60,20 +56,6 @@ class EngineSession(BookedSession):
         return capacity
 
     @hookimpl
-    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Start new requests beside a live batch."""
-        self._settle()
-        for request in batch:
-            check_sampling(request)
-        return self._launch(self._book.prefill(batch, cached, grants))
-
-    @hookimpl
-    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Go on with live batches, merged into one."""
-        self._settle()
-        return self._launch(self._book.decode(batches, grants))
-
-    @hookimpl
     def rows(self, step: Step) -> Rows:
         """The rows of a step; each step is read once. Raises InvalidRequest, or what the step failed with."""
         self._settle()
@@ -95,6 +77,9 @@ class EngineSession(BookedSession):
     def _launch(self, launch: Launch) -> Step:
         self._launched = launch
         return launch.step
+
+    def _make_ready(self) -> None:
+        self._settle()
 
     def _settle(self) -> None:
         """Compute the launched step, if one waits."""

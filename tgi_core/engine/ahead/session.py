@@ -19,12 +19,9 @@ from tgi_core.backend import (
     Capacity,
     Closed,
     DeviceLost,
-    Grant,
-    Handle,
     Kernel,
     MaskSource,
     Progress,
-    Request,
     Row,
     Rows,
     Stats,
@@ -33,7 +30,6 @@ from tgi_core.backend import (
     hookimpl,
 )
 from tgi_core.backend.ledger import Launch, Work
-from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.given import GivenStep
 from tgi_core.engine.ahead.proving import graphs_verdict
@@ -89,20 +85,6 @@ class AheadSession(BookedSession):
         return self._promise(capacity)
 
     @hookimpl
-    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Start new requests beside a live batch."""
-        self._check_device()
-        for request in batch:
-            check_sampling(request)
-        return self._launch(self._book.prefill(batch, cached, grants))
-
-    @hookimpl
-    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Go on with live batches, merged into one."""
-        self._check_device()
-        return self._launch(self._book.decode(batches, grants))
-
-    @hookimpl
     def rows(self, step: Step) -> Rows:
         """Waits for the step; each is read once. Raises InvalidRequest, or what the step failed with."""
         while self._flights and self._flights[0].launch.step.id <= step.id:
@@ -127,7 +109,7 @@ class AheadSession(BookedSession):
         self._runner.release()
         return Closed()
 
-    def _check_device(self) -> None:
+    def _make_ready(self) -> None:
         if self._lost is not None:
             raise DeviceLost(str(self._lost))
 
