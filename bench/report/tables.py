@@ -71,8 +71,11 @@ def arrivals(part: Result) -> str:
         "gap_p99_s": "gap between tokens, p99, s",
         "ratio": "p99 ÷ median",
         "first_p50_s": "first token of those that arrive, s",
+        "calm_gap_p50_s": "gap between tokens while none arrives, median, s",
+        "calm_ratio": "p99 ÷ median while none arrives",
     }
-    text = "Eight streams run while a request of 128 tokens arrives every 0.4 s.\n\n"
+    every = number(figure(rows, "every_s").middle)
+    text = f"Eight streams run while a request of 128 tokens arrives every {every} s: as soon as the one before it should be answered.\n\n"
     return text + table(heads, ([title, figure(rows, name)] for name, title in names.items()))
 
 
@@ -106,11 +109,21 @@ def null(part: Result) -> str:
                 shares = {name: figure([row["cpu_us_per_token"] for row in here], name).middle for name in sorted(parts)}
                 used = ", ".join(f"{name} {number(value)}" for name, value in shares.items())
                 waits = figure(here, "first_p99_s") if step_ms else ""
-                yield [number(step_ms), streams, figure(here, "rate_per_core"), used, figure(here, "rate"), waits]
+                spin = figure(here, "spin_ns")
+                yield [number(step_ms), streams, figure(here, "rate_per_core"), used, figure(here, "rate"), waits, spin]
 
     text = (
         "A backend that computes nothing behind the whole server; CPU time is that of all the server's processes. Where its steps take "
-        "time, up to three of them are in the time to the first token: the one that runs, the one behind it, the request's own.\n\n"
+        "time, up to three of them are in the time to the first token: the one that runs, the one behind it, the request's own. The last "
+        "column tells how slow the machine was meanwhile: what a round of an empty Python loop took.\n\n"
     )
-    heads = ["ms per step", "streams", "tokens/s per core", "CPU µs per token", "tokens/s", "first token p99, s"]
+    heads = [
+        "ms per step",
+        "streams",
+        "tokens/s per core",
+        "CPU µs per token",
+        "tokens/s",
+        "first token p99, s",
+        "empty loop, ns",
+    ]
     return text + table(heads, lines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -14,7 +15,7 @@ from bench.front.runs import Run, Wish, runs
 from bench.random_model import prompt
 from bench.serving.load import LoadError, first_tokens, gaps, offer, percentile, tgi_count, tokens
 from bench.serving.server import Server, tgi_command
-from bench.serving.stream import Ask
+from bench.serving.stream import Ask, Outcome
 from bench.shapes import SHAPES
 
 PATH = "/generate_stream"
@@ -23,7 +24,9 @@ STEP_MS = 20.0
 """Of a device that leaves the server time to breathe."""
 PROMPT = 128
 STEADY, STEADY_TOKENS = 8, 192
-ARRIVING, ARRIVING_TOKENS, EVERY_S = 24, 16, 0.4
+ARRIVING_S, ARRIVING_TOKENS = 6.0, 16
+SETTLED_S = 3.0
+"""The streams that run on have begun by then."""
 CACHE_TOKENS = 32 * 256
 ALLOWANCE = 350 * 2**20
 """What a shard may keep in memory beside weights and cache: Python, torch, buffers of a step."""
@@ -51,28 +54,43 @@ def _front(run: Run) -> dict[str, Any]:
         "first_p50_s": made.first[0],
         "first_p99_s": made.first[1],
         "client_share": made.client_cpu / made.seconds,
+        "spin_ns": made.spin_ns,
     }
 
 
 def arrivals(model: Path, rounds: int) -> dict[str, Any]:
-    """Eight streams run on while a new request comes every 0.4 s, whose prompt is to be computed in between."""
-    rows: list[dict[str, Any]] = []
+    """Eight streams run on while new requests come, whose prompts are to be computed in between: one as soon as the one before it should
+    be answered, which is measured first. More than that no machine can keep up with. In each round they also run by themselves: what
+    their gaps differ by then is the machine's doing."""
     with _server(model, "cpu") as server:
         server.wait_ready(120)
-        for turn in range(-1, rounds):
-            steady = [_ask(f"steady {turn} {row}", PROMPT, STEADY_TOKENS, group="steady") for row in range(STEADY)]
-            coming = [
-                _ask(f"new {turn} {row}", PROMPT, ARRIVING_TOKENS, at=EVERY_S * (row + 1), group="new") for row in range(ARRIVING)
-            ]
-            outcomes = offer(server.port, [*steady, *coming]).outcomes
-            if bad := [outcome for outcome in outcomes if outcome.status != 200]:
-                raise LoadError(f"status {bad[0].status}: {bad[0].last}")
-            between = gaps([outcome for outcome in outcomes if outcome.group == "steady"])
-            waits = first_tokens([outcome for outcome in outcomes if outcome.group == "new"])
-            middle, late = median(between), percentile(between, 99)
-            row = {"round": turn, "gap_p50_s": middle, "gap_p99_s": late, "ratio": late / middle, "first_p50_s": median(waits)}
-            rows += [row] if turn >= 0 else []
+        _beside(server.port, "warm", [0.0])
+        _, [alone] = _beside(server.port, "alone", [SETTLED_S])
+        every_s = alone.events[-1]
+        times = [every_s * (row + 1) for row in range(max(4, int(ARRIVING_S / every_s)))]
+        rows = []
+        for turn in range(rounds):
+            calm, _ = _beside(server.port, f"calm {turn}", [])
+            steady, coming = _beside(server.port, f"busy {turn}", times)
+            row = {"round": turn, "every_s": every_s, "first_p50_s": median(first_tokens(coming))}
+            rows.append(row | _gaps(steady) | {f"calm_{name}": value for name, value in _gaps(calm).items()})
     return {"rows": rows, **_about("cpu", "bfloat16")}
+
+
+def _beside(port: int, name: str, times: Sequence[float]) -> tuple[list[Outcome], list[Outcome]]:
+    """What came of the streams that run on, and of the requests that came at those times. Raises LoadError."""
+    steady = [_ask(f"steady {name} {row}", PROMPT, STEADY_TOKENS, group="steady") for row in range(STEADY)]
+    coming = [_ask(f"new {name} {row}", PROMPT, ARRIVING_TOKENS, at=at, group="new") for row, at in enumerate(times)]
+    outcomes = offer(port, [*steady, *coming]).outcomes
+    if bad := [outcome for outcome in outcomes if outcome.status != 200]:
+        raise LoadError(f"status {bad[0].status}: {bad[0].last}")
+    return [item for item in outcomes if item.group == "steady"], [item for item in outcomes if item.group == "new"]
+
+
+def _gaps(steady: Sequence[Outcome]) -> dict[str, float]:
+    between = gaps(steady)
+    middle, late = median(between), percentile(between, 99)
+    return {"gap_p50_s": middle, "gap_p99_s": late, "ratio": late / middle}
 
 
 def start_and_memory(model: Path, rounds: int) -> dict[str, Any]:

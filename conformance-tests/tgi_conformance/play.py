@@ -66,6 +66,9 @@ class Play:
     steps: dict[Ref, Step] = field(default_factory=dict)
     results: dict[int, list[Row]] = field(default_factory=dict)
     failed: Violation | None = None
+    _handle_ids: set[int] = field(default_factory=set)
+    _step_ids: set[int] = field(default_factory=set)
+    """What was given out so far."""
 
     @classmethod
     def open(cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None) -> Play:
@@ -86,10 +89,13 @@ class Play:
         judge = RowJudge(yardstick, target.dtype, setup.masks, bits=setup.bits)
         return cls(setup, session, capacity, oracle, judge, Counter() if situations is None else situations, masks)
 
-    def call(self, call: Call, number: Ref | None = None) -> Ref:
-        """Make a call that the contract allows or refuses, and judge what comes; the call's number. Raises Violation."""
+    def call(self, call: Call, number: Ref | None = None, *, allowed: bool = False) -> Ref:
+        """Make a call that the contract allows or refuses, and judge what comes; the call's number. Raises Violation, and SuiteFault
+        for a call that should be `allowed` and is not."""
         ref = number or (self.trace[-1][0] + 1 if self.trace else 1)
         expected = self.oracle.expect(call)
+        if allowed and expected.errors:
+            raise SuiteFault(f"the scenario makes a call that must be refused: {call}: {expected.errors}")
         if not expected.errors and (why := self.oracle.illegal(call)):
             raise SuiteFault(f"{sentence(ref, call)}: {why}")
         self.trace.append((ref, call))
@@ -122,17 +128,16 @@ class Play:
         return bool(self.oracle.expect(call).errors) or not self.oracle.illegal(call)
 
     def _judged(self, ref: Ref, call: Call, expected: Expected) -> None:
-        text = sentence(ref, call)
         try:
             result = self._issue(call)
         except BackendError as error:
-            self._refused(text, call, error, expected)
+            self._refused(sentence(ref, call), call, error, expected)
             return
         if expected.errors:
             kinds = " or ".join(sorted({kind.__name__ for kind, _ in expected.errors}))
-            raise Violation("refusal", f"{text} succeeded, and must raise {kinds}: {expected.errors[0][1]}")
+            raise Violation("refusal", f"{sentence(ref, call)} succeeded, and must raise {kinds}: {expected.errors[0][1]}")
         if isinstance(call, Read) and self._breaks(expected):
-            raise Violation("late", f"{text} succeeded, although the step had failed")
+            raise Violation("late", f"{sentence(ref, call)} succeeded, although the step had failed")
         self._take(ref, call, expected, result)
         self._count(call, expected)
         self.oracle.accept(ref, call, expected)
@@ -192,8 +197,9 @@ class Play:
                 self.results.setdefault(row.request_id, []).append(row)
         elif isinstance(result, Step):
             self._new_handle(result.handle, empty=not expected.rows)
-            if any(result.id == step.id for step in self.steps.values()):
+            if result.id in self._step_ids:
                 raise Violation("step", f"step id {result.id} was given out before")
+            self._step_ids.add(result.id)
             self.handles[ref], self.steps[ref] = result.handle, result
         elif isinstance(result, Handle):
             self._new_handle(result, empty=not expected.rows)
@@ -204,8 +210,9 @@ class Play:
     def _new_handle(self, handle: Handle, *, empty: bool) -> None:
         if empty != (handle == EMPTY):
             raise Violation("handles", f"a batch of {'no' if empty else 'some'} rows got the handle {handle.id}")
-        if not empty and handle in self.handles.values():
+        if not empty and handle.id in self._handle_ids:
             raise Violation("handles", f"handle {handle.id} was given out before; a stale one would be taken for it")
+        self._handle_ids.add(handle.id)
 
     def _count(self, call: Call, expected: Expected) -> None:
         """Note what was reached."""

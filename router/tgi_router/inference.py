@@ -257,11 +257,12 @@ class Call:
         """Measure at the moment of arrival."""
         now = monotonic()
         if generation.tokens and choice.counted:
+            more = len(generation.tokens) - generation.steps
             if choice.last_at is None:
                 choice.first_at = now
-                self._metrics.first_tokens(now - self._started, len(generation.tokens))
+                self._metrics.first_tokens(now - self._started, more)
             else:
-                self._metrics.next_tokens(now - choice.last_at, len(generation.tokens))
+                self._metrics.next_tokens((now - choice.last_at) / generation.steps, more)
             choice.last_at = now
         if generation.finished is not None:
             choice.finished = generation.finished

@@ -58,15 +58,15 @@ class Metrics:
         self._input.observe(input_length)
         self._max_new.observe(max_new_tokens)
 
-    def first_tokens(self, seconds: float, count: int) -> None:
-        """A generation's first step came so long after the call, with so many tokens."""
+    def first_tokens(self, seconds: float, more: int) -> None:
+        """A generation's first step came so long after the call, with so many tokens beyond the first."""
         self._first_token.observe(seconds)
-        self._skipped.observe(count - 1)
+        self._skipped.observe(more)
 
-    def next_tokens(self, seconds: float, count: int) -> None:
-        """Another step came so long after the last one. Called for every token."""
+    def next_tokens(self, seconds: float, more: int) -> None:
+        """Another step came so long after the last one, with so many tokens beyond the first. Called for every token."""
         self._inter_token.observe(seconds)
-        self._skipped.observe(count - 1)
+        self._skipped.observe(more)
 
     def succeeded(self, timings: Timings, generated_tokens: int) -> None:
         """A generation is complete."""

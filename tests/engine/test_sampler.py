@@ -9,11 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tgi_core.backend import Request, RowFaultKind, Sampling, Want
 from tgi_core.backend import sampling as formula
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.engine.sampler import likeliest, prompt_logprobs, sample
+from tgi_core.engine.warping import exact
 
 VOCAB = 24
 
@@ -145,3 +147,11 @@ def test_the_bits_of_a_row_are_its_own(vocab: int) -> None:
         assert alone.top[0] == together.top[index]
     following = list(range(6))
     assert prompt_logprobs(scores, following) == [prompt_logprobs(scores[i : i + 1], [i])[0] for i in following]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", "xpu:0"])
+def test_doubles_are_where_there_are_some(device: str) -> None:
+    """Intel's GPUs may have none: what is drawn from there is computed on the host."""
+    with FakeTensorMode():
+        found = exact(torch.empty(2, VOCAB, device=device))
+    assert found.dtype is torch.float64 and found.device.type == ("cpu" if device.startswith("xpu") else device.partition(":")[0])

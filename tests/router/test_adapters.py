@@ -40,7 +40,7 @@ def opened(served: Served) -> Iterator[list[str]]:
     if not getattr(sys, "_tgi_adapter_hook", False):
         sys.addaudithook(_hook)
         sys._tgi_adapter_hook = True  # type: ignore[attr-defined]  # a hook stays for the life of the process
-    generate(served, "warm")
+    calls(served, None)  # the first chat starts the process that renders templates, with /dev/null for its input
     _opened = []
     yield _opened
     _opened = None

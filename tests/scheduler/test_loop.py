@@ -16,25 +16,28 @@ from tgi_core.backend.session import Session
 from tgi_core.client.local import LocalShard
 from tgi_core.client.types import ShardInfo
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream, SchedulerLoop
+from tgi_core.scheduler.bundling import Bundler
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
 
 
 @asynccontextmanager
-async def running(tokenizer: Tokenizer, **options: Any) -> AsyncGenerator[SchedulerLoop, None]:
+async def running(
+    tokenizer: Tokenizer, shard: type[LocalShard] = LocalShard, bundler: Bundler | None = None, **options: Any
+) -> AsyncGenerator[SchedulerLoop, None]:
     """A loop over a shard in this process."""
     session = Session(ReferenceSession(tokenizer.vocab_size, 512, **options), "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
-    shard = LocalShard(ModelServer(session, tokenizer, info))
-    capacity = await shard.warmup(WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4), quiet)
-    loop = SchedulerLoop(shard, info, capacity)
+    client = shard(ModelServer(session, tokenizer, info))
+    capacity = await client.warmup(WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4), quiet)
+    loop = SchedulerLoop(client, info, capacity, bundler=bundler)
     task = asyncio.create_task(loop.run())
     try:
         yield loop
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await shard.close()
+        await client.close()
 
 
 async def collect(stream: GenerationStream) -> list[int]:

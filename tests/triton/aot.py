@@ -37,6 +37,10 @@ MODULES = ("varlen", "decode", "writing", *FUSED)
 COMPILED = ("cuda", "rocm")
 """The device packages that Triton from PyPI compiles for."""
 
+_BUILDS = 800
+"""After so many the processes end, and others go on: compilers keep some memory of every kernel. An executor's own way to do so,
+`max_tasks_per_child`, may wait for ever."""
+
 RESERVED = 1024
 """Bytes of shared memory that a multiprocessor keeps for each program, on NVIDIA's chips."""
 
@@ -69,14 +73,21 @@ class Taken:
 
 
 def matrix() -> list[Entry]:
-    """Every build of every module for every chip."""
-    return [
-        Entry(package, table.chip, module, index, (("chip", table.chip), *build.labels.items()))
-        for package in COMPILED
-        for table in tables_of(package)
-        for module in MODULES
-        for index, build in enumerate(builds(module, table))
-    ]
+    """Every build of every module for every chip; where two are the same build under different labels, the first."""
+    found: dict[str, Entry] = {}
+    for package in COMPILED:
+        for table in tables_of(package):
+            for module in MODULES:
+                for index, build in enumerate(builds(module, table)):
+                    entry = Entry(package, table.chip, module, index, (("chip", table.chip), *build.labels.items()))
+                    found.setdefault(f"{table.chip} {_identity(build)}", entry)
+    return list(found.values())
+
+
+def _identity(build: Build) -> str:
+    """What a build's compilation follows from, in words."""
+    parts = (build.types, build.constants, build.options)
+    return " ".join([build.kernel.__name__, *(str(sorted(part.items(), key=str)) for part in parts)])
 
 
 def builds(module: str, table: TileTable) -> Iterator[Build]:
@@ -170,8 +181,9 @@ def _fault(taken: Taken, build: Build, table: TileTable) -> str:
 
 def compile_all(entries: Sequence[Entry], processes: int) -> Iterator[Taken]:
     """Compile in that many processes; results in the order of the entries."""
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(compile_entry, entries)
+    for begin in range(0, len(entries), _BUILDS):
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            yield from pool.map(compile_entry, entries[begin : begin + _BUILDS])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,7 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Table("build", "shared KiB", "registers", "fault")
     faults = 0
     results = partial(track, total=len(entries), console=console, description=f"compiling {len(entries)}")
-    for taken in results(compile_all(entries, asked.processes)):
+    for done, taken in enumerate(results(compile_all(entries, asked.processes))):
+        if done % 200 == 0 and not console.is_terminal:
+            print(f"{done} of {len(entries)}", flush=True)
         table.add_row(str(taken.entry), f"{taken.shared / 1024:.1f}", str(taken.registers), taken.fault)
         faults += bool(taken.fault)
         if taken.fault:

@@ -128,6 +128,16 @@ def test_extremes(precision: torch.dtype) -> None:
     assert tokens.tolist() == [CHUNK + 1, 1, CHUNK + 1] and logprobs[0] == 0
 
 
+@pytest.mark.parametrize(("precision", "least"), [(torch.float64, 5e-324), (torch.float32, 1e-45)])
+def test_the_least_temperature_is_the_argmax(precision: torch.dtype, least: float) -> None:
+    """A temperature whose inverse is no finite number draws the likeliest token, for certain."""
+    logits = torch.randn(2, CHUNK + 9, generator=torch.Generator().manual_seed(2))
+    tokens, logprobs = TritonSampler(precision).choose(
+        logits, torch.full((2,), least, dtype=precision), torch.tensor([0.0, 0.99])
+    )
+    assert tokens.tolist() == logits.argmax(-1).tolist() and not logprobs.any()
+
+
 @pytest.mark.parametrize("attention", [TorchAttention(), TritonAttention(TILES, 4)], ids=lambda provider: provider.name)
 def test_one_layer_is_token_exact(attention: AttentionProvider, tmp_path: Path) -> None:
     """A decoder with norms of heads runs from its table with these kernels, in chunks, beside others, and makes `generate`'s tokens."""

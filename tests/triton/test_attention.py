@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.triton.interpreting import run_interpreted
 from tests.triton.tables import PACKAGES, tables_of
 from tgi_core.engine.triton.tiles import MAX_SPLITS, Phase, TileTable, split_count
 
-HERE = Path(__file__).parent
 TABLES = [table for package in PACKAGES for table in tables_of(package)]
 
 
 @pytest.mark.timeout(1800)
 def test_interpreted() -> None:
     """Every claim of `interpreted_attention.py` holds in Triton's interpreter."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:cacheprovider",
-        str(HERE / "interpreted_attention.py"),
-    ]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+    run_interpreted("interpreted_attention.py")
 
 
 def test_engine_needs_no_triton() -> None:

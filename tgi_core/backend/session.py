@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import pluggy
@@ -30,6 +31,27 @@ T = TypeVar("T")
 HOOKS = ("capabilities", "warmup", "prefill", "decode", "rows", "filter", "clear", "stats", "close")
 
 
+class _Manager(pluggy.PluginManager):
+    """Looks for hooks among what an object holds and what its class has marked. pluggy alone looks at every attribute of every session
+    along its whole ancestry, which takes longer than opening a small one."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        """The options of a hook, None for all else."""
+        kind: type = type(plugin)
+        held = getattr(plugin, "__dict__", ())
+        return super().parse_hookimpl_opts(plugin, name) if name in held or name in _marked(kind) else None
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
+        """The options of a hook's specification, None for all else."""
+        return None if name.startswith("__") else super().parse_hookspec_opts(module_or_class, name)
+
+
+@cache
+def _marked(kind: type) -> frozenset[str]:
+    """The names of a class's hooks."""
+    return frozenset(name for name in dir(kind) if hasattr(getattr(kind, name, None), f"{PROJECT}_impl"))
+
+
 class Session:
     """The session hooks as methods. A foreign exception or a None becomes BackendBug, so callers see only `BackendError`.
 
@@ -40,7 +62,7 @@ class Session:
         self.name = name
         if implementation is None:  # pluggy's word for "no result", which it would take for a session without hooks
             raise BackendBug(f"backend {name}: backend_open returned None")
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(SessionSpec)
         try:
             self._manager.register(implementation, name="backend")

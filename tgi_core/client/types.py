@@ -170,6 +170,11 @@ class Generation:
     finished: GeneratedText | None = None
     fault: RowFault | None = None
 
+    @property
+    def steps(self) -> int:
+        """How many steps made it."""
+        return 1
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:

@@ -14,7 +14,7 @@ from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.attention.sharing import forget_shares
 from tgi_core.engine.collectives import Collectives
-from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.device import DeviceKit, unserved
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
@@ -110,11 +110,7 @@ def _with_attention(
     rejected: list[str] = []
     failure: Exception | None = None
     for provider in kit.attention():
-        reason = (
-            provider.probe()
-            or provider.refusal(seen.shapes, seen.asked, shape.dtype)
-            or provider.self_check(seen.layers, shape.dtype, kit.device)
-        )
+        reason = unserved(provider, seen.layers, shape.dtype, kit.device)
         runner = RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
         if agree(int(not reason)):
             try:

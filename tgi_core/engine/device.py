@@ -47,6 +47,12 @@ class AttentionProvider(Protocol):
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
 
 
+def unserved(provider: AttentionProvider, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+    """Why a provider cannot be used for these layers on the device; empty when it can."""
+    shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
+    return provider.probe() or provider.refusal(shapes, asked, dtype) or provider.self_check(layers, dtype, device)
+
+
 class TableRunner(Runner, Provable, Protocol):
     """A runner of a whole decoder from its table."""
 

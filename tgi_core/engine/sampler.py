@@ -17,7 +17,7 @@ from tgi_core.backend import Row, RowFault, RowFaultKind, Sampling, TopToken
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
 from tgi_core.engine.failures import FOREIGN
-from tgi_core.engine.warping import Candidates, total, warp
+from tgi_core.engine.warping import Candidates, exact, total, warp
 
 NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
 _UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
@@ -123,10 +123,10 @@ def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
     top: list[tuple[TopToken, ...]] = [()] * len(rows)
     _describe_greedy(scores, rows, tokens, logprobs, top)
     if drawn:
-        candidates = warp(scores[drawn].double(), [rows[i].request.sampling for i in drawn])
+        candidates = warp(exact(scores[drawn]), [rows[i].request.sampling for i in drawn])
         targets = [uniform(rows[i].request.sampling.seed, len(rows[i].tokens)) for i in drawn]
-        chosen, chances = candidates.choose(torch.tensor(targets, dtype=torch.float64, device=scores.device))
-        tokens[drawn], logprobs[drawn] = chosen, chances.cpu()
+        chosen, chances = candidates.choose(torch.tensor(targets, dtype=torch.float64, device=candidates.logprobs.device))
+        tokens[drawn], logprobs[drawn] = chosen.to(tokens.device), chances.cpu()
         _describe_drawn(candidates, rows, drawn, top)
     return Sampled(tokens.tolist(), logprobs.tolist(), top, faults)
 
@@ -200,7 +200,7 @@ def _describe_greedy(
         return
     subset = scores if len(asking) == len(rows) else scores[asking]
     described = subset - total(subset)  # rounded where a `LogitsReader` rounds: asking for rivals changes no logprob
-    logprobs[asking] = described.gather(-1, tokens[asking].unsqueeze(-1)).squeeze(-1).double().cpu()
+    logprobs[asking] = described.gather(-1, tokens[asking].unsqueeze(-1)).squeeze(-1).cpu().double()
     for place, i in enumerate(asking):
         if rows[i].request.want.top_n:
             top[i] = likeliest(described[place], rows[i].request.want.top_n)

@@ -47,6 +47,11 @@ class Candidates:
         return tokens.squeeze(-1), logprobs
 
 
+def exact(scores: Tensor) -> Tensor:
+    """Scores in double precision, on the host where the device may have none: many of Intel's GPUs don't."""
+    return (scores.cpu() if scores.device.type == "xpu" else scores).double()
+
+
 def warp(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
     """Distributions of rows that are drawn from: `scores` [rows, vocabulary] in double precision, after penalties and mask."""
     vocab = scores.shape[-1]

@@ -11,6 +11,7 @@ from typing import Any
 from tgi_core.backend import BackendError, Capacity, DeviceLost, RowFaultKind
 from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
+from tgi_core.scheduler.bundling import LONGEST_S, Bundler
 from tgi_core.scheduler.phase import Phase
 from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot
 from tgi_core.scheduler.soundness import Soundness
@@ -43,6 +44,7 @@ class SchedulerLoop:
         observe: ObserveTurn | None = None,
         options: SchedulerOptions | None = None,
         supervisor: Supervisor | None = None,
+        bundler: Bundler | None = None,
     ) -> None:
         self.info = info
         self.capacity = capacity
@@ -60,6 +62,9 @@ class SchedulerLoop:
         self._reason = ""
         self._closed: str | None = None
         self._work = asyncio.Event()
+        self._bundler = bundler or Bundler()
+        self._release: asyncio.TimerHandle | None = None
+        """Lets go of what is held back, should the next step take long."""
         self.soundness = Soundness(time.monotonic)
         """Whether what the shard computes is to be trusted; where it is not, the server is not ready."""
         self._lost: BackendError | None = None
@@ -136,9 +141,12 @@ class SchedulerLoop:
             return
         answered = clock()
         self._note_starts(turn, start)
-        self._deliver_all(self._scheduler.complete(result))
+        self._hand_out(self._bundler.step(self._scheduler.complete(result)))
+        end = clock()
+        if result.result is not None:
+            self._bundler.turn(answered - start, end - answered)
+        self._watch_held()
         if self._observe is not None:
-            end = clock()
             self._observe(turn, result, end - start, end - answered)
         if self._scheduler.lost is not None:
             self._note_loss(DeviceLost(self._scheduler.lost.message))
@@ -188,7 +196,24 @@ class SchedulerLoop:
             if stream is not None and stream.started_at is None:
                 stream.started_at, stream.cached = start, started.cached
 
-    def _deliver_all(self, events: Iterable[Event]) -> None:
+    def _watch_held(self) -> None:
+        if self._bundler.holds and self._release is None:
+            self._release = asyncio.get_running_loop().call_later(LONGEST_S, self._let_go)
+        elif self._release is not None and not self._bundler.holds:
+            self._release.cancel()
+            self._release = None
+
+    def _let_go(self) -> None:
+        self._release = None
+        self._hand_out(self._bundler.flush())
+
+    def _deliver_all(self, events: list[Event]) -> None:
+        """What does not come from a step, after all that does."""
+        if events:
+            self._hand_out(self._bundler.flush())
+            self._hand_out(events)
+
+    def _hand_out(self, events: Iterable[Event]) -> None:
         streams = self._streams
         for event in events:
             generation = event.generation

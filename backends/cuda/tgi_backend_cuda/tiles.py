@@ -26,14 +26,20 @@ _SMALL_DECODE = (
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 5, programs=2)),
 )
 
-# float32 is computed as it is, without tensor cores: larger tiles spill.
+# float32 is computed as it is, without tensor cores: larger tiles spill, and so do these with 4 warps on 8.0, 8.6 or 8.9.
 _FLOAT32 = (
-    TileRow(Phase.DECODE, 4, 64, Tile(16, 32, 4, 3, programs=2)),
-    TileRow(Phase.DECODE, 4, 128, Tile(16, 32, 4, 3, programs=2)),
-    TileRow(Phase.DECODE, 4, 256, Tile(16, 16, 4, 3)),
-    TileRow(Phase.PREFILL, 4, 64, Tile(32, 32, 4, 2)),
+    TileRow(Phase.DECODE, 4, 128, Tile(16, 32, 8, 3, programs=2)),
+    TileRow(Phase.DECODE, 4, 256, Tile(16, 16, 8, 3)),
+    TileRow(Phase.PREFILL, 4, 64, Tile(32, 32, 8, 2)),
     TileRow(Phase.PREFILL, 4, 128, Tile(16, 32, 8, 2)),
     TileRow(Phase.PREFILL, 4, 256, Tile(16, 16, 8, 2)),
+)
+
+# There 8 warps have too few registers each for the widest heads, and 4 enough.
+_CONSUMER_BLACKWELL_FLOAT32 = (
+    _FLOAT32[0],
+    TileRow(Phase.DECODE, 4, 256, Tile(16, 16, 4, 3)),
+    *_FLOAT32[2:],
 )
 
 # Without warp-group products 128 queries spill.
@@ -58,7 +64,7 @@ TABLES = (
     TileTable("sm_89", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
     TileTable("sm_90", 227 * _KIB, (*_DECODE, *_HOPPER_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
     TileTable("sm_100", 227 * _KIB, (*_DECODE, *_BLACKWELL_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
-    TileTable("sm_120", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
+    TileTable("sm_120", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_CONSUMER_BLACKWELL_FLOAT32), fp8="fp8e4nv"),
 )
 """One table per compute capability that was compiled for."""
 

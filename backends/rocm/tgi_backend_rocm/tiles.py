@@ -10,10 +10,13 @@ from tgi_core.engine.triton.tiles import Phase, Tile, TileRow, TileTable, table_
 
 _KIB = 1024
 
+# Widths between 64 and 128 are padded, and what masks the padding takes registers: with 64 positions they spill.
 _CDNA = (
     TileRow(Phase.DECODE, 2, 64, Tile(16, 64, 4, 2, programs=2)),
     TileRow(Phase.DECODE, 2, 128, Tile(16, 64, 4, 2, programs=2)),
     TileRow(Phase.DECODE, 2, 256, Tile(16, 32, 4, 2, programs=2)),
+    TileRow(Phase.PREFILL, 2, 64, Tile(128, 64, 4, 2)),
+    TileRow(Phase.PREFILL, 2, 112, Tile(128, 32, 4, 2)),
     TileRow(Phase.PREFILL, 2, 128, Tile(128, 64, 4, 2)),
     TileRow(Phase.PREFILL, 2, 256, Tile(64, 32, 4, 2)),
     TileRow(Phase.DECODE, 4, 128, Tile(16, 32, 4, 2)),
@@ -27,8 +30,8 @@ _RDNA = (
     TileRow(Phase.DECODE, 2, 128, Tile(16, 16, 4, 2, programs=2)),
     TileRow(Phase.PREFILL, 2, 64, Tile(64, 32, 4, 2)),
     TileRow(Phase.PREFILL, 2, 128, Tile(64, 16, 8, 2)),
-    TileRow(Phase.DECODE, 4, 128, Tile(16, 16, 8, 1)),
-    TileRow(Phase.PREFILL, 4, 128, Tile(16, 16, 8, 1)),
+    TileRow(Phase.DECODE, 4, 128, Tile(16, 16, 16, 1)),
+    TileRow(Phase.PREFILL, 4, 128, Tile(16, 16, 16, 1)),
 )
 
 # In float32, without matrix instructions, heads wider than 128 spill whatever the tile: there is none.
@@ -36,7 +39,7 @@ _RDNA = (
 _GFX11 = (
     *_RDNA[:4],
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 1, programs=2)),
-    TileRow(Phase.PREFILL, 2, 256, Tile(16, 16, 4, 1)),
+    TileRow(Phase.PREFILL, 2, 256, Tile(16, 16, 8, 1)),
     *_RDNA[4:],
 )
 _GFX12 = (

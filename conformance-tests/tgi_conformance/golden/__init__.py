@@ -64,14 +64,18 @@ class Golden:
 
     def row(self, request: Request, index: int) -> Row:
         """The result that holds the token at `index`."""
-        return self.rows(request, 1)[index - len(request.tokens)]
+        return _row(request.want, self._case(request), index - len(request.tokens))
 
     def rows(self, request: Request, count: int) -> list[Row]:
         """All results of a case, with what the request wants of them."""
+        case = self._case(request)
+        return [_row(request.want, case, index) for index in range(len(case.tokens))]
+
+    def _case(self, request: Request) -> Case:
         case = self._by_key.get((request.tokens, request.sampling, request.masked, request.adapter))
         if case is None:
             raise SuiteFault(f"{self.name} has no golden transcript of {request.tokens} with {request.sampling}")
-        return [_row(request.want, case, index) for index in range(len(case.tokens))]
+        return case
 
 
 def _row(want: Want, case: Case, index: int) -> Row:

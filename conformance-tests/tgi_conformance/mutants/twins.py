@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import itertools
 import time
 from dataclasses import replace
 from typing import Any
@@ -40,10 +40,9 @@ class RandomHandles(Sound):
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Ids drawn without repetition."""
+        """Ids that jump about and never repeat: the factor is odd."""
         promised = super().warmup(plan, progress)
-        ids = random.Random(5).sample(range(10**6, 10**9), 4000)
-        self.ledger._handles = iter(ids)  # type: ignore[assignment]
+        self.ledger._handles = (number * 617_394_821 % 2**31 for number in itertools.count(1))  # type: ignore[assignment]
         return promised
 
 

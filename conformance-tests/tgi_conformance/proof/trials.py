@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,7 +19,7 @@ from tgi_conformance.verdict import Level
 JUDGING = tuple(clause for clause in CLAUSES if clause.level is not Level.L4)
 """Figures fail nobody."""
 
-LITTLE = 0.2
+LITTLE = 0.1
 """How much is drawn where a clause is not what a mutant is there for, and for twins on all seeds but the first."""
 
 
@@ -46,8 +47,9 @@ class Outcome:
 
 
 def trials(names: Iterable[str], seeds: int) -> Iterator[Trial]:
-    """A mutant meets the clauses meant for it by every seed, and all others once with little effort. A twin meets all of them by every
-    seed, with little effort after the first. What starts processes of its own, packages and ranks, does so by one seed."""
+    """A mutant meets the clauses meant for it by every seed, and once, with little effort, all others of the levels up to the first that
+    it breaks: a run would go no further. A twin meets all of them by every seed, with little effort after the first. What starts
+    processes of its own, packages and ranks, does so by one seed."""
     for name in names:
         if name in TWINS:
             every = tuple(clause.id for clause in JUDGING if clause.level is not Level.L0)
@@ -66,8 +68,11 @@ def _drawn(ids: tuple[str, ...]) -> tuple[str, ...]:
 
 def _others(name: str) -> Iterator[Clause]:
     """A mutant that is a package opens nothing; one that is a session has none."""
-    packaged = MUTANTS[name].entry is not None
-    return (item for item in JUDGING if item.id not in MUTANTS[name].killed_by and (item.level is Level.L0) is packaged)
+    meant, packaged = MUTANTS[name].killed_by, MUTANTS[name].entry is not None
+    highest = min(item.level.value for item in JUDGING if item.id in meant)
+    return (
+        item for item in JUDGING if item.id not in meant and item.level.value <= highest and (item.level is Level.L0) is packaged
+    )
 
 
 def run_trial(trial: Trial) -> list[Outcome]:
@@ -88,8 +93,14 @@ def run_all(chosen: Sequence[Trial], processes: int | None, heard: Callable[[int
     """Every trial, the long ones first; `heard` gets how many are done."""
     ordered = sorted(chosen, key=lambda trial: (-len(trial.clauses) * trial.effort, trial.name, trial.seed))
     outcomes: list[Outcome] = []
-    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), get_context("spawn"), _settle) as pool:
         for done, future in enumerate(as_completed([pool.submit(run_trial, trial) for trial in ordered]), 1):
             outcomes += future.result()
             heard(done)
     return outcomes
+
+
+def _settle() -> None:
+    """What this process has imported is there to stay: the collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()

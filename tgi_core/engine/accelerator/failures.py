@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from tgi_core.backend import BackendError, DeviceLost, OutOfMemory, PeerLost, Unsupported
+from tgi_core.engine.failures import ACCELERATOR_ERROR
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _LOST = (
@@ -28,7 +29,6 @@ _LOST = (
     "uncorrectable ecc",
 )
 _NO_CODE = ("no kernel image is available", "invalid device function")
-_ACCELERATOR_ERROR: type[BaseException] | tuple[()] = getattr(torch, "AcceleratorError", ())  # not in the oldest torch
 _PEERS = ("distbackenderror", "watchdog caught collective", "remote process exited")
 
 
@@ -52,7 +52,7 @@ def device_failure(error: BaseException, texts: FailureTexts) -> BackendError | 
         return PeerLost(f"another rank is gone: {reason[:300]}")
     if _has(lowered, _NO_CODE):
         return Unsupported(f"a kernel has no code for this device; install builds that list its architecture: {reason[:300]}")
-    if isinstance(error, _ACCELERATOR_ERROR) or _has(lowered, (*_LOST, *texts.lost)):
+    if isinstance(error, ACCELERATOR_ERROR) or _has(lowered, (*_LOST, *texts.lost)):
         return DeviceLost(f"the device failed: {reason[:300]}")
     return None
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from tgi_core.backend import Kernel, Progress
-from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import LoadedDecoder, attention_layers, load_decoder
 from tgi_core.engine.decoder.operators import Operators
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.device import DeviceKit, unserved
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged import PagedRunner
 
@@ -27,8 +26,8 @@ class PagedDecoderRunner(PagedRunner):
         """Load the weights; the first of `operators` and of the kit's attention that serve them are used. Raises NotInFamily."""
         table, dtype = weights.table, weights.dtype
         layers = attention_layers(table)
-        self.operators, why = _choose_operators(operators, dtype)
-        provider, why_attention = _choose_attention(kit.attention(), layers, dtype, kit.device)
+        self.operators, why = _first("operators", operators, lambda choice: choice.refusal(dtype))
+        provider, why_attention = _first("attention", kit.attention(), lambda choice: unserved(choice, layers, dtype, kit.device))
         self.decoder: LoadedDecoder = load_decoder(weights, kit.device, progress)
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weights.num_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
@@ -43,26 +42,19 @@ class PagedDecoderRunner(PagedRunner):
         return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)(step, keep)
 
 
-def _choose_operators(choices: Sequence[Operators], dtype: torch.dtype) -> tuple[Operators, str]:
-    """The first that serves the dtype, and why not those before it. Raises NotInFamily."""
-    rejected: list[str] = []
-    for operators in choices:
-        reason = operators.refusal(dtype)
-        if not reason:
-            return operators, "; ".join(rejected)
-        rejected.append(f"not {operators.name}: {reason}")
-    raise NotInFamily("no operators: " + "; ".join(rejected))
+class _Named(Protocol):
+    name: str
 
 
-def _choose_attention(
-    providers: Sequence[AttentionProvider], layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device
-) -> tuple[AttentionProvider, str]:
-    """The first that serves the layers, and why not those before it. Raises NotInFamily."""
-    shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
+_Choice = TypeVar("_Choice", bound=_Named)
+
+
+def _first(kind: str, choices: Sequence[_Choice], reason_against: Callable[[_Choice], str]) -> tuple[_Choice, str]:
+    """The first that serves, and why not those before it. Raises NotInFamily."""
     rejected: list[str] = []
-    for provider in providers:
-        reason = provider.probe() or provider.refusal(shapes, asked, dtype) or provider.self_check(layers, dtype, device)
+    for choice in choices:
+        reason = reason_against(choice)
         if not reason:
-            return provider, "; ".join(rejected)
-        rejected.append(f"not {provider.name}: {reason}")
-    raise NotInFamily("no attention: " + "; ".join(rejected))
+            return choice, "; ".join(rejected)
+        rejected.append(f"not {choice.name}: {reason}")
+    raise NotInFamily(f"no {kind}: " + "; ".join(rejected))

@@ -34,11 +34,12 @@ def rms_norm_kernel(
         # What is normed is what the stream will hold.
         values = values.to(stream.dtype.element_ty).to(tl.float32)
     factor = tl.rsqrt(tl.sum(values * values, axis=0) / columns + epsilon)
-    if JOINS:
-        # Only after the sum: a row shorter than the program's threads is read by several of them, and the sum is where they meet.
-        tl.store(stream + row + at, values.to(stream.dtype.element_ty), mask=inside)
     scaled = values * factor * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row + at, scaled.to(out.dtype.element_ty), mask=inside)
+    if JOINS:
+        # Only after the sum: a row shorter than the program's threads is read by several of them, and the sum is where they meet.
+        # Last, since the compiler holds back loads behind a store: the weights of the widest rows would find no registers.
+        tl.store(stream + row + at, values.to(stream.dtype.element_ty), mask=inside)
 
 
 def launch_norm(stream: Tensor, branch: Tensor | None, scale: float, weight: Tensor, epsilon: float) -> Tensor:

@@ -43,8 +43,8 @@ def summarize_kernel(
     finite = tl.min(((tl.abs(values) < float("inf")) | (at >= vocabulary)).to(tl.int32), axis=0)
     peak, place = tl.max(values, axis=0, return_indices=True)
     if DRAWS and tl.load(temperatures + row) > 0:
-        temperature = tl.load(temperatures + row).to(wide)
-        total = tl.sum(tl.exp((values.to(wide) - peak.to(wide)) / temperature), axis=0)
+        coolness = _inverse(tl.load(temperatures + row).to(wide))
+        total = tl.sum(tl.exp((values.to(wide) - peak.to(wide)) * coolness), axis=0)
     else:
         total = tl.sum(tl.exp(values - peak), axis=0).to(wide)
     to = row * chunks + chunk
@@ -80,8 +80,8 @@ def choose_kernel(
     weight = tl.load(sums + row * chunks + index, mask=known, other=0.0)
     highest, winner = tl.max(peak, axis=0, return_indices=True)
     if DRAWS and tl.load(temperatures + row) > 0:
-        temperature, top = tl.load(temperatures + row).to(wide), highest.to(wide)
-        weight *= tl.exp((peak.to(wide) - top) / temperature)
+        coolness, top = _inverse(tl.load(temperatures + row).to(wide)), highest.to(wide)
+        weight *= tl.exp((peak.to(wide) - top) * coolness)
         reached = tl.cumsum(weight, axis=0)
         total = tl.sum(weight, axis=0)
         target = tl.load(uniforms + row).to(wide) * total
@@ -90,16 +90,26 @@ def choose_kernel(
         offset = tl.arange(0, CHUNK)
         at = chunk * CHUNK + offset
         values = tl.load(logits + row * stride + at, mask=at < vocabulary, other=-float("inf")).to(tl.float32).to(wide)
-        weights = tl.exp((values - top) / temperature)
+        weights = tl.exp((values - top) * coolness)
         drawn = _first(tl.cumsum(weights, axis=0) + before > target, weights > 0, offset, CHUNK)
         token = chunk * CHUNK + drawn
         logit = tl.sum(tl.where(offset == drawn, values, 0.0), axis=0)
-        logprob = (logit - top) / temperature - tl.log(total)
+        logprob = (logit - top) * coolness - tl.log(total)
     else:
         token = tl.sum(tl.where(index == winner, place, 0), axis=0)
         logprob = -tl.log(tl.sum(weight * tl.exp(peak - highest), axis=0))
     tl.store(tokens + row, tl.where(tl.min(place, axis=0) < 0, -1, token).to(tl.int64))
     tl.store(logprobs + row, logprob.to(tl.float32))
+
+
+@triton.jit
+def _inverse(temperature: tl.tensor) -> tl.tensor:
+    """One over a temperature. Logits are multiplied by it, since a device divides numbers of 64 bits in a subroutine that spills.
+
+    It is finite for the least temperatures too: the highest logit is no distance from itself, and zero times infinity is no number.
+    """
+    greatest = 1.0e300 if temperature.dtype == tl.float64 else 1.0e38
+    return tl.minimum(1.0 / temperature, greatest)
 
 
 @triton.jit

@@ -108,7 +108,7 @@ def builds(tiles: TileTable) -> Iterator[Build]:
     for case in attention_cases(tiles):
         tile = grown(case.tile(tiles, Phase.PREFILL), case.shape.group)
         yield _build(case, tile)
-        if case.feature == "plain" and case.shape.key_width == 128:
+        if case.feature == "plain":
             yield _build(case, case.tile(tiles, Phase.DECODE), "few tokens")
 
 
