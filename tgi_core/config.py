@@ -88,11 +88,10 @@ class Settings:
     kv_cache_tokens: int | None = setting(
         None, "Tokens that the KV cache holds; default: what fits into memory.", "Device", minimum=1
     )
-    kv_cache_dtype: str = refused(
+    kv_cache_dtype: str = setting(
         "auto",
-        "Number format of the KV cache.",
+        "Number format of the KV cache: that of the model, or one of 8 bits, which halves it, where the backend has it.",
         "Device",
-        "the cache has the number format of the model; leave it out",
         choices=("auto", "fp8_e4m3fn", "fp8_e5m2"),
     )
     attention: str | None = ignored(None, "Attention kernels.", "Device", _OWN_CHOICE)

@@ -16,6 +16,7 @@ from tgi_core.backend import BackendError, DeviceLost, Kernel, OutOfMemory, Peer
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
+from tgi_core.engine.attention.cache import NarrowCache
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import AttentionProvider
 from tgi_core.engine.triton.tiles import TileTable
@@ -187,10 +188,38 @@ def test_the_kits_of_real_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_device_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A capability that our kernels have no tiles for is told beside what is used instead."""
-
-    def none() -> TileTable:
-        raise LookupError("no tiles for sm_130")
-
+    """A device that our kernels have no tiles for is told beside what is used instead."""
     kit = SomeKit(0, 0.9, FakeRuntime())
-    assert kit.triton(none, 100) == () and kit.choices()[-1] == Kernel("tiles", "none", "no tiles for sm_130")
+    assert kit.triton(100) == () and kit.choices()[-1] == Kernel("tiles", "none", "no tiles for Device 0")
+
+
+class NarrowKit(SomeKit):
+    """A kit of a chip that reads numbers of 8 bits."""
+
+    variant = "fp8e4nv"
+
+    def tiles(self) -> TileTable:
+        """No tile, but the numbers."""
+        return TileTable("some", 1, (), self.variant)
+
+
+@pytest.mark.parametrize(("variant", "dtype"), [("fp8e4nv", torch.float8_e4m3fn), ("fp8e4b8", torch.float8_e4m3fnuz)])
+def test_cache_of_8_bits(variant: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache has the chip's own variant of the numbers that are asked for."""
+    monkeypatch.setattr(NarrowKit, "variant", variant)
+    kit = NarrowKit(0, 0.9, FakeRuntime())
+    assert kit.with_cache("auto").narrow_cache is None
+    assert kit.with_cache("float8_e4m3fn").narrow_cache == NarrowCache("float8_e4m3fn", dtype)
+
+
+@pytest.mark.parametrize(
+    ("kit", "asked", "said"),
+    [
+        (SomeKit, "float8_e4m3fn", "Device 0 reads no cache in float8_e4m3fn; leave it out"),
+        (NarrowKit, "float8_e5m2", "Device 0 reads no cache in float8_e5m2; it reads float8_e4m3fn"),
+    ],
+)
+def test_cache_of_8_bits_refused(kit: type[SomeKit], asked: str, said: str) -> None:
+    """Numbers that a chip does not read are refused, with those that it does."""
+    with pytest.raises(Unsupported, match=said):
+        kit(0, 0.9, FakeRuntime()).with_cache(asked)

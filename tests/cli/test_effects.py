@@ -87,6 +87,19 @@ def test_a_refused_setting_as_a_user_sees_it() -> None:
     assert result.returncode == 1 and result.stderr.startswith("tgi: error: --quantize gptq: "), result.stderr
 
 
+@pytest.mark.parametrize("way", [("--in-process",), ()])
+def test_what_only_the_backend_can_refuse(way: tuple[str, ...]) -> None:
+    """Numbers that a backend does not keep in its cache are refused in one line, in the server's process and in the shard's."""
+    result = run(
+        "serve", "--hostname", "127.0.0.1", "--port", "0", "--backend", "reference", "--kv-cache-dtype", "fp8_e5m2", *way
+    )
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        "tgi: error: backend reference: --kv-cache-dtype: keeps its cache in the dtype of the model, not in float8_e5m2; "
+        "leave it out, or use another backend"
+    )
+
+
 def test_the_defaults_are_silent() -> None:
     """Nothing is said when nothing is given."""
     assert review(Settings(), {}) == []

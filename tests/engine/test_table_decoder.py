@@ -18,7 +18,7 @@ from tests.engine.tiny_models import PROMPTS, VOCAB, Schedule, expected_tokens, 
 from tgi_core.backend import EMPTY, Capacity, Kernel, OpenOptions, Progress, Request, Want, WarmupPlan
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.backend.session import Session
-from tgi_core.engine.attention.cache import LayerCache, LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import LayerCache, LayerShape, NarrowCache, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, StepMetadata, build
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
@@ -59,6 +59,7 @@ class TorchKit:
         self.device = torch.device("cpu")
         self.operators = operators or (TorchOperators(),)
         self.provider: AttentionProvider = TorchAttention()
+        self.narrow_cache: NarrowCache | None = None
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """What is asked for."""

@@ -50,7 +50,7 @@ FIELDS = {
     Want: 3,
     Grant: 3,
     RowFault: 2,
-    Capabilities: 9,
+    Capabilities: 10,
     Kernel: 3,
     Capacity: 11,
     WarmupPlan: 6,

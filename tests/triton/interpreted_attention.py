@@ -15,7 +15,7 @@ import triton
 
 from tests.triton.ragged_cases import FACTORS, TOLERANCES, draw_case, draw_step
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.checking import AskedLayer
+from tgi_core.engine.attention.checking import AskedLayer, Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.triton.launching import Operands, launch_decode, launch_varlen, launch_write
 from tgi_core.engine.triton.provider import TritonAttention, TritonLayer
@@ -71,7 +71,7 @@ def test_write(dtype: torch.dtype, widths: tuple[int, int]) -> None:
 
 
 def test_cache_of_8_bits() -> None:
-    """A cache in e4m3 is scaled, cast and read: exactly, for numbers that the type has (the interpreter rounds others wrongly)."""
+    """A cache in e4m3 is scaled, cast and read: exactly, for numbers that the type has."""
     shape = AttentionShape(2, 4, 64, 64, page=16)
     case = replace(draw_case(0), shape=shape, rows=((37, 1), (0, 1)), padding=0, dtype=torch.float32)
     step = draw_step(case, 5)
@@ -99,6 +99,14 @@ def test_self_check(parameters: AttentionParameters) -> None:
     layers = [AskedLayer(LayerShape(1, 16, 16), 2, parameters)]
     assert TritonAttention(TILES, 4).probe() == ""
     assert TritonAttention(TILES, 4).self_check(layers, torch.float32, CPU) == ""
+
+
+def test_self_check_of_8_bits() -> None:
+    """The provider has the cache that its chip reads, and agrees with float32 over it."""
+    layers = [AskedLayer(LayerShape(1, 16, 16), 2, AttentionParameters(0.25))]
+    provider = TritonAttention(replace(TILES, fp8="fp8e4nv"), 4)
+    assert provider.narrow_caches == (torch.float8_e4m3fn,) and TritonAttention(TILES, 4).narrow_caches == ()
+    assert disagreement(provider, layers, torch.float32, CPU, Case(cache_dtype=torch.float8_e4m3fn)) == ""
 
 
 def test_arrays_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ import triton
 from torch import Tensor
 
 from tests.engine.operator_checks import DTYPES, HEADS, WIDTHS, check_norms, check_silu_mul, check_store
-from tests.engine.test_table_decoder import TorchKit, check_exact
+from tests.engine.test_table_decoder import TorchKit, check_exact, open_torch
 from tests.engine.tiny_models import save_tiny
 from tests.triton.interpreted_attention import TILES
 from tgi_core.backend import Request, Sampling
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
+from tgi_core.engine.attention.cache import NarrowCache
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.operators import Heads, HeadSizes
 from tgi_core.engine.device import AttentionProvider
@@ -44,6 +46,12 @@ def test_rows(dtype: torch.dtype, width: int) -> None:
 def test_store(dtype: torch.dtype, sizes: HeadSizes, turned: int, with_norms: bool) -> None:
     """Heads turned whole, in part or not at all, with norms and without."""
     check_store(TritonOperators(), dtype, sizes, turned, with_norms)
+
+
+@pytest.mark.parametrize(("sizes", "turned"), HEADS)
+def test_store_in_8_bits(sizes: HeadSizes, turned: int) -> None:
+    """Keys and values are cast to the type of the cache."""
+    check_store(TritonOperators(), torch.bfloat16, sizes, turned, True, torch.float8_e4m3fn)
 
 
 def test_a_cache_of_another_layout_is_refused() -> None:
@@ -144,3 +152,15 @@ def test_one_layer_is_token_exact(attention: AttentionProvider, tmp_path: Path) 
     kit = TorchKit(TritonOperators())
     kit.provider = attention
     check_exact(save_tiny("qwen3", tmp_path, num_hidden_layers=1), kit)
+
+
+def test_one_layer_over_8_bits(tmp_path: Path) -> None:
+    """It proves over a cache of 8 bits as well."""
+    kit = TorchKit(TritonOperators())
+    kit.provider = TritonAttention(replace(TILES, fp8="fp8e4nv"), 4)
+    kit.narrow_cache = NarrowCache("float8_e4m3fn", torch.float8_e4m3fn)
+    session, _ = open_torch(save_tiny("qwen3", tmp_path, num_hidden_layers=1), kit)
+    assert {(kernel.part, kernel.name) for kernel in session.capabilities().kernels} >= {
+        ("attention", "triton"),
+        ("step", "table"),
+    }

@@ -121,6 +121,13 @@ class Session:
         if missing:
             raise Unsupported(f"--lora-adapters: does not serve adapters ({min(missing)}); leave it out, or use another backend")
 
+    def check_cache_dtype(self, asked: str) -> None:
+        """Raises Unsupported for a backend whose KV cache is of another type than was asked for."""
+        found = self.capabilities().cache_dtype
+        if found != asked:
+            kept = "in the dtype of the model" if found == "auto" else f"in {found}"
+            raise Unsupported(f"--kv-cache-dtype: keeps its cache {kept}, not in {asked}; leave it out, or use another backend")
+
     def _check_complete(self) -> None:
         missing = [hook for hook in HOOKS if not getattr(self._manager.hook, hook).get_hookimpls()]
         if missing:

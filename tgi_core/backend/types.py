@@ -152,7 +152,11 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
-    """What a rank opens. `model` is a directory; `dtype` is a torch dtype name or "auto"; limits of None are the backend's choice."""
+    """What a rank opens. `model` is a directory; `dtype` is a torch dtype name or "auto"; limits of None are the backend's choice.
+
+    `cache_dtype` is "auto" for a KV cache in the dtype that the model runs in, or the torch dtype name of a type of 8 bits, which a
+    device may keep in its own variant of it (float8_e4m3fnuz for float8_e4m3fn).
+    """
 
     model: str
     dtype: str = "auto"
@@ -160,6 +164,7 @@ class OpenOptions:
     masks: MaskSource | None = None
     memory_fraction: float = 0.9
     adapters: tuple[Adapter, ...] = ()
+    cache_dtype: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this session can do; constant for its life. `adapters` are the names of those loaded: none without Feature.LORA."""
+    """What this session can do; constant for its life.
+
+    `adapters` are the names of those loaded: none without Feature.LORA. `cache_dtype` is what was asked for, where it is honoured.
+    """
 
     features: frozenset[Feature]
     sampling: frozenset[SamplingField]
@@ -184,6 +192,7 @@ class Capabilities:
     max_positions: int
     adapters: tuple[str, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    cache_dtype: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tgi_core.backend import API_VERSION, BackendError, Capabilities, OpenOptions, Progress, WarmupPlan
+from tgi_core.backend import API_VERSION, BackendError, Capabilities, Progress, WarmupPlan
 from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, select
 from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics, Trace
+from tgi_core.cli.asked import asked_of_backend
 from tgi_core.cli.fault_injection import inject_faults
 from tgi_core.cli.ranks import open_ranks
 from tgi_core.cli.shard import shard_arguments
@@ -50,15 +51,15 @@ def open_model(
     Raises StartupError."""
     plugin = choose_backend(settings.backend)
     masks = open_masks(directory, tokenizer, settings)
-    memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
     adapters = fetch_adapters(settings, show)
-    options = OpenOptions(str(directory), settings.dtype, masks=masks, memory_fraction=memory_fraction, adapters=adapters)
+    options = replace(asked_of_backend(directory, settings), masks=masks, adapters=adapters)
     verbs = VerbLog()
     try:
         session = Session(
             open_ranks(plugin, options, settings, show, place, lost), plugin.name, wrappers=(Trace(), Metrics(verbs))
         )
         session.check_adapters(adapters)
+        session.check_cache_dtype(options.cache_dtype)
         inject_faults(session, settings)
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
     except BackendError as error:

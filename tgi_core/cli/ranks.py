@@ -19,6 +19,7 @@ from tgi_core.backend import BackendError, Group, OpenOptions, Processes, Progre
 from tgi_core.backend.probe import probe
 from tgi_core.backend.registry import Plugin, open_backend
 from tgi_core.backend.session import Session
+from tgi_core.cli.asked import asked_of_backend
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.server.grpc_address import TOKEN_VARIABLE
@@ -78,8 +79,7 @@ def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings
     def open_session(group: Group) -> Session:
         if place is not None:
             group = replace(group, local_rank=place.local_rank, local_world=place.local_world)
-        memory_fraction = settings.memory_fraction * settings.cuda_memory_fraction
-        options = OpenOptions(str(directory), settings.dtype, group=group, memory_fraction=memory_fraction)
+        options = replace(asked_of_backend(directory, settings), group=group)
         return Session(open_backend(plugin, options, lambda what, done, total, unit: None), plugin.name)
 
     logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger().level))  # rank 0 says what all would say

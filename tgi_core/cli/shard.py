@@ -42,7 +42,7 @@ SETTINGS = frozenset(
     {
         *("model_id", "revision", "dtype", "quantize", "trust_remote_code", "lora_adapters"),
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
-        *("backend", "memory_fraction", "cuda_memory_fraction"),
+        *("backend", "memory_fraction", "cuda_memory_fraction", "kv_cache_dtype"),
         *("sharded", "num_shard", "master_addr", "master_port"),
         *("disable_grammar_support", "json_output", "inject_faults"),
     }

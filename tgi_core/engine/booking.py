@@ -57,6 +57,7 @@ class BookedSession(ABC):
             max_positions=shape.max_positions,
             adapters=adapters,
             kernels=kernels + runner.kernels,
+            cache_dtype=runner.cache_dtype,
         )
         self._capacity: Capacity | None = None
         self._ledger: Ledger | None = None

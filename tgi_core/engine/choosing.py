@@ -110,7 +110,7 @@ def _with_attention(
     rejected: list[str] = []
     failure: Exception | None = None
     for provider in kit.attention():
-        reason = unserved(provider, seen.layers, shape.dtype, kit.device)
+        reason = unserved(provider, seen.layers, shape.dtype, kit)
         runner = RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
         if agree(int(not reason)):
             try:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.ahead.queue import DeviceQueue
-from tgi_core.engine.attention.cache import LayerShape, PagedLayer
-from tgi_core.engine.attention.checking import AskedLayer
+from tgi_core.engine.attention.cache import LayerShape, NarrowCache, PagedLayer
+from tgi_core.engine.attention.checking import AskedLayer, Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -25,6 +25,8 @@ class AttentionProvider(Protocol):
     name: str
     block_sizes: tuple[int, ...]
     """Positions per block that it reads, the best first."""
+    narrow_caches: tuple[torch.dtype, ...]
+    """Types of 8 bits that its cache may have, beside the dtype that the model runs in."""
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty when it can."""
@@ -47,12 +49,6 @@ class AttentionProvider(Protocol):
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
 
 
-def unserved(provider: AttentionProvider, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
-    """Why a provider cannot be used for these layers on the device; empty when it can."""
-    shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
-    return provider.probe() or provider.refusal(shapes, asked, dtype) or provider.self_check(layers, dtype, device)
-
-
 class TableRunner(Runner, Provable, Protocol):
     """A runner of a whole decoder from its table."""
 
@@ -63,6 +59,8 @@ class DeviceKit(Protocol):
     device: torch.device
     collectives: str
     """torch.distributed's name for what ranks on this device talk over: gloo, nccl, …"""
+    narrow_cache: NarrowCache | None
+    """What the cache is to be made of, where the operator wants numbers of 8 bits; None: of the dtype that a model runs in."""
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """The dtype to run in, for the name asked ("auto" or a torch dtype name) and the one stored. Raises Unsupported."""
@@ -93,3 +91,16 @@ class DeviceKit(Protocol):
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
         """A runner of a decoder's table, with its weights. Raises NotInFamily for sizes that its kernels lack."""
+
+
+def unserved(provider: AttentionProvider, layers: Sequence[AskedLayer], dtype: torch.dtype, kit: DeviceKit) -> str:
+    """Why a provider cannot be used for these layers on a kit's device; empty when it can."""
+    shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
+    narrow = kit.narrow_cache
+    if narrow is not None and narrow.dtype not in provider.narrow_caches:
+        return f"no cache in {narrow.name}"
+    reason = provider.probe() or provider.refusal(shapes, asked, dtype) or provider.self_check(layers, dtype, kit.device)
+    if reason or narrow is None:
+        return reason
+    case = Case(block_size=provider.block_sizes[0], cache_dtype=narrow.dtype)
+    return disagreement(provider, layers, dtype, kit.device, case)

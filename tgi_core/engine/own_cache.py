@@ -73,6 +73,7 @@ class OwnCacheRunner:
     """Runs rows one by one; `block_size` is the longest row."""
 
     features: frozenset[Feature] = frozenset()
+    cache_dtype = "auto"
 
     def __init__(
         self,

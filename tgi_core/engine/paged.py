@@ -38,6 +38,8 @@ class PagedRunner(ABC):
         self.block_sizes = provider.block_sizes
         self.block_size = self.block_sizes[0]
         """Positions per block of the cache in use."""
+        self.cache_dtype = "auto" if kit.narrow_cache is None else kit.narrow_cache.name
+        self._kept_as = shape.dtype if kit.narrow_cache is None else kit.narrow_cache.dtype
         self._kit = kit
         self._cache: PagedCache | None = None
 
@@ -48,7 +50,7 @@ class PagedRunner(ABC):
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
         block_size = plan.block_size or self.block_sizes[0]
-        block_bytes = PagedCache.block_bytes(self.layers, block_size, self.shape.dtype)
+        block_bytes = PagedCache.block_bytes(self.layers, block_size, self._kept_as)
         capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
         self._use_cache(capacity.groups[0].num_blocks, block_size)
         return capacity
@@ -72,7 +74,7 @@ class PagedRunner(ABC):
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         new_layer, device = self.provider.new_layer, self._kit.device
-        self._cache = PagedCache(self.layers, num_blocks, block_size, self.shape.dtype, device, new_layer)
+        self._cache = PagedCache(self.layers, num_blocks, block_size, self._kept_as, device, new_layer)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
         """The works in the order in which the model likes them."""

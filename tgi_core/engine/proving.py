@@ -19,6 +19,9 @@ RAGGED_CHUNKS = (3, 2, 1)
 
 OWN_CACHE_CHUNKS = (4, 1, 1)
 
+NARROW_LIMIT = 0.25
+"""How far logits may be off, by their size, over a cache of 8 bits."""
+
 Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
 
@@ -29,6 +32,10 @@ class Provable(Protocol):
     @property
     def shape(self) -> ModelShape:
         """The model's numbers."""
+
+    @property
+    def cache_dtype(self) -> str:
+        """What its cache is made of; see `Runner.cache_dtype`."""
 
     @property
     def agree(self) -> Callable[[int], int]:
@@ -70,6 +77,8 @@ def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tupl
     runner.release()
     difference = relative_difference(torch.stack(found).to(expected.device), expected[torch.tensor(chunks).cumsum(0) - 1])
     limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
+    if runner.cache_dtype != "auto":
+        limit = NARROW_LIMIT
     if not runner.agree(int(difference <= limit)):
         raise NotRagged(f"logits differ from the reference by {difference:.2g} of their size")
 

@@ -39,6 +39,10 @@ class Runner(Protocol):
     """One way to run a model for many rows."""
 
     @property
+    def cache_dtype(self) -> str:
+        """What its cache is made of, in the contract's words: "auto", or the type of 8 bits that was asked for."""
+
+    @property
     def features(self) -> frozenset[Feature]:
         """Features that depend on how the model runs."""
 

@@ -157,6 +157,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
         max_positions=capabilities.max_positions,
         adapters=capabilities.adapters,
         kernels=[contract.Kernel(part=kernel.part, name=kernel.name, reason=kernel.reason) for kernel in capabilities.kernels],
+        cache_dtype=capabilities.cache_dtype,
     )
 
 
@@ -172,6 +173,7 @@ def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
         max_positions=message.max_positions,
         adapters=tuple(message.adapters),
         kernels=tuple(Kernel(kernel.part, kernel.name, kernel.reason) for kernel in message.kernels),
+        cache_dtype=message.cache_dtype or "auto",
     )
 
 

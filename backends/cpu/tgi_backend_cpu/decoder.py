@@ -151,6 +151,7 @@ class DecoderRunner:
 
     features = frozenset({Feature.BATCH_INVARIANT, Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
     block_sizes = BLOCK_SIZES
+    cache_dtype = "auto"
 
     def __init__(self, kernels: Kernels, kit: DeviceKit, weights: DecoderWeights, progress: Progress) -> None:
         if reason := refusal(weights.table, weights.dtype):

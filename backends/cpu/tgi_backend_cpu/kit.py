@@ -13,6 +13,7 @@ from tgi_backend_cpu.kernels import Arena, open_kernels
 from tgi_backend_cpu.limits import memory_limit
 from tgi_backend_cpu.linear import linear
 from tgi_core.backend import Kernel, Progress, Unsupported
+from tgi_core.engine.attention.cache import NarrowCache
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -25,6 +26,7 @@ class CpuKit:
     """Memory, threads and kernels of this machine, of which `ranks` have equal shares."""
 
     collectives = "gloo"
+    narrow_cache: NarrowCache | None = None
 
     def __init__(self, threads: int, memory_fraction: float, ranks: int = 1) -> None:
         self.device = torch.device("cpu")

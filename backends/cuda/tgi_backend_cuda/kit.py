@@ -18,6 +18,7 @@ from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.accelerator.varlen import VarlenAttention
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import AttentionProvider
+from tgi_core.engine.triton.tiles import TileTable
 
 
 class CudaKit(AcceleratorKit):
@@ -39,12 +40,16 @@ class CudaKit(AcceleratorKit):
         """Attention providers, best first. What cannot be captured, and what wants blocks of 256, which share fewer prefixes, is late."""
         return (
             FlashAttention3(self.device),
-            *self.triton(lambda: tiles_for(self.capability), self._multiprocessors),
+            *self.triton(self._multiprocessors),
             FlashInfer(self.device),
             FlashAttention2(self.device),
             VarlenAttention(self.device),
             TorchAttention(),
         )
+
+    def tiles(self) -> TileTable:
+        """Those of its compute capability."""
+        return tiles_for(self.capability)
 
     def graph(self) -> NewGraph | str:
         """Decode steps are captured."""

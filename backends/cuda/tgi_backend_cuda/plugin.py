@@ -35,6 +35,6 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     def kit() -> CudaKit:
         from tgi_backend_cuda.kit import CudaKit
 
-        return CudaKit(options.group.local_rank, options.memory_fraction)
+        return CudaKit(options.group.local_rank, options.memory_fraction).with_cache(options.cache_dtype)
 
     return open_accelerator(options, progress, probe(), DEFAULTS, kit)

@@ -18,6 +18,7 @@ from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import AttentionProvider
+from tgi_core.engine.triton.tiles import TileTable
 
 
 class RocmKit(AcceleratorKit):
@@ -51,9 +52,13 @@ class RocmKit(AcceleratorKit):
         """Attention providers, best first."""
         return (
             AiterAttention(self.device, self.architecture),
-            *self.triton(lambda: tiles_for(self.architecture), self._multiprocessors),
+            *self.triton(self._multiprocessors),
             TorchAttention(),
         )
+
+    def tiles(self) -> TileTable:
+        """Those of its architecture."""
+        return tiles_for(self.architecture)
 
     def graph(self) -> NewGraph | str:
         """Decode steps are captured on data-centre devices. On the others capturing whole steps crashes (vLLM's 34154 and 35485)."""

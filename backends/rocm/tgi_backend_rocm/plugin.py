@@ -35,6 +35,6 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     def kit() -> RocmKit:
         from tgi_backend_rocm.kit import RocmKit
 
-        return RocmKit(options.group.local_rank, options.memory_fraction)
+        return RocmKit(options.group.local_rank, options.memory_fraction).with_cache(options.cache_dtype)
 
     return open_accelerator(options, progress, probe(), DEFAULTS, kit)

@@ -15,6 +15,7 @@ from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import AttentionProvider
+from tgi_core.engine.triton.tiles import TileTable
 
 _ENGINES_PER_CORE = 8
 """Vector engines of one Xe core."""
@@ -41,8 +42,11 @@ class XpuKit(AcceleratorKit):
 
     def providers(self) -> Sequence[AttentionProvider]:
         """Attention providers, best first."""
-        tiles = self.triton(lambda: tiles_for(self.runtime.get_device_name(self.device)), self._cores)
-        return (XpuKernelsAttention(self.device), *tiles, TorchAttention())
+        return (XpuKernelsAttention(self.device), *self.triton(self._cores), TorchAttention())
+
+    def tiles(self) -> TileTable:
+        """Those of its kind."""
+        return tiles_for(self.runtime.get_device_name(self.device))
 
     def graph(self) -> NewGraph | str:
         """None yet."""

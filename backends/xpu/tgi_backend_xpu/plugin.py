@@ -39,6 +39,6 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     def kit() -> XpuKit:
         from tgi_backend_xpu.kit import XpuKit
 
-        return XpuKit(options.group.local_rank, options.memory_fraction)
+        return XpuKit(options.group.local_rank, options.memory_fraction).with_cache(options.cache_dtype)
 
     return open_accelerator(options, progress, probe(), DEFAULTS, kit)

@@ -12,6 +12,7 @@ from tests.engine.ahead.recorded import RecordedGraphs
 from tgi_core.backend import BackendError, DeviceLost, Kernel, Progress
 from tgi_core.engine.ahead.queue import GraphMaker, Usage, Work
 from tgi_core.engine.ahead.sampling import StepSampler, TorchSampler
+from tgi_core.engine.attention.cache import NarrowCache
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -105,6 +106,7 @@ class LateKit:
 
     device = torch.device("cpu")
     collectives = "gloo"
+    narrow_cache: NarrowCache | None = None
 
     def __init__(self, queue: LateQueue | None) -> None:
         self._queue = queue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Sequence
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.ahead.queue import DeviceQueue
 from tgi_core.engine.ahead.sampling import StepSampler, TorchSampler
+from tgi_core.engine.attention.cache import NarrowCache
 from tgi_core.engine.decoder.operators import Operators
 from tgi_core.engine.decoder.paged import PagedDecoderRunner
 from tgi_core.engine.decoder.torch_operators import TorchOperators
@@ -23,6 +24,7 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.models.linear import PlainLinear
 from tgi_core.engine.triton import probing
+from tgi_core.engine.triton.provider import NARROW, TritonAttention
 from tgi_core.engine.triton.tiles import TileTable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
@@ -41,6 +43,8 @@ class AcceleratorKit(ABC):
     precision: torch.dtype = torch.float64
     """In which draws are computed."""
 
+    narrow_cache: NarrowCache | None = None
+
     def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
         self.device = torch.device(self.device_type, index)
         self.runtime = runtime or cast(Runtime, torch.get_device_module(self.device))
@@ -55,12 +59,30 @@ class AcceleratorKit(ABC):
     def providers(self) -> Sequence[AttentionProvider]:
         """All attention providers for this device, best first; plain torch last."""
 
-    def triton(self, tiles: Callable[[], TileTable], multiprocessors: int) -> Sequence[AttentionProvider]:
-        """Our own kernels' provider, where there are tiles for the device."""
-        from tgi_core.engine.triton.provider import TritonAttention
+    def tiles(self) -> TileTable:
+        """The tiles of our own kernels on this device. Raises LookupError when there are none."""
+        raise LookupError(f"no tiles for {self.runtime.get_device_name(self.device)}")
 
+    def with_cache(self, asked: str) -> Self:
+        """This kit with a KV cache of numbers that are asked for. Raises Unsupported for some that the device does not read."""
+        if asked == "auto":
+            return self
         try:
-            return (TritonAttention(tiles(), multiprocessors),)
+            variant = self.tiles().fp8
+        except LookupError:
+            variant = ""
+        if asked != "float8_e4m3fn" or not variant:
+            raise Unsupported(
+                f"--kv-cache-dtype: {self.runtime.get_device_name(self.device)} reads no cache in {asked}; "
+                + ("it reads float8_e4m3fn" if variant else "leave it out")
+            )
+        self.narrow_cache = NarrowCache(asked, NARROW[variant])
+        return self
+
+    def triton(self, multiprocessors: int) -> Sequence[AttentionProvider]:
+        """Our own kernels' provider, where there are tiles for the device."""
+        try:
+            return (TritonAttention(self.tiles(), multiprocessors),)
         except LookupError as reason:
             self._without["tiles"] = Kernel("tiles", "none", str(reason))
             return ()

@@ -48,6 +48,27 @@ NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLaye
 """(shape, num_blocks, block_size, dtype, device) → a layer's cache."""
 
 
+@dataclass(frozen=True, slots=True)
+class NarrowCache:
+    """Numbers of 8 bits for a cache: the name that was asked for, and the device's variant of it."""
+
+    name: str
+    dtype: torch.dtype
+
+
+def narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values as a cache of this dtype holds them: in a type of 8 bits, what is beyond its greatest number becomes that."""
+    if values.dtype is dtype or dtype.itemsize > 1:
+        return values.to(dtype)
+    most = torch.finfo(dtype).max
+    return values.clamp(-most, most).to(dtype)
+
+
+def movable(values: Tensor) -> Tensor:
+    """The same memory; numbers of 8 bits as integers, since torch does not know them where it only fills, picks or copies."""
+    return values.view(torch.uint8) if values.dtype.itemsize == 1 else values
+
+
 class LayerCache:
     """Keys and values of one layer, [num_blocks + 2, block_size, kv_heads, width] each; block 0 stays zero, the last is for waste."""
 
@@ -62,8 +83,8 @@ class LayerCache:
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; −1 counts from the end, which is in nobody's block."""
-        self.flat_keys.index_put_((slots,), key.transpose(0, 1))
-        self.flat_values.index_put_((slots,), value.transpose(0, 1))
+        for flat, given in ((self.flat_keys, key), (self.flat_values, value)):
+            movable(flat).index_put_((slots,), movable(narrowed(given, flat.dtype)).transpose(0, 1))
 
     def wipe(self, blocks: Tensor) -> None:
         """Zero whole blocks.
@@ -71,8 +92,8 @@ class LayerCache:
         A block that is begun but not filled would otherwise show what its last owner left there. Masked positions weigh zero, but
         zero times NaN is NaN: a faulted row could reach its successor.
         """
-        self.keys.index_fill_(0, blocks, 0)
-        self.values.index_fill_(0, blocks, 0)
+        movable(self.keys).index_fill_(0, blocks, 0)
+        movable(self.values).index_fill_(0, blocks, 0)
 
 
 class PagedCache:

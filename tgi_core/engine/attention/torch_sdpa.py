@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer, movable
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepMetadata
 
@@ -21,6 +21,7 @@ class TorchAttention:
 
     name = "torch"
     block_sizes = BLOCK_SIZES
+    narrow_caches: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty when it can."""
@@ -56,8 +57,10 @@ def _decode(query: Tensor, cache: LayerCache, step: StepMetadata, rows: DecodeRo
     heads, count, width = query.shape
     kv_heads = cache.keys.shape[2]
     tables = rows.tables.flatten()
-    keys = _gathered(cache.keys, tables).unflatten(0, (count, -1))[:, : rows.max_length].transpose(1, 2)
-    values = _gathered(cache.values, tables).unflatten(0, (count, -1))[:, : rows.max_length].transpose(1, 2)
+    keys, values = (
+        _gathered(kept, tables, query.dtype).unflatten(0, (count, -1))[:, : rows.max_length].transpose(1, 2)
+        for kept in (cache.keys, cache.values)
+    )
     grouped = query.transpose(0, 1).reshape(count, kv_heads, heads // kv_heads, width)
     key = ("decode", parameters.window, parameters.chunk)
     if key not in step.masks:
@@ -80,8 +83,9 @@ def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillR
     heads, count, _ = query.shape
     length = row.past + count
     kv_heads = cache.keys.shape[2]
-    keys = _gathered(cache.keys, row.table)[:length].transpose(0, 1).unsqueeze(0)
-    values = _gathered(cache.values, row.table)[:length].transpose(0, 1).unsqueeze(0)
+    keys, values = (
+        _gathered(kept, row.table, query.dtype)[:length].transpose(0, 1).unsqueeze(0) for kept in (cache.keys, cache.values)
+    )
     group = heads // kv_heads
     if group > 1:
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
@@ -107,9 +111,9 @@ def _sees_all(parameters: AttentionParameters, length: int) -> bool:
     return all(limit is None or limit >= length for limit in (parameters.window, parameters.chunk))
 
 
-def _gathered(blocks: Tensor, table: Tensor) -> Tensor:
+def _gathered(blocks: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     """[positions, kv_heads, width] of the blocks in `table`."""
-    return blocks.index_select(0, table).flatten(0, 1)
+    return movable(blocks).index_select(0, table).flatten(0, 1).view(blocks.dtype).to(dtype)
 
 
 def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters) -> Tensor:

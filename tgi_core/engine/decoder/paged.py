@@ -27,7 +27,7 @@ class PagedDecoderRunner(PagedRunner):
         table, dtype = weights.table, weights.dtype
         layers = attention_layers(table)
         self.operators, why = _first("operators", operators, lambda choice: choice.refusal(dtype))
-        provider, why_attention = _first("attention", kit.attention(), lambda choice: unserved(choice, layers, dtype, kit.device))
+        provider, why_attention = _first("attention", kit.attention(), lambda choice: unserved(choice, layers, dtype, kit))
         self.decoder: LoadedDecoder = load_decoder(weights, kit.device, progress)
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weights.num_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)

@@ -23,6 +23,20 @@ def product(left: tl.tensor, right: tl.tensor, onto: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def narrowed(values: tl.tensor, kind: tl.constexpr) -> tl.tensor:
+    """float32 in the type of a cache: in one of 8 bits, what is beyond its greatest number becomes that."""
+    if kind == tl.float8e4nv:
+        values = tl.clamp(values, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+    if kind == tl.float8e4b8:
+        values = tl.clamp(values, -240.0, 240.0, propagate_nan=tl.PropagateNan.ALL)
+    if INTERPRETED and kind.primitive_bitwidth == 8:
+        # The interpreter loses the carry where it rounds up to a power of two: rounded to four bits beforehand, it has nothing to round.
+        shifted = values * (2.0**20 + 1)
+        values = shifted - (shifted - values)
+    return values.to(kind)
+
+
+@triton.jit
 def first_visible(position: tl.tensor, shape: tl.constexpr) -> tl.tensor:
     """The first position that a query at `position` sees."""
     first = position * 0

@@ -16,6 +16,7 @@ from torch import Tensor
 from tgi_core.engine.attention.cache import DenseLayer
 from tgi_core.engine.decoder.operators import Heads, HeadSizes
 from tgi_core.engine.triton.builds import ITEMSIZE, Build
+from tgi_core.engine.triton.paged import narrowed
 from tgi_core.engine.triton.tiles import TileTable
 
 TILE = 512
@@ -36,7 +37,7 @@ def _put(
 ) -> None:
     """Queries to where they were, keys to their page."""
     tl.store(own + at[None, :], values.to(own.dtype.element_ty), mask=mask & is_query[:, None])
-    tl.store(page + at[None, :], values.to(page.dtype.element_ty), mask=mask & is_key[:, None])
+    tl.store(page + at[None, :], narrowed(values, page.dtype.element_ty), mask=mask & is_key[:, None])
 
 
 @triton.jit
@@ -44,7 +45,10 @@ def _copy(source: tl.tensor, target: tl.tensor, there: tl.tensor, width: tl.cons
     """Whole heads, where they are there."""
     at = tl.arange(0, block)
     mask = there[:, None] & (at < width)[None, :]
-    tl.store(target + at[None, :], tl.load(source + at[None, :], mask=mask, other=0.0), mask=mask)
+    values = tl.load(source + at[None, :], mask=mask, other=0.0)
+    if target.dtype.element_ty != source.dtype.element_ty:
+        values = narrowed(values.to(tl.float32), target.dtype.element_ty)
+    tl.store(target + at[None, :], values, mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
@@ -160,15 +164,22 @@ _BUILT = (
 
 
 def builds(tiles: TileTable) -> Iterator[Build]:
-    """Heads of some models, turned whole, in part or not at all, with norms and without."""
+    """Heads of some models, turned whole, in part or not at all, with norms and without, to a cache of their own type and of 8 bits."""
     for dtype in ITEMSIZE:
-        types = dict.fromkeys(("qkv", "query_norm", "key_norm", "keys", "values"), f"*{dtype}:16")
-        types |= {"positions": "*i64", "slots": "*i64", "turns": "*fp32:16", "epsilon": "fp32"}
         for sizes in _BUILT:
             for part in (2, 4, 0):
                 for normed in (False, True):
-                    constants = head_blocks(sizes, sizes.head // part if part else 0) | {"NORMED": normed}
-                    feature = f"1/{part} of a head, " if part else "not turned, "
-                    labels = {"kernel": "turn and store", "dtype": dtype, "width": str(sizes.head)}
-                    labels |= {"feature": feature + ("normed" if normed else "plain")}
-                    yield Build(turn_and_store_kernel, types, constants, {"num_warps": 1}, labels)
+                    yield _build(dtype, sizes, part, normed)
+    if tiles.fp8:
+        yield _build("bf16", _BUILT[0], 2, True, tiles.fp8)
+
+
+def _build(dtype: str, sizes: HeadSizes, part: int, normed: bool, narrow: str = "") -> Build:
+    types = dict.fromkeys(("qkv", "query_norm", "key_norm"), f"*{dtype}:16")
+    types |= dict.fromkeys(("keys", "values"), f"*{narrow or dtype}:16")
+    types |= {"positions": "*i64", "slots": "*i64", "turns": "*fp32:16", "epsilon": "fp32"}
+    constants = head_blocks(sizes, sizes.head // part if part else 0) | {"NORMED": normed}
+    feature = (f"1/{part} of a head, " if part else "not turned, ") + ("normed" if normed else "plain")
+    labels = {"kernel": "turn and store", "dtype": dtype, "width": str(sizes.head)}
+    labels["feature"] = feature + (", 8-bit cache" if narrow else "")
+    return Build(turn_and_store_kernel, types, constants, {"num_warps": 1}, labels)
