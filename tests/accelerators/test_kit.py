@@ -180,7 +180,7 @@ def test_the_kits_of_real_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, rocm, xpu = (kit(0, 0.9, FakeRuntime()) for kit in (CudaKit, RocmKit, XpuKit))
     names = [[provider.name for provider in kit.attention()] for kit in (cuda, rocm, xpu)]
     assert names[0] == ["flash-attn 3", "triton", "flashinfer", "flash-attn 2", "torch varlen", "torch"]
-    assert names[1:] == [["aiter", "triton", "torch"], ["vllm-xpu-kernels", "triton", "torch"]]
+    assert names[1:] == [["aiter", "triton", "torch"], ["vllm-xpu-kernels", "ipex", "triton", "torch"]]
     assert cuda.graph() is torch.cuda.CUDAGraph and xpu.precision is torch.float32
     monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_100"])
     with pytest.raises(Unsupported, match=r"Device 0: compute capability 9.0, for which torch .* has no code \(sm_100\)"):

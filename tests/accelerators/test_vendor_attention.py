@@ -13,6 +13,7 @@ from tgi_backend_cuda.attention.flash_attn2 import FlashAttention2
 from tgi_backend_cuda.attention.flash_attn3 import FlashAttention3
 from tgi_backend_cuda.attention.flashinfer import FlashInfer
 from tgi_backend_rocm.aiter import AiterAttention
+from tgi_backend_xpu.ipex import IpexAttention
 from tgi_backend_xpu.xpu_kernels import XpuKernelsAttention
 
 from tests.accelerators import vendors
@@ -32,6 +33,7 @@ MAKERS: dict[str, tuple[Callable[[], VendorAttention], Callable[[], ModuleType]]
     "flashinfer": (lambda: FlashInfer(CPU), vendors.flashinfer),
     "torch varlen": (lambda: VarlenAttention(CPU), vendors.varlen),
     "aiter": (lambda: AiterAttention(CPU, "gfx942"), vendors.aiter),
+    "ipex": (lambda: IpexAttention(CPU), vendors.ipex),
     "vllm-xpu-kernels": (lambda: XpuKernelsAttention(CPU), vendors.xpu_kernels),
 }
 NAMES = sorted(MAKERS)
@@ -72,7 +74,7 @@ def test_windows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked(provider_of(name, monkeypatch), AttentionParameters(scaling=0.125, window=17)) == ""
 
 
-@pytest.mark.parametrize("name", ["flash-attn 2", "flash-attn 3", "flashinfer", "aiter"])
+@pytest.mark.parametrize("name", ["flash-attn 2", "flash-attn 3", "flashinfer", "aiter", "ipex"])
 def test_soft_caps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries that cap scores are told the cap."""
     assert checked(provider_of(name, monkeypatch), AttentionParameters(scaling=0.5, softcap=3.0)) == ""

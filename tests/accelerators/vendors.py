@@ -288,6 +288,42 @@ def xpu_kernels(available: bool = True) -> Strict:
     return Strict("vllm_xpu_kernels.flash_attn_interface", flash_attn_varlen_func=flash_attn_varlen_func, FA2_AVAILABLE=available)
 
 
+def ipex() -> Strict:
+    """Intel's extension for PyTorch 2.8, as far as its paged attention goes."""
+
+    class PagedAttention:
+        @classmethod
+        def flash_attn_varlen_func(
+            cls,
+            output: Tensor,
+            query: Tensor,
+            k_cache: Tensor,
+            v_cache: Tensor,
+            cu_seq_lens_q: Tensor,
+            cu_seq_lens_kv: Tensor,
+            max_seq_len_q: int,
+            max_seq_len_kv: int,
+            scale: float,
+            is_causal: bool,
+            block_table: Tensor,
+            alibi_slopes: Tensor | None = None,
+            window_size_left: int = -1,
+            window_size_right: int = -1,
+            k_scale: float = 1.0,
+            v_scale: float = 1.0,
+            softcap: float = -1.0,
+        ) -> None:
+            lengths = cu_seq_lens_kv.diff()
+            assert is_causal and alibi_slopes is None and k_scale == v_scale == 1 and window_size_right in (0, -1)
+            assert max_seq_len_kv >= int(lengths.max()) and max_seq_len_q <= max_seq_len_kv and k_cache.shape[1] == 64
+            _check_tables(cu_seq_lens_q, cu_seq_lens_kv, block_table)
+            cap = softcap if softcap > 0 else 0.0
+            made = paged(query, k_cache, v_cache, cu_seq_lens_q, lengths, block_table, scale, window_size_left, cap)
+            output.copy_(made)
+
+    return Strict("intel_extension_for_pytorch.llm.modules", PagedAttention=PagedAttention)
+
+
 def varlen() -> Strict:
     """torch's ragged attention, which no build has for the CPU; with its own fault: split rows are wrong."""
 

@@ -1,4 +1,4 @@
-"""An Intel GPU as the engine sees it: torch's own `torch.xpu`, without Intel's extension for PyTorch, which has ended."""
+"""An Intel GPU as the engine sees it: torch's own `torch.xpu`; nothing of it needs Intel's extension for PyTorch, which has ended."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from tgi_backend_xpu.ipex import IpexAttention
 from tgi_backend_xpu.tiles import tiles_for
 from tgi_backend_xpu.xpu_kernels import XpuKernelsAttention
 from tgi_core.backend import Unsupported
@@ -42,7 +43,7 @@ class XpuKit(AcceleratorKit):
 
     def providers(self) -> Sequence[AttentionProvider]:
         """Attention providers, best first."""
-        return (XpuKernelsAttention(self.device), *self.triton(self._cores), TorchAttention())
+        return (XpuKernelsAttention(self.device), IpexAttention(self.device), *self.triton(self._cores), TorchAttention())
 
     def tiles(self) -> TileTable:
         """Those of its kind."""
