@@ -16,7 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.family_flags import FLAGS, save_flagged
 from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, compare, expected_tokens, open_cpu, ragged_schedule, save_tiny
-from tgi_core.backend import Feature, WarmupPlan
+from tgi_core.backend import EMPTY, Feature, Grant, Request, WarmupPlan, Want
 from tgi_core.engine.decoder.table import FAMILIES, read_table
 from tgi_core.engine.decoder.unfit import NotInFamily
 
@@ -83,13 +83,30 @@ def test_bits_do_not_depend_on_the_batch_in_bfloat16(tmp_path: Path) -> None:
     assert logprobs(True, len(PROMPTS[2])) == logprobs(True, 3) == logprobs(False, 5) == alone
 
 
+def test_a_long_step_is_its_parts(tmp_path: Path) -> None:
+    """A step of thousands of tokens is cut wherever its parts end, within a row or between two, and no number changes by that."""
+    lengths = (700, 1, 333, 1500, 17, 900, 64)
+    folder = save_tiny("llama", tmp_path, max_position_embeddings=2048)
+    session, _ = open_cpu(folder, WarmupPlan(len(lengths), 1600, sum(lengths), num_blocks=7 * 100), dtype="bfloat16")
+    requests = []
+    for index, length in enumerate(lengths):
+        table = tuple(range(1 + 100 * index, 101 + 100 * index))
+        prompt = tuple((7 * index + 11 * i) % 90 + 3 for i in range(length))
+        requests.append(Request(index + 1, prompt, length, 0, (table,), length, want=Want(prompt_logprobs=index % 2 == 0)))
+
+    def made(together: tuple[Request, ...]) -> list[tuple[object, ...]]:
+        rows = session.rows(session.prefill(together, EMPTY, ())).rows
+        session.clear(None)
+        return [(row.request_id, row.tokens, row.logprobs, row.prompt_logprobs) for row in rows]
+
+    assert sorted(made(tuple(requests))) == [row for request in requests for row in made((request,))]
+
+
 ids = iter(range(10**6, 10**9))
 
 
 def chunk(id: int, take: int, number: int) -> tuple[object, ...]:
     """The grant for the next chunk of a prompt that is taken `take` tokens at a time."""
-    from tgi_core.backend import Grant
-
     left = len(PROMPTS[2]) - take * (number + 1)
     return (Grant(id, min(take, left)),) if left > 0 else ()
 
@@ -102,8 +119,6 @@ def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
 
 def forced(folder: Path, dtype: str) -> list[float]:
     """Logprobs of a prompt's own tokens."""
-    from tgi_core.backend import EMPTY, Request, Want
-
     session, _ = open_cpu(folder, PLAN, dtype=dtype)
     prompt = sum(PROMPTS, ())
     request = Request(1, prompt, len(prompt), 0, (tuple(range(1, 4)),), len(prompt), want=Want(prompt_logprobs=True))

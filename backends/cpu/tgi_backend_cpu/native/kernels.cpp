@@ -2,7 +2,7 @@
 #include <sys/mman.h>
 
 #include "choose.h"
-#include "step.h"
+#include "parts.h"
 
 using namespace tgi;
 
@@ -140,14 +140,7 @@ void tgi_workspace_free(void* space) { delete (Workspace*)space; }
 
 // One step of a model.
 void tgi_step(void* pool, const Model* model, const Step* step, void* space) {
-  Pool& threads = *(Pool*)pool;
-  if (model->bfloat16) {
-    const StepRun<Bf16> run(*model, *step, *(Workspace*)space, threads.threads());
-    threads.run(run.phases());
-  } else {
-    const StepRun<Float> run(*model, *step, *(Workspace*)space, threads.threads());
-    threads.run(run.phases());
-  }
+  (model->bfloat16 ? run_step<Bf16> : run_step<Float>)(*model, *step, *(Workspace*)space, *(Pool*)pool);
 }
 
 // What rows `chosen` of logits [rows][vocabulary] say: those with a temperature above 0 are drawn from at `uniforms`, the others take

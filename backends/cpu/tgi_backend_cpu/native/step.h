@@ -52,7 +52,8 @@ struct Workspace {
 template <class Op>
 class StepRun {
   using number = typename Op::number;
-  static constexpr size_t kTokensPerTask = 4;
+  // Tokens of a task that is done to every token by itself: few where there are few, and else whole pages, whose keys share cache lines.
+  static constexpr size_t kFewTokens = 4, kManyTokens = 64;
 
  public:
   StepRun(const Model& model, const Step& step, Workspace& space, size_t threads)
@@ -93,9 +94,9 @@ class StepRun {
   // Something done to every token by itself.
   struct EachToken {
     std::function<void(size_t)> work;
-    size_t tokens;
+    size_t tokens, at_once;
     void operator()(uint32_t task, Scratch&, uint64_t) const {
-      for (size_t t = task * kTokensPerTask; t < tokens && t < (task + 1) * kTokensPerTask; t++) work(t);
+      for (size_t t = task * at_once; t < tokens && t < (task + 1) * at_once; t++) work(t);
     }
   };
 
@@ -126,8 +127,9 @@ class StepRun {
   static size_t units(size_t rows, int width) { return rows * (width / Op::per_unit); }
 
   void phase(Part part, std::function<void(size_t)> work, size_t tokens) {
-    each_.push_back({std::move(work), tokens});
-    phases_.push_back(phase_of(part, each_.back(), (tokens + kTokensPerTask - 1) / kTokensPerTask));
+    const size_t even = tokens / (threads_ * 8) / kPage * kPage, at_once = even ? std::min(even, kManyTokens) : kFewTokens;
+    each_.push_back({std::move(work), tokens, at_once});
+    phases_.push_back(phase_of(part, each_.back(), (tokens + at_once - 1) / at_once));
   }
 
   Product product(Finish finish, const Linear& linear, const void* x, void* y, int stride, size_t rows) const {
