@@ -16,7 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.family_flags import FLAGS, save_flagged
 from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, compare, expected_tokens, open_cpu, ragged_schedule, save_tiny
-from tgi_core.backend import EMPTY, Feature, Grant, Request, WarmupPlan, Want
+from tgi_core.backend import EMPTY, Feature, Grant, Request, Want, WarmupPlan
 from tgi_core.engine.decoder.table import FAMILIES, read_table
 from tgi_core.engine.decoder.unfit import NotInFamily
 
