@@ -40,7 +40,7 @@ def test_the_cost_of_prompts_is_learned() -> None:
         now += seconds
         times.read(now)
     fits = times.prompt_tokens()
-    assert fits == pytest.approx(90, abs=5)
+    assert fits == pytest.approx(60, abs=5)
     times.launched(100, now)
     times.read(now + 5.0)
     assert fits is not None and 0 < (times.prompt_tokens() or 0) < fits

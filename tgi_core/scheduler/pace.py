@@ -11,8 +11,13 @@ _STEP_WEIGHT = 0.2
 """Of the latest step in what steps cost."""
 _CHEAPER_WEIGHT = 0.02
 """The same, where a prompt's tokens cost less than known: few of them may be hidden behind reading the weights, more are not."""
-_STRETCH = 1.9
+_STRETCH = 1.6
 """A step that runs prompts along may take so many times one that does not: who reads along then sees no pause."""
+_FAR_OFF = 4.0
+"""A value counts as at most so many times the usual: one may be far off, since the process was stopped, say."""
+_FAR_OFF_ALONE = 1.3
+"""The same for steps that decode alone. What disturbs them makes them longer and never shorter, and would give prompts more room than
+the usual step leaves."""
 _UNSEEN_S = 0.01
 """A step as short as that is no pause, whatever the others take."""
 
@@ -65,7 +70,7 @@ class StepTimes:
             each = max(0.0, seconds - self._alone_s) / prompt_tokens
             self._token_s = _averaged(self._token_s, each, _STEP_WEIGHT if each > self._token_s else _CHEAPER_WEIGHT)
         else:
-            self._alone_s = _averaged(self._alone_s, seconds, _STEP_WEIGHT)
+            self._alone_s = _averaged(self._alone_s, seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
 
     def forget(self) -> None:
         """What is launched is never read."""
@@ -78,6 +83,6 @@ class StepTimes:
         return int(max((_STRETCH - 1) * self._alone_s, _UNSEEN_S - self._alone_s) / self._token_s)
 
 
-def _averaged(average: float, value: float, weight: float) -> float:
-    """A moving average; one value that is far off, since the process was stopped, say, counts as four times the usual."""
-    return average + weight * (min(value, 4 * average) - average) if average else value
+def _averaged(average: float, value: float, weight: float, far_off: float = _FAR_OFF) -> float:
+    """A moving average."""
+    return average + weight * (min(value, far_off * average) - average) if average else value
