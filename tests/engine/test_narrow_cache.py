@@ -58,7 +58,8 @@ def test_a_model_over_it(by: str, llama: Path) -> None:
     found = []
     for each, name in ((plain, "auto"), (narrow, "float8_e4m3fn")):
         session, capacity = opened(llama, each)
-        assert session.capabilities().cache_dtype == name
+        told = [kernel.name for kernel in session.capabilities().kernels if kernel.part == "kv cache"]
+        assert session.capabilities().cache_dtype == name and told == ([name] if each is narrow else [])
         sizes = {memory.name: memory.num_bytes for memory in capacity.memory}
         found.append((logprobs(session, capacity), sizes["kv cache"] / capacity.groups[0].num_blocks))
     (expected, whole), (made, quarter) = found

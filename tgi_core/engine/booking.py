@@ -47,6 +47,8 @@ class BookedSession(ABC):
         kernels: tuple[Kernel, ...] = (),
     ) -> None:
         self._runner, self._shape, self._masks = runner, shape, masks
+        asked = runner.cache_dtype
+        narrow = () if asked == "auto" else (Kernel("kv cache", asked, "as --kv-cache-dtype says"),)
         self._capabilities = Capabilities(
             features=_FEATURES | runner.features | _features_of(masks, adapters),
             sampling=frozenset(SamplingField),
@@ -56,8 +58,8 @@ class BookedSession(ABC):
             vocab_size=shape.vocab_size,
             max_positions=shape.max_positions,
             adapters=adapters,
-            kernels=kernels + runner.kernels,
-            cache_dtype=runner.cache_dtype,
+            kernels=kernels + runner.kernels + narrow,
+            cache_dtype=asked,
         )
         self._capacity: Capacity | None = None
         self._ledger: Ledger | None = None
