@@ -31,26 +31,44 @@ def test_a_long_queue_is_worked_off(demo_tokenizer: Tokenizer) -> None:
     assert max(item.last for item in served) <= 1.2 * roofline.bound(arrivals)
 
 
+def test_a_crowd_goes_first(demo_tokenizer: Tokenizer) -> None:
+    """Of many requests at once nobody waits for the answers of those that a first step had room for."""
+    roofline = Roofline(launch=1e-3, weights=8e-3, token=0.3e-3, context=0.0)
+    crowd = [trace.Arrival(at, 128, 64) for at in (0.0, 10.0) for _ in range(32)]  # the first shows what steps cost
+    served = ours.Simulation(roofline, demo_tokenizer).run(crowd)
+    assert max(item.first for item in served) <= 10.0 + 1.1 * 32 * 128 * roofline.token
+
+
 def test_the_cost_of_prompts_is_learned() -> None:
     """From steps with and without prompts; the more a prompt's token costs, the fewer fit beside rows that decode."""
     times, now = StepTimes(), 0.0
-    assert times.prompt_tokens() is None
+    assert times.prompt_tokens(8) is None
     for prompt_tokens, seconds in [(0, 0.1), (100, 0.2)] * 50:
-        times.launched(prompt_tokens, now)
+        times.launched(8, prompt_tokens, now)
         now += seconds
         times.read(now)
-    fits = times.prompt_tokens()
+    fits = times.prompt_tokens(8)
     assert fits == pytest.approx(60, abs=5)
-    times.launched(100, now)
+    times.launched(8, 100, now)
     times.read(now + 5.0)
-    assert fits is not None and 0 < (times.prompt_tokens() or 0) < fits
+    assert fits is not None and 0 < (times.prompt_tokens(8) or 0) < fits
+
+
+def test_what_many_rows_cost_is_not_the_prompts() -> None:
+    """Steps of many rows take longer than those of few; of a prompt beside them only what comes on top is its own."""
+    times, now = StepTimes(), 0.0
+    for rows, prompt_tokens, seconds in [(2, 0, 0.01), (30, 0, 0.05), (30, 100, 0.15), (2, 100, 0.11)] * 50:
+        times.launched(rows, prompt_tokens, now)
+        now += seconds
+        times.read(now)
+    assert [times.prompt_tokens(rows) for rows in (30, 17, 60, 2)] == pytest.approx([30, 30, 30, 6], abs=2)
 
 
 def test_short_steps_are_no_pause() -> None:
     """On a fast device a step may take a hundredth of a second, whatever the others take."""
     times, now = StepTimes(), 0.0
     for prompt_tokens, seconds in [(0, 1e-3), (100, 2e-3)] * 50:
-        times.launched(prompt_tokens, now)
+        times.launched(8, prompt_tokens, now)
         now += seconds
         times.read(now)
-    assert times.prompt_tokens() == pytest.approx(900, abs=50)
+    assert times.prompt_tokens(8) == pytest.approx(900, abs=50)

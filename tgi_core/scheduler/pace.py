@@ -46,17 +46,19 @@ class Pace:
 
 
 class StepTimes:
-    """What a step costs: so much with rows that decode alone, and so much more for each token of a prompt in it. Learned from the steps
-    that come back, as moving averages."""
+    """What a step costs: so much with rows that decode alone, by how many they are, and so much more for each token of a prompt in it.
+    Learned from the steps that come back, as moving averages."""
 
     def __init__(self) -> None:
-        self._unread: deque[tuple[float, int]] = deque()
+        self._unread: deque[tuple[float, int, int]] = deque()
         self._last_read = float("-inf")
-        self._alone_s = self._token_s = 0.0
+        self._alone_s: dict[int, float] = {}
+        """By the number of bits of the number of rows: steps of rows so close to each other take about as long."""
+        self._token_s = 0.0
 
-    def launched(self, prompt_tokens: int, now: float) -> None:
-        """A step with so many tokens of prompts."""
-        self._unread.append((now, prompt_tokens))
+    def launched(self, rows: int, prompt_tokens: int, now: float) -> None:
+        """A step with so many rows that decode, and tokens of prompts."""
+        self._unread.append((now, rows, prompt_tokens))
 
     def undo(self) -> None:
         """The step launched last was refused."""
@@ -64,23 +66,31 @@ class StepTimes:
 
     def read(self, now: float) -> None:
         """The oldest step has come back. It began when it was launched, or when the one before it was done."""
-        launched, prompt_tokens = self._unread.popleft()
+        launched, rows, prompt_tokens = self._unread.popleft()
         seconds, self._last_read = now - max(launched, self._last_read), now
         if prompt_tokens:
-            each = max(0.0, seconds - self._alone_s) / prompt_tokens
+            each = max(0.0, seconds - self._alone(rows)) / prompt_tokens
             self._token_s = _averaged(self._token_s, each, _STEP_WEIGHT if each > self._token_s else _CHEAPER_WEIGHT)
         else:
-            self._alone_s = _averaged(self._alone_s, seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
+            known = self._alone_s.get(rows.bit_length(), 0.0)
+            self._alone_s[rows.bit_length()] = _averaged(known, seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
 
     def forget(self) -> None:
         """What is launched is never read."""
         self._unread.clear()
 
-    def prompt_tokens(self) -> int | None:
-        """How many tokens of prompts rows that decode need not mind in their step; None while nothing is known."""
-        if not self._alone_s or not self._token_s:
+    def prompt_tokens(self, rows: int) -> int | None:
+        """How many tokens of prompts so many rows that decode need not mind in their step; None while nothing is known."""
+        alone = self._alone(rows)
+        if not alone or not self._token_s:
             return None
-        return int(max((_STRETCH - 1) * self._alone_s, _UNSEEN_S - self._alone_s) / self._token_s)
+        return int(max((_STRETCH - 1) * alone, _UNSEEN_S - alone) / self._token_s)
+
+    def _alone(self, rows: int) -> float:
+        """What rows that decode take by themselves: what about as many took, of those that are known; 0 for none."""
+        if not rows or not self._alone_s:
+            return 0.0
+        return self._alone_s[min(self._alone_s, key=lambda bits: abs(bits - rows.bit_length()))]
 
 
 def _averaged(average: float, value: float, weight: float, far_off: float = _FAR_OFF) -> float:

@@ -24,11 +24,13 @@ PATIENCE = 32
 """How many may go before one that finds no room; then nobody does, until there is room for it."""
 NEWCOMERS_SHARE = 4
 """One part in so many of a step is kept from long prompts while others wait to begin."""
+CROWD = 4
+"""So many requests that wait, and no fewer than decode, go first: one pause for the others is the shortest wait for all."""
 LEAST_CHUNK = 16
 """Tokens of prompts that a step has room for, however slow they are."""
 MOST_CHUNKS = 16
-"""All that waits is to be computed in about so many steps: with a long queue more is done for those who wait than for smooth answers,
-and the device is kept busy."""
+"""All that waits is to be computed in about so many steps at most: with a long queue more is done for those who wait than for smooth
+answers, and the device is kept busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,8 @@ class Policy:
         room = self.max_step_tokens - plan.tokens
         if plan.empty or not (begun or queue) or not (self.mixing and self.chunking):
             return room
-        unseen = self._times.prompt_tokens()
-        if unseen is None:
+        unseen, wait = self._times.prompt_tokens(plan.tokens), len(queue) + len(begun)
+        if unseen is None or wait >= max(CROWD, plan.tokens):
             return room
         waiting = queue.tokens + sum(item.prompt_left for item in begun)
         return min(room, max(unseen, LEAST_CHUNK, waiting // MOST_CHUNKS))

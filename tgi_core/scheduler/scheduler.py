@@ -239,7 +239,7 @@ class Scheduler:
         self._launched = plan
         now = self._clock()
         self._pace.step(plan.tokens, now)
-        self._times.launched(plan.prompt_tokens, now)
+        self._times.launched(plan.tokens - plan.prompt_tokens, plan.prompt_tokens, now)
         self._advance(plan, 1)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
