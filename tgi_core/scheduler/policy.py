@@ -25,7 +25,8 @@ PATIENCE = 32
 NEWCOMERS_SHARE = 4
 """One part in so many of a step is kept from long prompts while others wait to begin."""
 CROWD = 4
-"""So many requests that wait, and no fewer than decode, go first: one pause for the others is the shortest wait for all."""
+"""So many requests that wait, or `waiting_served_ratio` of those that decode, go first: the others have one pause in place of many
+slower steps, in which they would wait as long."""
 LEAST_CHUNK = 16
 """Tokens of prompts that a step has room for, however slow they are."""
 MOST_CHUNKS = 16
@@ -153,7 +154,7 @@ class Policy:
         if plan.empty or not (begun or queue) or not (self.mixing and self.chunking):
             return room
         unseen, wait = self._times.prompt_tokens(plan.tokens), len(queue) + len(begun)
-        if unseen is None or wait >= max(CROWD, plan.tokens):
+        if unseen is None or wait >= max(CROWD, self._options.waiting_served_ratio * plan.tokens):
             return room
         waiting = queue.tokens + sum(item.prompt_left for item in begun)
         return min(room, max(unseen, LEAST_CHUNK, waiting // MOST_CHUNKS))
