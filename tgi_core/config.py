@@ -183,7 +183,10 @@ class Settings:
         minimum=1,
     )
     waiting_served_ratio: float = setting(
-        0.3, "Waiting to running requests at which the running pause for them, from four on.", "Scheduling", minimum=0.0
+        0.3,
+        "Waiting to running requests at which the running pause for them; where the backend mixes prefill and decode, for four at least.",
+        "Scheduling",
+        minimum=0.0,
     )
     max_waiting_tokens: int = setting(
         20, f"Steps after which waiting requests are let in; {_WITHOUT_MIXING}.", "Scheduling", minimum=0
