@@ -241,8 +241,8 @@ def poison_block_1(runner: Any) -> None:
     if hasattr(runner._cache, "layers"):
         runner._cache.layers[0].keys[1] = runner._cache.layers[0].values[1] = float("nan")
     else:
-        size = runner._block_bytes(16) // len(runner._packed.layers)
-        ctypes.memset(runner._cache.address + size, 0xFF, size)
+        size = runner._block_bytes(16)
+        ctypes.memset(runner._cache.address + size, 0xFF, size // len(runner._packed.layers))
 
 
 @pytest.mark.parametrize("kernels", ["torch", "auto"])

@@ -26,7 +26,7 @@ class NativeLayer:
     def __init__(self, kernels: Kernels, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self._kernels, self._dtype = kernels, dtype
         self.memory = Memory(kernels, (num_blocks + 1) * block_size * shape.elements() * dtype.itemsize)
-        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size)
+        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size, layers=1)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]."""

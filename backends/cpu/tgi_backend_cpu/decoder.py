@@ -185,10 +185,10 @@ class DecoderRunner:
         self._use_cache(2, BLOCK_SIZES[0])
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
-        layer_bytes = (num_blocks + 1) * self._block_bytes(block_size) // len(self._packed.layers)
-        self._cache = Memory(self._kernels, layer_bytes * len(self._packed.layers))
+        block_bytes = self._block_bytes(block_size)
+        self._cache = Memory(self._kernels, (num_blocks + 1) * block_bytes)
         for index, layer in enumerate(self._packed.layers):
-            layer.cache = self._cache.address + index * layer_bytes
+            layer.cache = self._cache.address + index * block_bytes // len(self._packed.layers)
         self._block_size = self._packed.model.block_size = block_size
 
     def _block_bytes(self, block_size: int) -> int:

@@ -70,7 +70,13 @@ class Step(Structure):
 class Cache(Structure):
     """One layer's cache."""
 
-    _fields_ = (("base", c_void_p), ("kv_heads", c_int32), ("head_size", c_int32), ("block_size", c_int32))
+    _fields_ = (
+        ("base", c_void_p),
+        ("kv_heads", c_int32),
+        ("head_size", c_int32),
+        ("block_size", c_int32),
+        ("layers", c_int32),
+    )
 
 
 class Scoring(Structure):

@@ -23,13 +23,14 @@ constexpr float kHidden = -1e30f;
 
 // One layer's cache.
 struct Cache {
-  unit* base;
+  unit* base;  // this layer's part of block 0
   int kv_heads, head_size, block_size;
+  int layers;  // that have their parts of a block side by side, so that a fresh block is one fresh place in memory, not one per layer
 
   size_t page_units(int per_unit) const { return (size_t)kPage * head_size / per_unit; }
   unit* page(int per_unit, int block, int page, int head) const {
     const size_t per_head = (size_t)(block_size / kPage) * 2 * page_units(per_unit);
-    return base + ((size_t)block * kv_heads + head) * per_head + (size_t)page * 2 * page_units(per_unit);
+    return base + ((size_t)block * layers * kv_heads + head) * per_head + (size_t)page * 2 * page_units(per_unit);
   }
 };
 

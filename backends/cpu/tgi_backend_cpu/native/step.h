@@ -160,7 +160,7 @@ class StepRun {
     float* stream = w_.stream.data();
     normed_product(Part::qkv, product(Finish::floats, layer.qkv, nullptr, w_.qkv.data(), qkv_, s_.tokens), stream, layer.attention_norm);
     typename Attention<Op>::Plan& plan = is_last ? last_ : layer.window ? windowed_plan(layer.window) : all_;
-    const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size};
+    const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, m_.layers};
     const Scoring scoring{m_.attention_scale, m_.softcap, layer.window};
     if (plan.tasks.empty()) Attention<Op>::plan(plan, cache, scoring, m_.heads, threads_);
     phase(
