@@ -87,6 +87,8 @@ def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     kit = SomeKit(0, 0.9, FakeRuntime())
     assert kit.queue().in_flight == 2 and not isinstance(kit.queue().graphs(), str)
     assert kit.choices()[0] == Kernel("device", "Device 0")
+    unverified = "no report of the conformance suite on a device is in tgi_backend_some"
+    assert Kernel("verified_on_hardware", "false", unverified) in kit.choices()
     monkeypatch.setenv("TGI_SOME_GRAPHS", "off")
     monkeypatch.setenv("TGI_SOME_RUN_AHEAD", "0")
     assert kit.queue().in_flight == 1 and kit.queue().graphs() == "TGI_SOME_GRAPHS=off"

@@ -101,7 +101,7 @@ def proven(package: str) -> bool:
     """Whether the package holds a report that grants it every level up to L3, and text-core, on a device, in its present version."""
     try:
         report = json.loads(files(package).joinpath(PROOF).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ModuleNotFoundError):
         return False
     backend, levels = report["backend"], report["levels"]
     granted = all(levels[level] == "granted" for level in _LEVELS) and report["text_core"] == "granted"

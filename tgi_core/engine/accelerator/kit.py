@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tgi_core.backend import BackendError, Kernel, Progress, Unsupported
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
+from tgi_core.engine.accelerator.finding import proven
 from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.ahead.queue import DeviceQueue
@@ -108,15 +109,23 @@ class AcceleratorKit(ABC):
         return StreamQueue(self.runtime, self.device, self.translated, self._graph(), self._sampler(), in_flight)
 
     def choices(self) -> tuple[Kernel, ...]:
-        """The device, what the operator has switched off, and what is not there."""
+        """The device, what the operator has switched off, whether any device was tried, and what is not there."""
         self.providers()  # which notes what there is not
         switched = filter(None, (self._switched("graphs"), self._switched("run_ahead")))
         return (
             Kernel("device", self.runtime.get_device_name(self.device)),
             *(Kernel("switch", reason) for reason in switched),
+            self._verified(),
             *((Kernel("triton", "none", reason),) if (reason := probing.probe()) else ()),
             *self._without.values(),
         )
+
+    def _verified(self) -> Kernel:
+        """Whether this version of the package has been run on a device, by the report that it holds."""
+        package = f"tgi_backend_{self.name}"
+        if proven(package):
+            return Kernel("verified_on_hardware", "true", f"{package} holds a report of the conformance suite on a device")
+        return Kernel("verified_on_hardware", "false", f"no report of the conformance suite on a device is in {package}")
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """The dtype asked for, or the stored one; float16 for bfloat16 on devices that don't compute it, when nobody asked."""
