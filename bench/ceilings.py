@@ -21,8 +21,8 @@ def best_seconds(work: Callable[[], object], repeats: int = 7) -> float:
 
 
 def read_bandwidth() -> float:
-    """Bytes per second that all threads read together from 256 MB."""
-    data = torch.zeros(2**26, dtype=torch.float32)
+    """Bytes per second that all threads read together from 512 MB that were written."""
+    data = torch.ones(2**27, dtype=torch.float32)
     return data.numel() * data.itemsize / best_seconds(data.sum)
 
 
