@@ -33,7 +33,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 from tgi_core.errors import StartupError
-from tgi_core.server.rank_link import Link, accept, join
+from tgi_core.server.rank_link import Link, LinkClosed, accept, join
 from tgi_core.server.rank_messages import decode_arguments, plain
 from tgi_core.server.rank_peers import Peers
 from tgi_core.server.rank_place import Place, own_place
@@ -152,6 +152,21 @@ def test_a_killed_rank_ends_the_group() -> None:
         with pytest.raises(PeerLost, match="rank 2 was killed by SIGKILL"):
             group.session.rows(step)
         assert group.all_ended()
+
+
+def test_a_rank_that_cannot_be_told_leaves_nobody_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is gone just when a verb is sent: the verb is over for rank 0 too, whose process must not end as if it hung."""
+
+    def gone(message: object) -> None:
+        raise LinkClosed("gone")
+
+    with ranks({}) as group:
+        group.session.warmup(PLAN, silent)
+        peers = group.session._manager.get_plugin("backend")._peers  # type: ignore[union-attr]
+        monkeypatch.setattr(peers._peers[1].link, "send", gone)
+        with pytest.raises(PeerLost):
+            group.session.prefill((request(1),), EMPTY, ())
+        assert not peers.busy and group.lost.is_set()
 
 
 def test_ranks_that_differ_do_not_open() -> None:

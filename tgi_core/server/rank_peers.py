@@ -83,8 +83,12 @@ class Peers:
             self.lose(wrong)
         self._number += 1
         self.busy = self._number
-        for peer in self._peers.values():
-            self._send(peer, [self._number, verb, arguments])
+        try:
+            for peer in self._peers.values():
+                self._send(peer, [self._number, verb, arguments])
+        except BaseException:
+            self.busy = 0  # nobody has begun it, so nobody can hang in it
+            raise
         return self._number
 
     def trouble(self, seconds: float = 0.0) -> str:
