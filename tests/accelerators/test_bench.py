@@ -40,6 +40,6 @@ def test_its_code_on_the_cpu(tmp_path: Path) -> None:
 
 def test_a_section_without_time_is_told(tmp_path: Path) -> None:
     """What finds no time, or is ended, is in the report as not run, with the reason."""
-    run("--device", "cpu", "--small", "--minutes", "0.02", "--only", "kernels", "attention", folder=tmp_path)
+    run("--device", "cpu", "--small", "--minutes", "0.001", "--only", "kernels", "attention", folder=tmp_path)
     sections = json.loads((tmp_path / "found.json").read_text())["sections"]
     assert all(section["status"] == "not run" and section["reason"] for section in sections.values())
