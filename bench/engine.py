@@ -3,7 +3,8 @@
     python bench/engine.py [MODEL] [--rounds 3] [--batch 1 8 32] [--against torch generate] [--neighbour]
 
 Drives the CPU backend through the session hooks, as the server does. Every round measures the engines one after the other at each
-batch size, so that a noisy neighbour hits all; the table shows medians, and CPU time per step, which a neighbour changes least.
+batch size, so that a noisy neighbour hits all; the table shows medians, and CPU time per step, which a neighbour changes least. `of bf16
+read` is the share of the memory's rate that reading 16 bits of every weight would take: an engine that keeps fewer can pass 100 %.
 `--neighbour` keeps one core busy from another process meanwhile. Without MODEL, a Llama of SmolLM2-135M's shape with random bfloat16
 weights is made in the user's cache folder.
 """
@@ -138,7 +139,7 @@ def report(model: Path, results: Results) -> str:
     lines = [
         f"{model.name}: {PROMPT} tokens in, {NEW} out, bfloat16, {machine}",
         f"machine: reads {bandwidth / 1e9:.1f} GB/s, multiplies {gemm / 1e9:.0f} GFLOP/s",
-        "batch engine   | decode tok/s  weights read  CPU ms/step | prefill tok/s  of GEMM | slower: decode, prefill, whole",
+        "batch engine   | decode tok/s   of bf16 read  CPU ms/step | prefill tok/s  of GEMM | slower: decode, prefill, whole",
     ]
     for batch, row in results.items():
         ours = row["ours"]
@@ -146,7 +147,7 @@ def report(model: Path, results: Results) -> str:
             read, computed = speed.decode / batch * weights / bandwidth, speed.prefill * weights / gemm
             ratios = (ours.decode / speed.decode, ours.prefill / speed.prefill, speed.seconds(batch) / ours.seconds(batch))
             lines.append(
-                f"{batch:5} {name:8} | {speed.decode:12.1f}  {read:12.0%}  {speed.cpu * 1e3:11.2f} "
+                f"{batch:5} {name:8} | {speed.decode:12.1f}  {read:13.0%}  {speed.cpu * 1e3:11.2f} "
                 f"| {speed.prefill:13.0f}  {computed:7.0%} | " + "  ".join(f"{ratio:5.2f}x" for ratio in ratios)
             )
     return "\n".join(lines)

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_backend_cpu.tables import Linear
 from torch import Tensor
@@ -78,6 +80,55 @@ def test_bits_do_not_depend_on_the_batch(kernels: Kernels, dtype: torch.dtype) -
         whole = run(kernels, name, linear, x, columns)
         for first, last in ((0, 1), (60, 61), (3, 5), (7, 30), (0, 60)):
             assert torch.equal(run(kernels, name, linear, x[first:last].clone(), columns), whole[first:last])
+
+
+def wild(rows: int, depth: int, seed: int) -> Tensor:
+    """bfloat16 numbers of all exponents, from 2^-100 to 2^20."""
+    exponents = torch.randint(-100, 20, (rows, depth), generator=torch.Generator().manual_seed(seed))
+    return torch.ldexp(numbers(rows, depth, dtype=torch.float32, seed=seed), exponents).bfloat16()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(1, 60),
+    depth=st.integers(1, 120).map(lambda half: 2 * half),
+    columns=st.integers(1, 12).map(lambda blocks: 16 * blocks),
+    rare=st.sampled_from([0.0, 0.003]),
+    seed=st.integers(0, 1 << 20),
+)
+@example(rows=1, depth=10, columns=192, rare=0.003, seed=1)
+@example(rows=33, depth=10, columns=192, rare=0.0, seed=2)
+def test_narrow_weights_lose_nothing(kernels: Kernels, rows: int, depth: int, columns: int, rare: float, seed: int) -> None:
+    """Weights in twelve bits give the same bits as whole ones, which those are that stand beside numbers of all exponents."""
+    x, weight, other = (
+        numbers(rows, depth, dtype=torch.bfloat16, seed=seed),
+        numbers(columns, depth, dtype=torch.bfloat16, seed=seed + 1),
+        wild(columns, depth, seed),
+    )
+    strange = torch.rand(columns, depth, generator=torch.Generator().manual_seed(seed)) < rare
+    weight[strange] = torch.where(other[strange].abs() < 1, other[strange], 0)
+    arena = Arena(kernels)
+    narrow, whole = kernels.pack(arena, [weight]), kernels.pack(arena, [weight, other])
+    assert whole.narrow is None
+    assert torch.equal(
+        run(kernels, "tgi_linear", narrow, x, columns), run(kernels, "tgi_linear", whole, x, 2 * columns)[:, :columns]
+    )
+    narrow = kernels.pack(arena, [weight, weight / 2], gated=True)
+    whole = kernels.pack(arena, [torch.cat([weight, other]), torch.cat([weight / 2, other])], gated=True)
+    assert torch.equal(
+        run(kernels, "tgi_gated", narrow, x, columns), run(kernels, "tgi_gated", whole, x, 2 * columns)[:, :columns]
+    )
+
+
+def test_weights_take_twelve_bits_where_that_saves_memory(kernels: Kernels) -> None:
+    """Numbers of a few sizes do, numbers of all sizes and float32 don't."""
+    arena = Arena(kernels)
+    assert kernels.pack(arena, [numbers(480, 576, dtype=torch.bfloat16, seed=1)]).narrow
+    assert arena.num_bytes <= 0.77 * 480 * 576 * 2
+    for weight in (wild(480, 576, seed=1), numbers(480, 576, dtype=torch.float32, seed=1)):
+        arena = Arena(kernels)
+        assert kernels.pack(arena, [weight]).weight
+        assert arena.num_bytes == weight.nbytes
 
 
 def test_weights_that_cannot_be_packed(kernels: Kernels) -> None:

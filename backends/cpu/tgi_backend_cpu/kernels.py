@@ -65,6 +65,12 @@ class Arena:
         self.num_bytes += size
         return address
 
+    def give_back(self, size: int) -> None:
+        """The last `size` bytes of what was taken last."""
+        size = size // 64 * 64
+        self._used -= size
+        self.num_bytes -= size
+
 
 class Kernels:
     """One loaded library and its threads."""
@@ -81,24 +87,45 @@ class Kernels:
         return dict(zip(PARTS, found, strict=True))
 
     def pack(self, arena: Arena, weights: list[Tensor], bias: Tensor | None = None, *, gated: bool = False) -> Linear:
-        """Pack weights [out, in] of one dtype, one below the other; `gated` takes gates and ups. The bias must outlive the result."""
+        """Pack weights [out, in] of one dtype, one below the other; `gated` takes gates and ups. The bias must outlive the result.
+
+        bfloat16 weights take 12 bits each where nearly all of them share 16 exponents; the products have the same bits.
+        """
         dtype, depth = weights[0].dtype, weights[0].shape[1]
         columns = sum(weight.shape[0] for weight in weights)
-        narrow = int(dtype is torch.bfloat16)
-        units = self.call.tgi_packed_units(narrow, int(gated), columns, depth)
-        to, block = arena.take(4 * units), 0
+        half = dtype is torch.bfloat16
+        panels, panel_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call.tgi_packed_size(half, gated, columns, depth, ctypes.byref(panels), ctypes.byref(panel_bytes))
+        size = panels.value * panel_bytes.value
+        to = arena.take(size)
+        linear = Linear(to, None, None if bias is None else bias.data_ptr(), columns, -(-depth // 2) if half else depth)
+        if not half:
+            self._pack(to, weights, gated)
+            return linear
+        plain = Memory(self, size)
+        self._pack(plain.address, weights, gated)
+        used = self.call.tgi_narrow(self.pool, plain.address, panels, panel_bytes, to)
+        if used:
+            linear.weight, linear.narrow = None, to
+            arena.give_back(size - used)
+        else:
+            ctypes.memmove(to, plain.address, size)
+        return linear
+
+    def _pack(self, to: int, weights: list[Tensor], gated: bool) -> None:
+        """All 16 bits of each weight, in the order of the panels."""
+        block = 0
         for place, weight in enumerate(weights):
             if (
                 not weight.is_contiguous()
-                or weight.dtype is not dtype
+                or weight.dtype is not weights[0].dtype
                 or (weight.shape[0] % 16 and place < len(weights) - 1 and not gated)
             ):
                 raise ValueError("weights must be contiguous, of one dtype, and of 16 rows or multiples")
-            first = place if gated else block
-            self.call.tgi_pack(self.pool, narrow, int(gated), to, weight.data_ptr(), weight.shape[0], depth, first)
-            block += weight.shape[0] // 16
-        steps = -(-depth // 2) if narrow else depth
-        return Linear(to, None if bias is None else bias.data_ptr(), columns, steps)
+            rows, depth = weight.shape
+            half = weight.dtype is torch.bfloat16
+            self.call.tgi_pack(self.pool, half, gated, to, weight.data_ptr(), rows, depth, place if gated else block)
+            block += rows // 16
 
 
 def choose(environment: dict[str, str] | os._Environ[str] = os.environ) -> tuple[ctypes.CDLL | None, Choice]:

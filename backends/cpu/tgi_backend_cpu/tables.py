@@ -13,9 +13,13 @@ PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "do
 
 
 class Linear(Structure):
-    """A packed weight; `columns` counts gates and ups together."""
+    """A packed weight, at `weight` or in fewer bits at `narrow`; `columns` counts gates and ups together."""
 
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("columns", c_int32), ("steps", c_int32))
+    _fields_ = (
+        *((name, c_void_p) for name in ("weight", "narrow", "bias")),
+        ("columns", c_int32),
+        ("steps", c_int32),
+    )
 
 
 class Layer(Structure):
@@ -94,8 +98,9 @@ SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_times": (None, (_AT, POINTER(c_uint64))),
     "tgi_map": (_AT, (_SIZE,)),
     "tgi_unmap": (None, (_AT, _SIZE)),
-    "tgi_packed_units": (_SIZE, (_FLAG, _FLAG, _COUNT, _COUNT)),
+    "tgi_packed_size": (None, (_FLAG, _FLAG, _COUNT, _COUNT, POINTER(c_size_t), POINTER(c_size_t))),
     "tgi_pack": (None, (_AT, _FLAG, _FLAG, _AT, _AT, _COUNT, _COUNT, _COUNT)),
+    "tgi_narrow": (_SIZE, (_AT, _AT, _SIZE, _SIZE, _AT)),
     "tgi_linear": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
     "tgi_gated": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
     "tgi_write": (None, (_AT, _FLAG, POINTER(Cache), _AT, _COUNT, _AT, _SIZE, _SIZE, _AT, _SIZE, _SIZE)),

@@ -234,8 +234,8 @@ class Attention {
     const AttentionTask& task = plan_->tasks[number];
     const Row& row = plan_->rows[task.row];
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size, queries = task.count * group;
-    float* floats = Scratch::at_least(scratch.floats, (size_t)kQueries * (kChunk + width) + (size_t)queries * (width + 2));
-    unit* weights = Scratch::at_least(scratch.units, (size_t)kQueries * kChunk);
+    float* floats = scratch.floats.at_least((size_t)kQueries * (kChunk + width) + (size_t)queries * (width + 2));
+    unit* weights = scratch.units.at_least((size_t)kQueries * kChunk);
     float* scores = floats;
     float* part = scores + kQueries * kChunk;
     float* values = part + kQueries * width;

@@ -1,11 +1,11 @@
 // Matrix products over packed weights: y = x · Wᵀ, with what follows it applied while the result is still in the cache.
 //
 // A packed weight is a row of panels, each of kColumns (or, for gate and up side by side, two) blocks of 16 outputs:
-// [panel][step][block][16] units, so that a product reads it front to back. One copy serves any number of rows.
+// [panel][step][block][16] units, so that a product reads it front to back. One copy serves any number of rows. Panels of bfloat16 may be
+// narrow (see narrow.h): then they are widened right before they are read.
 #pragma once
 
-#include "pool.h"
-#include "simd.h"
+#include "narrow.h"
 
 namespace tgi {
 
@@ -28,23 +28,27 @@ enum class Finish : int32_t {
 inline int blocks_of(Finish finish) { return finish == Finish::gated ? kGateBlocks : kPlainBlocks; }
 inline int rows_of(Finish finish) { return finish == Finish::gated ? kGateRows : kPlainRows; }
 
-// A product as the kernels see it. Strides are in elements of what they stride over, `steps` in units.
+// A packed weight: `columns` counts gates and ups together, `steps` are the units of its depth. Mirrored in tables.py.
+struct Linear {
+  const unit* weight;    // or null, and then
+  const Narrow* narrow;
+  const float* bias;     // one per column, or null; for gates and ups as they lie in the panels
+  int32_t columns, steps;
+};
+
+// A product as the kernels see it: x [rows][steps] units, y [rows][columns] with a stride in its own elements.
 struct Product {
   Finish finish;
-  const unit* weight;
-  const float* bias;  // one per column of W, or null; for `gated` gates and ups as they lie in the panels
-  int columns;        // of the result
-  int steps;
-  float scale;
+  Linear w;
   const unit* x;
-  size_t x_stride;
   void* y;
-  size_t y_stride;
-  size_t rows;
+  size_t y_stride, rows;
+  float scale = 1.0f;
 
+  int columns() const { return finish == Finish::gated ? w.columns / 2 : w.columns; }
   int panels() const {
     const int width = finish == Finish::gated ? 16 : 16 * kPlainBlocks;
-    return (columns + width - 1) / width;
+    return (columns() + width - 1) / width;
   }
 };
 
@@ -73,84 +77,159 @@ void pack_rows(unit* packed, int blocks, const typename Op::number* weight, int 
   }
 }
 
-// ROWS rows of x times one panel → tile [ROWS][BLOCKS · 16]. Fetches `ahead` into the cache, as many bytes as it reads (or none).
-template <class Op, int ROWS, int BLOCKS>
-void multiply(const unit* x, size_t x_stride, const unit* panel, int steps, const char* ahead, bool fetch, float* tile) {
-  const size_t by = fetch ? BLOCKS * 64 : 0;
+// Lines of a panel as they lie; what is `ahead` bytes further is fetched.
+struct PlainLines {
+  static constexpr int kSteps = 1;
+  const unit* at;
+  size_t ahead;
+
+  template <int BLOCKS>
+  TGI_INLINED const unit* next() {
+    const unit* step = at;
+    TGI_UNROLL for (int r = 0; r < BLOCKS; r++) prefetch((const char*)(step + r * 16) + ahead);
+    at += BLOCKS * 16;
+    return step;
+  }
+};
+
+// Lines of a narrow panel, widened a few steps before they are multiplied: one is done while the other waits. They stay in `to` where other
+// rows are going to need them.
+struct NarrowLines {
+  static constexpr int kSteps = kGroupLines;
+  Widening panel;
+  unit* to;
+  bool stay;
+  size_t ahead;
+
+  template <int BLOCKS>
+  TGI_INLINED const unit* next() {
+    unit* steps = to;
+    panel.next(BLOCKS, steps, ahead, !stay);
+    if (stay) to += BLOCKS * kGroupLines * 16;
+    return steps;
+  }
+};
+
+// ROWS rows of x times one panel → tile [ROWS][BLOCKS · 16].
+template <class Op, int ROWS, int BLOCKS, class Lines>
+void multiply(const unit* x, int steps, Lines lines, float* tile) {
   f32x16 c[ROWS][BLOCKS];
   TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = zero();
-  for (int k = 0; k < steps; k++) {
-    TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
-      decltype(Op::part(u32x16(), 0)) b[BLOCKS];
-      TGI_UNROLL for (int r = 0; r < BLOCKS; r++) b[r] = Op::part(load_units(panel + ((size_t)k * BLOCKS + r) * 16), pass);
-      TGI_UNROLL for (int m = 0; m < ROWS; m++) {
-        const auto a = Op::part(splat_unit(x[m * x_stride + k]), pass);
-        TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = Op::madd(c[m][r], a, b[r]);
+  for (int k = 0; k < steps; k += Lines::kSteps) {
+    const unit* line = lines.template next<BLOCKS>();
+    const int some = Lines::kSteps == 1 ? 1 : std::min(steps - k, Lines::kSteps);
+    for (int s = 0; s < some; s++) {
+      TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
+        decltype(Op::part(u32x16(), 0)) b[BLOCKS];
+        TGI_UNROLL for (int r = 0; r < BLOCKS; r++) b[r] = Op::part(load_units(line + (s * BLOCKS + r) * 16), pass);
+        TGI_UNROLL for (int m = 0; m < ROWS; m++) {
+          const auto a = Op::part(splat_unit(x[(size_t)m * steps + k + s]), pass);
+          TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = Op::madd(c[m][r], a, b[r]);
+        }
       }
     }
-    TGI_UNROLL for (int r = 0; r < BLOCKS; r++) prefetch(ahead + r * 64);
-    ahead += by;
   }
   TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++)
       store(tile + (m * BLOCKS + r) * 16, c[m][r]);
 }
 
-template <class Op, int ROWS, int BLOCKS>
-void multiply_rows(int rows, const unit* x, size_t x_stride, const unit* panel, int steps, const char* ahead, bool fetch, float* tile) {
+template <class Op, int ROWS, int BLOCKS, class Lines>
+void multiply_rows(int rows, const unit* x, int steps, Lines lines, float* tile) {
   if constexpr (ROWS > 1) {
-    if (rows < ROWS) return multiply_rows<Op, ROWS - 1, BLOCKS>(rows, x, x_stride, panel, steps, ahead, fetch, tile);
+    if (rows < ROWS) return multiply_rows<Op, ROWS - 1, BLOCKS>(rows, x, steps, lines, tile);
   }
-  multiply<Op, ROWS, BLOCKS>(x, x_stride, panel, steps, ahead, fetch, tile);
+  multiply<Op, ROWS, BLOCKS>(x, steps, lines, tile);
 }
 
-template <class T>
-void finish_row(const Product& p, int panel, const float* tile, size_t row) {
-  const f32x16 scale = splat(p.scale);
-  if (p.finish == Finish::gated) {
-    const int column = panel * 16, width = p.columns - column < 16 ? p.columns - column : 16;
-    f32x16 gate = load(tile), up = load(tile + 16);
-    if (p.bias) {
-      gate = add(gate, load(p.bias + panel * 32));
-      up = add(up, load(p.bias + panel * 32 + 16));
-    }
-    store_first((T*)p.y + row * p.y_stride + column, mul(silu(gate), up), width);
+// One block of 16 columns of `rows` rows of a tile, whose rows are `stride` floats apart, to `to`.
+template <class T, class Value>
+TGI_INLINE void finish_block(const float* tile, size_t stride, size_t rows, T* to, size_t to_stride, int width, const Value& value) {
+  if (width >= 16) {
+    for (size_t row = 0; row < rows; row++) store(to + row * to_stride, value(tile + row * stride, to + row * to_stride));
     return;
   }
-  for (int r = 0; r < kPlainBlocks; r++) {
-    const int column = (panel * kPlainBlocks + r) * 16, width = p.columns - column < 16 ? p.columns - column : 16;
+  for (size_t row = 0; row < rows; row++) {
+    T there[16] = {};
+    memcpy(there, to + row * to_stride, (size_t)width * sizeof(T));
+    store(there, value(tile + row * stride, there));
+    memcpy(to + row * to_stride, there, (size_t)width * sizeof(T));
+  }
+}
+
+// A tile of rows from `row` on becomes the result's part of a panel.
+template <class T>
+void finish_tile(const Product& p, int panel, const float* tile, size_t row, size_t rows) {
+  const f32x16 scale = splat(p.scale);
+  const int blocks = p.finish == Finish::gated ? 1 : kPlainBlocks, columns = p.columns();
+  for (int r = 0; r < blocks; r++) {
+    const int column = (panel * blocks + r) * 16, width = std::min(16, columns - column);
     if (width <= 0) return;
-    f32x16 value = load(tile + r * 16);
-    if (p.bias) value = add(value, load_first(p.bias + column, width));
-    float* floats = (float*)p.y + row * p.y_stride + column;
+    const size_t at = row * p.y_stride + column, stride = (size_t)blocks_of(p.finish) * 16;
+    if (p.finish == Finish::gated) {
+      const f32x16 gate_bias = p.w.bias ? load(p.w.bias + panel * 32) : zero(), up_bias = p.w.bias ? load(p.w.bias + panel * 32 + 16) : zero();
+      finish_block(tile, stride, rows, (T*)p.y + at, p.y_stride, width, [&](const float* from, const T*) {
+        return mul(silu(add(load(from), gate_bias)), add(load(from + 16), up_bias));
+      });
+      continue;
+    }
+    const f32x16 bias = p.w.bias ? load_first(p.w.bias + column, width) : zero();
+    const float* from = tile + r * 16;
     if (p.finish == Finish::numbers)
-      store_first((T*)p.y + row * p.y_stride + column, mul(value, scale), width);
+      finish_block(from, stride, rows, (T*)p.y + at, p.y_stride, width,
+                   [&](const float* v, const T*) { return mul(add(load(v), bias), scale); });
     else if (p.finish == Finish::floats)
-      store_first(floats, mul(value, scale), width);
+      finish_block(from, stride, rows, (float*)p.y + at, p.y_stride, width,
+                   [&](const float* v, const float*) { return mul(add(load(v), bias), scale); });
     else
-      store_first(floats, fma(value, scale, load_first(floats, width)), width);
+      finish_block(from, stride, rows, (float*)p.y + at, p.y_stride, width,
+                   [&](const float* v, const float* there) { return fma(add(load(v), bias), scale, load(there)); });
   }
 }
 
 // Rows first…last-1 of the result, of one panel.
 template <class Op>
-void panel_product(const Product& p, int panel, size_t first, size_t last) {
-  const int blocks = blocks_of(p.finish), most = rows_of(p.finish);
-  const size_t size = (size_t)p.steps * blocks * 16;
-  const unit* weight = p.weight + panel * size;
-  const size_t parts = (last - first + most - 1) / most;
+class PanelProduct {
+ public:
+  PanelProduct(const Product& p, int panel, size_t first, size_t last)
+      : p_(p), panel_(panel), first_(first), rows_(last - first), blocks_(blocks_of(p.finish)),
+        parts_((rows_ + rows_of(p.finish) - 1) / rows_of(p.finish)) {}
+
   // A panel comes from memory once. With one part it is fetched shortly before it is read, with several the first part fetches the next.
-  const char* ahead = (const char*)weight + (parts == 1 ? kAhead : size * 4);
-  alignas(64) float tile[kPlainRows * kPlainBlocks * 16 > kGateRows * 32 ? kPlainRows * kPlainBlocks * 16 : kGateRows * 32];
-  for (size_t part = 0; part < parts; part++) {
-    const size_t from = first + (last - first) * part / parts, to = first + (last - first) * (part + 1) / parts;
-    const unit* x = p.x + from * p.x_stride;
-    if (p.finish == Finish::gated)
-      multiply_rows<Op, kGateRows, kGateBlocks>((int)(to - from), x, p.x_stride, weight, p.steps, ahead, part == 0, tile);
-    else
-      multiply_rows<Op, kPlainRows, kPlainBlocks>((int)(to - from), x, p.x_stride, weight, p.steps, ahead, part == 0, tile);
-    for (size_t row = from; row < to; row++) finish_row<typename Op::number>(p, panel, tile + (row - from) * blocks * 16, row);
+  void run(Scratch& scratch) {
+    const bool once = parts_ == 1;
+    const size_t lines = p_.w.steps * blocks_;
+    if (p_.w.narrow) return run_narrow(scratch, once ? 0 : lines, once ? kAhead : p_.w.narrow->panel_groups * kGroupBytes);
+    const unit* panel = p_.w.weight + panel_ * lines * 16;
+    for (size_t part = 0; part < parts_; part++)
+      multiply_part(part, PlainLines{panel, part ? 0 : once ? kAhead : lines * kLine});
   }
-}
+
+ private:
+  // `lines` are those to be kept for other parts.
+  void run_narrow(Scratch& scratch, size_t lines, size_t ahead) {
+    if constexpr (Op::per_unit == 2) {
+      unit* wide = scratch.units.at_least((lines + kGroupLines * kGroupLines) * 16);
+      multiply_part(0, NarrowLines{Widening(*p_.w.narrow, panel_), wide, lines > 0, ahead});
+      for (size_t part = 1; part < parts_; part++) multiply_part(part, PlainLines{wide, 0});
+    }
+  }
+
+  template <class Lines>
+  void multiply_part(size_t part, Lines lines) {
+    const size_t from = first_ + rows_ * part / parts_, to = first_ + rows_ * (part + 1) / parts_;
+    const unit* x = p_.x + from * p_.w.steps;
+    if (p_.finish == Finish::gated)
+      multiply_rows<Op, kGateRows, kGateBlocks>((int)(to - from), x, p_.w.steps, lines, tile_);
+    else
+      multiply_rows<Op, kPlainRows, kPlainBlocks>((int)(to - from), x, p_.w.steps, lines, tile_);
+    finish_tile<typename Op::number>(p_, panel_, tile_, from, to - from);
+  }
+
+  const Product& p_;
+  const int panel_;
+  const size_t first_, rows_, blocks_, parts_;
+  alignas(64) float tile_[std::max(kPlainRows * kPlainBlocks * 16, kGateRows * kGateBlocks * 16)];
+};
 
 // How a product is cut into tasks: blocks of rows that stay in a core's cache, and runs of panels that are worth a claim.
 struct Cut {
@@ -159,7 +238,7 @@ struct Cut {
   size_t block;
 
   Cut(const Product& p, size_t threads) {
-    const size_t row_bytes = (size_t)p.steps * 4, panel_bytes = row_bytes * 16 * blocks_of(p.finish);
+    const size_t row_bytes = (size_t)p.w.steps * 4, panel_bytes = row_bytes * 16 * blocks_of(p.finish);
     block = (384u << 10) / (row_bytes ? row_bytes : 1) / 24 * 24;
     if (block < 24) block = 24;
     row_blocks = (p.rows + block - 1) / block;
@@ -176,11 +255,11 @@ struct Cut {
 };
 
 template <class Op>
-void run_task(const Product& p, const Cut& cut, uint32_t task) {
+void run_task(const Product& p, const Cut& cut, uint32_t task, Scratch& scratch) {
   const size_t first = task / cut.panel_runs * cut.block;
   const size_t last = first + cut.block < p.rows ? first + cut.block : p.rows;
   const int from = (int)(task % cut.panel_runs) * cut.run, to = from + cut.run < p.panels() ? from + cut.run : p.panels();
-  for (int panel = from; panel < to; panel++) panel_product<Op>(p, panel, first, last);
+  for (int panel = from; panel < to; panel++) PanelProduct<Op>(p, panel, first, last).run(scratch);
 }
 
 }  // namespace tgi

@@ -1,6 +1,4 @@
 // The C interface. One library per instruction set is built from this file; kernels.py loads the one that fits the processor.
-#include <sys/mman.h>
-
 #include "choose.h"
 #include "parts.h"
 
@@ -20,6 +18,14 @@ std::vector<Row> rows_of_step(const int32_t* row, int count, const int32_t* tabl
   return rows;
 }
 
+void run_product(Pool& pool, bool bfloat16, const Product& p) {
+  const Cut cut(p, pool.threads());
+  const auto work = [&](uint32_t task, Scratch& scratch, uint64_t) {
+    bfloat16 ? run_task<Bf16>(p, cut, task, scratch) : run_task<Float>(p, cut, task, scratch);
+  };
+  pool.run({phase_of(Part::other, work, cut.tasks())});
+}
+
 }  // namespace
 
 extern "C" {
@@ -34,27 +40,14 @@ void tgi_times(void* pool, uint64_t* nanoseconds) {
 }
 
 // Memory in huge pages where the system gives them, zeroed; null when there is none.
-void* tgi_map(size_t bytes) {
-  constexpr size_t kHuge = 2u << 20;
-  const size_t whole = (bytes + kHuge - 1) / kHuge * kHuge;
-  char* raw = (char*)mmap(nullptr, whole + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  char* aligned = (char*)(((uintptr_t)raw + kHuge - 1) / kHuge * kHuge);
-  if (aligned != raw) munmap(raw, aligned - raw);
-  munmap(aligned + whole, raw + kHuge - aligned);
-  madvise(aligned, whole, MADV_HUGEPAGE);
-  return aligned;
-}
-void tgi_unmap(void* memory, size_t bytes) {
-  constexpr size_t kHuge = 2u << 20;
-  munmap(memory, (bytes + kHuge - 1) / kHuge * kHuge);
-}
+void* tgi_map(size_t bytes) { return map_huge(bytes); }
+void tgi_unmap(void* memory, size_t bytes) { unmap_huge(memory, bytes); }
 
-// Units of a packed weight; `columns` counts gates and ups together.
-size_t tgi_packed_units(int32_t bfloat16, int32_t gated, int32_t columns, int32_t depth) {
-  const size_t steps = bfloat16 ? (depth + 1) / 2 : depth;
-  const size_t blocks = gated ? kGateBlocks : kPlainBlocks, each = gated ? (columns / 2 + 15) / 16 : (columns + 15) / 16;
-  return (gated ? each : (each + blocks - 1) / blocks) * blocks * 16 * steps;
+// Panels of a packed weight, and the bytes of each; `columns` counts gates and ups together.
+void tgi_packed_size(int32_t bfloat16, int32_t gated, int32_t columns, int32_t depth, size_t* panels, size_t* panel_bytes) {
+  const size_t steps = bfloat16 ? (depth + 1) / 2 : depth, blocks = gated ? kGateBlocks : kPlainBlocks;
+  *panels = gated ? (columns / 2 + 15) / 16 : (columns + 16 * blocks - 1) / (16 * blocks);
+  *panel_bytes = steps * blocks * kLine;
 }
 
 // Rows of a weight [rows][depth] into a packed one, from block `first` on. With `gated`, 0 and 1 are where gates and ups begin.
@@ -72,27 +65,20 @@ void tgi_pack(void* pool, int32_t bfloat16, int32_t gated, unit* to, const void*
   ((Pool*)pool)->run({phase_of(Part::other, work, (rows + 15) / 16)});
 }
 
+// Makes a packed bfloat16 weight of `panels` panels narrow. Bytes written to `to`, which has room for as much as the weight takes; 0 where
+// that saves too little.
+size_t tgi_narrow(void* pool, const unit* weight, size_t panels, size_t panel_bytes, char* to) {
+  return Narrowing(weight, panels, panel_bytes / kLine).run(*(Pool*)pool, to);
+}
+
 // y [rows][columns] = x · Wᵀ + bias, all in one dtype.
 void tgi_linear(void* pool, int32_t bfloat16, const Linear* linear, const void* x, void* y, size_t rows) {
-  const Product p{Finish::numbers, linear->weight,         linear->bias, linear->columns, linear->steps, 1.0f,
-                  (const unit*)x,  (size_t)linear->steps, y,            (size_t)linear->columns, rows};
-  const Cut cut(p, ((Pool*)pool)->threads());
-  const auto work = [&](uint32_t task, Scratch&, uint64_t) {
-    bfloat16 ? run_task<Bf16>(p, cut, task) : run_task<Float>(p, cut, task);
-  };
-  ((Pool*)pool)->run({phase_of(Part::other, work, cut.tasks())});
+  run_product(*(Pool*)pool, bfloat16, {Finish::numbers, *linear, (const unit*)x, y, (size_t)linear->columns, rows});
 }
 
 // silu(gate) · up over a gated weight, for tests and for layers called one by one.
 void tgi_gated(void* pool, int32_t bfloat16, const Linear* linear, const void* x, void* y, size_t rows) {
-  const int columns = linear->columns / 2;
-  const Product p{Finish::gated,  linear->weight,         linear->bias, columns,         linear->steps, 1.0f,
-                  (const unit*)x, (size_t)linear->steps, y,            (size_t)columns, rows};
-  const Cut cut(p, ((Pool*)pool)->threads());
-  const auto work = [&](uint32_t task, Scratch&, uint64_t) {
-    bfloat16 ? run_task<Bf16>(p, cut, task) : run_task<Float>(p, cut, task);
-  };
-  ((Pool*)pool)->run({phase_of(Part::other, work, cut.tasks())});
+  run_product(*(Pool*)pool, bfloat16, {Finish::gated, *linear, (const unit*)x, y, (size_t)linear->columns / 2, rows});
 }
 
 // Keys and values of `tokens` positions into the cache; `slots` are block · block_size + offset. Strides in elements, of tokens and heads.
@@ -153,7 +139,7 @@ void tgi_choose(void* pool, const float* logits, int32_t vocabulary, int32_t cou
     tokens[i] = found.finite ? found.token : -1;
     logprobs[i] = found.finite ? (double)(found.highest - found.log_total) : 0;
     if (!found.finite || temperatures[i] == 0) return;
-    double* sums = (double*)Scratch::at_least(scratch.units, 2 * ((size_t)vocabulary / 64 + 2));
+    double* sums = (double*)scratch.units.at_least(2 * ((size_t)vocabulary / 64 + 2));
     tokens[i] = draw(row, vocabulary, found.highest, temperatures[i], uniforms[i], sums, &logprobs[i]);
   };
   ((Pool*)pool)->run({phase_of(Part::sampling, work, count)});

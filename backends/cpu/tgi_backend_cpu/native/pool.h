@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "memory.h"
+
 namespace tgi {
 
 // What a phase belongs to, for the account of where time goes.
@@ -25,16 +27,10 @@ enum class Part : uint32_t { input, norm, qkv, rotary, attention, output, gate_u
 
 // A thread's own memory, kept from one task to the next. `phase` is the number of the phase that `normed` was filled in.
 struct Scratch {
-  std::vector<float> floats;
-  std::vector<uint32_t> units;
-  std::vector<uint32_t> normed;
+  Buffer<float> floats;
+  Buffer<uint32_t> units;
+  Buffer<uint32_t> normed;
   uint64_t phase = 0;
-
-  template <class T>
-  static T* at_least(std::vector<T>& memory, size_t size) {
-    if (memory.size() < size) memory.resize(size);
-    return memory.data();
-  }
 };
 
 struct Phase {

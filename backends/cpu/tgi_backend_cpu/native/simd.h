@@ -16,7 +16,8 @@ namespace tgi {
 using bf16 = uint16_t;
 using unit = uint32_t;
 
-#define TGI_INLINE static inline __attribute__((always_inline))
+#define TGI_INLINED inline __attribute__((always_inline))
+#define TGI_INLINE static TGI_INLINED
 #define TGI_UNROLL _Pragma("GCC unroll 16")
 
 #if defined(__AVX512F__)
@@ -54,7 +55,18 @@ TGI_INLINE f32x16 where_above(f32x16 key, float limit, f32x16 v) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(key, _mm512_set1_ps(limit), _CMP_NLE_UQ), v);
 }
 TGI_INLINE u32x16 load_units(const unit* from) { return _mm512_loadu_si512(from); }
+TGI_INLINE void store_units(unit* to, u32x16 v) { _mm512_storeu_si512(to, v); }
 TGI_INLINE u32x16 splat_unit(unit value) { return _mm512_set1_epi32((int)value); }
+// Bytes: a table of 16 in every sixteen of them, what it has for each byte (0 to 15), and the halves of bytes.
+TGI_INLINE u32x16 splat_table(const uint8_t* table) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)); }
+TGI_INLINE u32x16 look_up(u32x16 table, u32x16 which) { return _mm512_shuffle_epi8(table, which); }
+TGI_INLINE u32x16 low_nibbles(u32x16 v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+TGI_INLINE u32x16 high_nibbles(u32x16 v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+// (v & mask) | other
+TGI_INLINE u32x16 bits_or(u32x16 v, u32x16 mask, u32x16 other) { return _mm512_ternarylogic_epi32(v, mask, other, 0xea); }
+// Numbers of 16 bits out of their low and their high bytes: the first, or the last, eight of each sixteen.
+TGI_INLINE u32x16 joined_first(u32x16 low, u32x16 high) { return _mm512_unpacklo_epi8(low, high); }
+TGI_INLINE u32x16 joined_last(u32x16 low, u32x16 high) { return _mm512_unpackhi_epi8(low, high); }
 TGI_INLINE f32x16 as_floats(u32x16 v) { return _mm512_castsi512_ps(v); }
 TGI_INLINE f32x16 even_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
 TGI_INLINE f32x16 odd_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u))); }
@@ -121,6 +133,31 @@ TGI_INLINE f32x16 where_above(f32x16 key, float limit, f32x16 v) {
 }
 TGI_INLINE u32x16 load_units(const unit* from) {
   return {_mm256_loadu_si256((const __m256i*)from), _mm256_loadu_si256((const __m256i*)(from + 8))};
+}
+TGI_INLINE void store_units(unit* to, u32x16 v) {
+  _mm256_storeu_si256((__m256i*)to, v.lo);
+  _mm256_storeu_si256((__m256i*)(to + 8), v.hi);
+}
+TGI_INLINE u32x16 splat_table(const uint8_t* table) {
+  const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
+  return {both, both};
+}
+TGI_INLINE u32x16 look_up(u32x16 table, u32x16 which) {
+  return {_mm256_shuffle_epi8(table.lo, which.lo), _mm256_shuffle_epi8(table.hi, which.hi)};
+}
+TGI_INLINE __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+TGI_INLINE u32x16 low_nibbles(u32x16 v) { return {low_nibbles(v.lo), low_nibbles(v.hi)}; }
+TGI_INLINE u32x16 high_nibbles(u32x16 v) {
+  return {low_nibbles(_mm256_srli_epi16(v.lo, 4)), low_nibbles(_mm256_srli_epi16(v.hi, 4))};
+}
+TGI_INLINE u32x16 bits_or(u32x16 v, u32x16 mask, u32x16 other) {
+  return {_mm256_or_si256(_mm256_and_si256(v.lo, mask.lo), other.lo), _mm256_or_si256(_mm256_and_si256(v.hi, mask.hi), other.hi)};
+}
+TGI_INLINE u32x16 joined_first(u32x16 low, u32x16 high) {
+  return {_mm256_unpacklo_epi8(low.lo, high.lo), _mm256_unpacklo_epi8(low.hi, high.hi)};
+}
+TGI_INLINE u32x16 joined_last(u32x16 low, u32x16 high) {
+  return {_mm256_unpackhi_epi8(low.lo, high.lo), _mm256_unpackhi_epi8(low.hi, high.hi)};
 }
 TGI_INLINE u32x16 splat_unit(unit value) { return {_mm256_set1_epi32((int)value), _mm256_set1_epi32((int)value)}; }
 TGI_INLINE f32x16 as_floats(u32x16 v) { return {_mm256_castsi256_ps(v.lo), _mm256_castsi256_ps(v.hi)}; }
@@ -226,6 +263,8 @@ struct Bf16 {
 #endif
 };
 
+// Into the second cache, for what is read some time later; into the first, for what is read next.
 TGI_INLINE void prefetch(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T1); }
+TGI_INLINE void prefetch_near(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T0); }
 
 }  // namespace tgi

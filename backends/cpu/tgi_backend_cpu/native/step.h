@@ -11,12 +11,6 @@
 namespace tgi {
 
 // These structures are mirrored in tables.py.
-struct Linear {
-  const unit* weight;
-  const float* bias;
-  int32_t columns, steps;
-};
-
 struct Layer {
   Linear qkv, output, gate_up, down;
   const float *attention_norm, *mlp_norm, *query_norm, *key_norm;  // the last two over single heads, or null
@@ -45,8 +39,8 @@ struct Step {
 
 // Activations of a step; grows and is kept.
 struct Workspace {
-  std::vector<float> stream, qkv, rotation, chosen_stream;
-  std::vector<unit> normed, query, attended, inner, chosen;
+  Buffer<float> stream, qkv, rotation, chosen_stream;
+  Buffer<unit> normed, query, attended, inner, chosen;
 };
 
 template <class Op>
@@ -60,15 +54,15 @@ class StepRun {
       : m_(model), s_(step), w_(space), threads_(threads), half_(model.rotary / 2), heads_(model.heads * model.head_size),
         qkv_((model.heads + 2 * model.kv_heads) * model.head_size) {
     const size_t tokens = step.tokens;
-    Scratch::at_least(w_.stream, tokens * m_.hidden);
-    Scratch::at_least(w_.qkv, tokens * qkv_);
-    Scratch::at_least(w_.rotation, tokens * m_.rotary);
-    Scratch::at_least(w_.normed, units(tokens, m_.hidden));
-    Scratch::at_least(w_.query, units(tokens, heads_));
-    Scratch::at_least(w_.attended, units(tokens, heads_));
-    Scratch::at_least(w_.inner, units(tokens, m_.intermediate));
-    Scratch::at_least(w_.chosen_stream, (size_t)step.wanted * m_.hidden);
-    Scratch::at_least(w_.chosen, units(step.wanted, std::max(heads_, m_.hidden)));
+    w_.stream.at_least(tokens * m_.hidden);
+    w_.qkv.at_least(tokens * qkv_);
+    w_.rotation.at_least(tokens * m_.rotary);
+    w_.normed.at_least(units(tokens, m_.hidden));
+    w_.query.at_least(units(tokens, heads_));
+    w_.attended.at_least(units(tokens, heads_));
+    w_.inner.at_least(units(tokens, m_.intermediate));
+    w_.chosen_stream.at_least((size_t)step.wanted * m_.hidden);
+    w_.chosen.at_least(units(step.wanted, std::max(heads_, m_.hidden)));
     for (int r = 0; r < step.rows; r++)
       all_.rows.push_back({step.row[3 * r], step.row[3 * r + 1], step.row[3 * r + 2], step.table + (size_t)r * step.table_stride});
     // Behind the last layer's attention only the wanted tokens count.
@@ -109,15 +103,15 @@ class StepRun {
     float epsilon;
     int hidden;
     void operator()(uint32_t task, Scratch& scratch, uint64_t phase) const {
-      if (!norm) return run_task<Op>(p, cut, task);
+      if (!norm) return run_task<Op>(p, cut, task, scratch);
       Product own = p;
-      unit* normed = Scratch::at_least(scratch.normed, p.rows * p.steps);
+      unit* normed = scratch.normed.at_least(p.rows * p.w.steps);
       if (scratch.phase != phase)
         for (size_t row = 0; row < p.rows; row++)
-          rms_norm(stream + row * hidden, norm, epsilon, hidden, (number*)(normed + row * p.steps));
+          rms_norm(stream + row * hidden, norm, epsilon, hidden, (number*)(normed + row * p.w.steps));
       scratch.phase = phase;
       own.x = normed;
-      run_task<Op>(own, cut, task);
+      run_task<Op>(own, cut, task, scratch);
     }
   };
 
@@ -133,9 +127,7 @@ class StepRun {
   }
 
   Product product(Finish finish, const Linear& linear, const void* x, void* y, int stride, size_t rows) const {
-    const int columns = finish == Finish::gated ? linear.columns / 2 : linear.columns;
-    return {finish, linear.weight, linear.bias, columns, linear.steps, 1.0f, (const unit*)x, (size_t)linear.steps, y, (size_t)stride,
-            rows};
+    return {finish, linear, (const unit*)x, y, (size_t)stride, rows};
   }
 
   void add_product(Part part, const Product& p, const float* stream = nullptr, const float* norm = nullptr) {

@@ -1,0 +1,164 @@
+// Weights of bfloat16 in twelve bits each, without loss.
+//
+// A weight's sign and fraction take eight bits and are as good as random; its exponent takes eight more, but nearly all weights of a
+// matrix share sixteen of them. So a number is kept as a byte and four bits that say which of the sixteen, and the rare others are
+// listed beside. A step that is bound by reading its weights reads three quarters of them. What is multiplied is the very same numbers:
+// a panel, or a part of one, is widened into the cache right before it is used.
+//
+// Panels lie one behind the other in groups of four lines (32 numbers each): two lines of bytes, each for two lines of numbers, and one
+// of exponents, low halves for the first.
+#pragma once
+
+#include <algorithm>
+
+#include "pool.h"
+#include "simd.h"
+
+namespace tgi {
+
+constexpr size_t kGroupLines = 4;  // lines of 32 numbers, or 16 units, in a group
+constexpr size_t kGroupNumbers = kGroupLines * kLine / sizeof(bf16);
+constexpr size_t kGroupBytes = 3 * kLine;
+constexpr size_t kReadBeyond = 4 * kGroupBytes;  // so far behind the last panel may be read
+
+// A number with another exponent, by its place in its panel.
+struct Rare {
+  uint32_t place;
+  bf16 number;
+};
+
+// What stands at the beginning of a narrow weight, all in one piece: then where each panel's rare numbers begin (and the last ones end),
+// the rare numbers, the panels.
+struct Narrow {
+  uint8_t exponents[16];
+  uint64_t panel_groups, rare_at, panels_at;  // the latter in bytes from here
+
+  const uint32_t* first_rare() const { return (const uint32_t*)(this + 1); }
+  const Rare* rare() const { return (const Rare*)((const char*)this + rare_at); }
+  const char* panel(size_t number) const { return (const char*)this + panels_at + number * panel_groups * kGroupBytes; }
+};
+
+// Lines of one panel as they are asked for, front to back.
+class Widening {
+ public:
+  Widening(const Narrow& weight, size_t panel)
+      : from_(weight.panel(panel)), rare_(weight.rare() + weight.first_rare()[panel]),
+        rare_end_(weight.rare() + weight.first_rare()[panel + 1]) {
+    uint8_t low[16], high[16];
+    for (int i = 0; i < 16; i++) low[i] = (uint8_t)(weight.exponents[i] << 7), high[i] = (uint8_t)(weight.exponents[i] >> 1);
+    low_ = splat_table(low), high_ = splat_table(high);
+  }
+
+  // The next `groups` into `to`, which is on a line, though the panel may end before; fetches what lies `ahead` bytes further.
+  TGI_INLINED void next(size_t groups, unit* to, size_t ahead, bool near) {
+    TGI_UNROLL for (size_t g = 0; g < groups; g++, from_ += kGroupBytes) {
+      const u32x16 which = load_units((const unit*)(from_ + 2 * kLine));
+      unit* lines = to + g * kGroupLines * 16;
+      two_lines(load_units((const unit*)from_), low_nibbles(which), lines);
+      two_lines(load_units((const unit*)(from_ + kLine)), high_nibbles(which), lines + 32);
+      TGI_UNROLL for (size_t line = 0; line < 3; line++)
+          near ? prefetch_near(from_ + ahead + line * kLine) : prefetch(from_ + ahead + line * kLine);
+    }
+    const size_t end = done_ + groups * kGroupNumbers;
+    for (; rare_ < rare_end_ && rare_->place < end; rare_++) memcpy((bf16*)to + (rare_->place - done_), &rare_->number, sizeof(bf16));
+    done_ = end;
+  }
+
+ private:
+  void two_lines(u32x16 bytes, u32x16 which, unit* to) const {
+    const u32x16 low = bits_or(bytes, splat_unit(0x7f7f7f7fu), look_up(low_, which));
+    const u32x16 high = bits_or(bytes, splat_unit(0x80808080u), look_up(high_, which));
+    store_units(to, joined_first(low, high));
+    store_units(to + 16, joined_last(low, high));
+  }
+
+  const char* from_;
+  const Rare *rare_, *rare_end_;
+  size_t done_ = 0;
+  u32x16 low_, high_;
+};
+
+// Makes a narrow weight of a packed one of `panels` · `lines`.
+class Narrowing {
+ public:
+  Narrowing(const unit* packed, size_t panels, size_t lines)
+      : packed_(packed), panels_(panels), lines_(lines), groups_((lines + kGroupLines - 1) / kGroupLines) {}
+
+  // Bytes written to `to`, which has room for the packed weight and is on a line; 0 where that would save less than a tenth.
+  size_t run(Pool& pool, char* to) {
+    count(pool);
+    choose();
+    const size_t before = sizeof(Narrow) + (panels_ + 1) * sizeof(uint32_t);
+    Narrow head{{}, groups_, rounded_up(before, alignof(Rare)), 0};
+    memcpy(head.exponents, exponents_, 16);
+    head.panels_at = rounded_up(head.rare_at + first_rare_.back() * sizeof(Rare), kLine);
+    const size_t size = head.panels_at + panels_ * groups_ * kGroupBytes + kReadBeyond;
+    if (size * 10 > panels_ * lines_ * kLine * 9) return 0;
+    memcpy(to, &head, sizeof head);
+    for (size_t p = 0; p <= panels_; p++) ((uint32_t*)(to + sizeof head))[p] = (uint32_t)first_rare_[p];
+    const auto work = [&](uint32_t panel, Scratch&, uint64_t) { write(*(const Narrow*)to, panel); };
+    pool.run({phase_of(Part::other, work, panels_)});
+    return size;
+  }
+
+ private:
+  const bf16* numbers(size_t panel) const { return (const bf16*)(packed_ + panel * lines_ * 16); }
+  static uint8_t exponent_of(bf16 number) { return (uint8_t)(number >> 7); }
+
+  void count(Pool& pool) {
+    counts_.assign(panels_ * 256, 0);
+    const auto work = [&](uint32_t panel, Scratch&, uint64_t) {
+      uint32_t own[4][256] = {};  // four, so that one count does not wait for the one before
+      const bf16* number = numbers(panel);
+      for (size_t i = 0; i < lines_ * 32; i++) own[i % 4][exponent_of(number[i])]++;
+      for (int e = 0; e < 256; e++) counts_[panel * 256 + e] = own[0][e] + own[1][e] + own[2][e] + own[3][e];
+    };
+    pool.run({phase_of(Part::other, work, panels_)});
+  }
+
+  // The sixteen most frequent exponents, and how many numbers of each panel have another.
+  void choose() {
+    uint64_t all[256] = {};
+    for (size_t i = 0; i < counts_.size(); i++) all[i % 256] += counts_[i];
+    memset(which_, kRareMark, sizeof which_);
+    for (uint8_t i = 0; i < 16; i++) {
+      int best = -1;
+      for (int e = 0; e < 256; e++)
+        if (which_[e] == kRareMark && (best < 0 || all[e] > all[best])) best = e;
+      which_[best] = i, exponents_[i] = (uint8_t)best;
+    }
+    first_rare_.assign(1, 0);
+    for (size_t p = 0; p < panels_; p++) {
+      size_t rare = 0;
+      for (int e = 0; e < 256; e++) rare += which_[e] == kRareMark ? counts_[p * 256 + e] : 0;
+      first_rare_.push_back(first_rare_.back() + rare);
+    }
+  }
+
+  void write(const Narrow& head, size_t panel) const {
+    const bf16* number = numbers(panel);
+    Rare* rare = (Rare*)head.rare() + first_rare_[panel];
+    uint8_t* to = (uint8_t*)head.panel(panel);
+    for (size_t g = 0; g < groups_; g++, to += kGroupBytes)
+      for (size_t i = 0; i < kGroupNumbers; i++) {
+        const size_t place = g * kGroupNumbers + i, line = i / 32, word = i % 32;
+        const bf16 value = place < lines_ * 32 ? number[place] : 0;
+        const uint8_t which = which_[exponent_of(value)];
+        if (which == kRareMark && place < lines_ * 32) *rare++ = {(uint32_t)place, value};
+        // Within each sixteen bytes the first eight are the first line's.
+        const size_t byte = word / 8 * 16 + line % 2 * 8 + word % 8;
+        to[line / 2 * kLine + byte] = (uint8_t)((value & 0x7f) | (value >> 8 & 0x80));
+        uint8_t& both = to[2 * kLine + byte];
+        both = line < 2 ? (uint8_t)(which & 15) : (uint8_t)(both | (which & 15) << 4);
+      }
+  }
+
+  static constexpr uint8_t kRareMark = 255;
+  const unit* packed_;
+  const size_t panels_, lines_, groups_;
+  std::vector<uint32_t> counts_;
+  std::vector<uint64_t> first_rare_;
+  uint8_t which_[256], exponents_[16];
+};
+
+}  // namespace tgi
