@@ -89,14 +89,15 @@ struct Softmax {
 // Takes `more` into `state`; a part that saw nothing changes nothing.
 inline void merge(Softmax& state, float* values, const Softmax& more, const float* more_values, int width) {
   if (more.total == 0) return;
-  const float highest = state.total == 0 || state.highest < more.highest ? more.highest : state.highest;
-  const float ours = state.total == 0 ? 0.0f : exp_one(state.highest - highest), theirs = exp_one(more.highest - highest);
-  state.total = state.total == 0 ? more.total : state.total * ours + more.total * theirs;
-  for (int i = 0; i < width; i += 16) {
-    const f32x16 fresh = load(more_values + i);
-    store(values + i, ours == 0.0f && theirs == 1.0f ? fresh : fma(load(values + i), splat(ours), mul(fresh, splat(theirs))));
+  if (state.total == 0) {
+    state = more;
+    memcpy(values, more_values, (size_t)width * sizeof(float));
+    return;
   }
-  state.highest = highest;
+  const float highest = state.highest < more.highest ? more.highest : state.highest;
+  const float ours = exp_one(state.highest - highest), theirs = exp_one(more.highest - highest);
+  state = {highest, state.total * ours + more.total * theirs};
+  for (int i = 0; i < width; i += 16) store(values + i, fma(load(values + i), splat(ours), mul(load(more_values + i), splat(theirs))));
 }
 
 // Some queries that share a KV head, over one chunk. `sees` are the positions from…to-1 that each may look at.
@@ -251,8 +252,10 @@ class Attention {
     const int first_chunk = task.split >= 0 ? task.split : first_seen / kChunk;
     const int end_chunk = task.split >= 0 ? task.split + 1 : (last_position + kChunk - 1) / kChunk;
     for (int chunk = first_chunk; chunk < end_chunk; chunk++)
-      for (int at = 0; at < queries; at += kQueries)
+      for (int at = 0; at < queries; at += kQueries) {
+        if (chunk == first_chunk) fetch_ahead(task, row, at + kQueries, std::min(at + 2 * kQueries, queries));
         one_chunk(work, task, row, chunk, at, std::min(kQueries, queries - at), scores, weights, part, states, values);
+      }
     if (task.split < 0)
       write(task, row, states, values);
     else if (plan_->left[task.group].fetch_sub(1, std::memory_order_acq_rel) == 1)
@@ -310,6 +313,16 @@ class Attention {
   void use(Plan& plan) { plan_ = &plan; }
 
  private:
+  // Queries at…end-1 of a task, and where their results go.
+  TGI_INLINED void fetch_ahead(const AttentionTask& task, const Row& row, int at, int end) const {
+    const int group = heads_ / cache_.kv_heads, width = cache_.head_size;
+    for (; at < end; at++) {
+      const size_t token = row.first + task.first + at / group, head = (size_t)(task.head * group + at % group) * width;
+      fetch(query_ + token * query_stride_ + head, width * sizeof(number));
+      fetch(out_ + token * out_stride_ + head, width * sizeof(number));
+    }
+  }
+
   void one_chunk(const ChunkWork<Op>& work, const AttentionTask& task, const Row& row, int chunk, int at, int rows, float* scores,
                  unit* weights, float* part, Softmax* states, float* values) const {
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size;

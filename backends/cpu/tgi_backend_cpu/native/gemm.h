@@ -5,6 +5,8 @@
 // narrow (see narrow.h): then they are widened right before they are read.
 #pragma once
 
+#include <unistd.h>
+
 #include "narrow.h"
 
 namespace tgi {
@@ -218,6 +220,8 @@ class PanelProduct {
   void multiply_part(size_t part, Lines lines) {
     const size_t from = first_ + rows_ * part / parts_, to = first_ + rows_ * (part + 1) / parts_;
     const unit* x = p_.x + from * p_.w.steps;
+    if (p_.finish == Finish::add && parts_ > 1)
+      for (size_t row = from; row < to; row++) fetch((const float*)p_.y + row * p_.y_stride + panel_ * kPlainBlocks * 16, kPlainBlocks * kLine);
     if (p_.finish == Finish::gated)
       multiply_rows<Op, kGateRows, kGateBlocks>((int)(to - from), x, p_.w.steps, lines, tile_);
     else
@@ -231,27 +235,35 @@ class PanelProduct {
   alignas(64) float tile_[std::max(kPlainRows * kPlainBlocks * 16, kGateRows * kGateBlocks * 16)];
 };
 
-// How a product is cut into tasks: blocks of rows that stay in a core's cache, and runs of panels that are worth a claim.
+// What of a core's own cache blocks of rows may take up.
+inline size_t cache_for_rows() {
+  static const long known = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return (size_t)(known > 0 ? known : 512 << 10) / 4 * 3;
+}
+
+// How a product is cut into tasks: blocks of rows that stay in a core's cache, and runs of panels that are worth a claim. Few and large
+// blocks, since each widens the panels for itself, but enough for all threads.
 struct Cut {
   size_t row_blocks, panel_runs;
   int run;
   size_t block;
 
   Cut(const Product& p, size_t threads) {
-    const size_t row_bytes = (size_t)p.w.steps * 4, panel_bytes = row_bytes * 16 * blocks_of(p.finish);
-    block = (384u << 10) / (row_bytes ? row_bytes : 1) / 24 * 24;
-    if (block < 24) block = 24;
-    row_blocks = (p.rows + block - 1) / block;
+    const size_t row_bytes = (size_t)p.w.steps * 4, panel_bytes = row_bytes * 16 * blocks_of(p.finish), panels = p.panels();
+    const size_t fitting = std::max<size_t>(1, cache_for_rows() / std::max<size_t>(1, row_bytes) / kBlockRows) * kBlockRows;
+    row_blocks = std::max((p.rows + fitting - 1) / fitting, std::min(p.rows / kManyRows, 4 * threads / std::max<size_t>(1, panels)));
     // Whole register blocks of either kind, except in the last one.
-    block = row_blocks > 1 ? ((p.rows + row_blocks - 1) / row_blocks + 23) / 24 * 24 : (p.rows ? p.rows : 1);
+    block = row_blocks > 1 ? rounded_up((p.rows + row_blocks - 1) / row_blocks, kBlockRows) : std::max<size_t>(1, p.rows);
     row_blocks = (p.rows + block - 1) / block;
-    run = (int)((96u << 10) / (panel_bytes * (1 + block / 32)));
-    const int even = (int)(p.panels() * row_blocks / (threads * 4));
-    if (run > even) run = even;
-    if (run < 1) run = 1;
-    panel_runs = (p.panels() + run - 1) / run;
+    const size_t worth = (96u << 10) / (panel_bytes * (1 + block / 32)), even = panels * row_blocks / (threads * 4);
+    run = (int)std::max<size_t>(1, std::min(worth, even));
+    panel_runs = (panels + run - 1) / run;
   }
   size_t tasks() const { return row_blocks * panel_runs; }
+
+ private:
+  static constexpr size_t kBlockRows = 24;  // a multiple of all that are multiplied at a time
+  static constexpr size_t kManyRows = 96;   // a block of fewer is not worth widening a panel for
 };
 
 template <class Op>

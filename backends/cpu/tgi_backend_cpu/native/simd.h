@@ -54,6 +54,8 @@ TGI_INLINE f32x16 within(f32x16 v, int from, int to, f32x16 other) {
 TGI_INLINE f32x16 where_above(f32x16 key, float limit, f32x16 v) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(key, _mm512_set1_ps(limit), _CMP_NLE_UQ), v);
 }
+TGI_INLINE __m256 low_half(f32x16 v) { return _mm512_castps512_ps256(v); }
+TGI_INLINE __m256 high_half(f32x16 v) { return _mm512_extractf32x8_ps(v, 1); }
 TGI_INLINE u32x16 load_units(const unit* from) { return _mm512_loadu_si512(from); }
 TGI_INLINE void store_units(unit* to, u32x16 v) { _mm512_storeu_si512(to, v); }
 TGI_INLINE u32x16 splat_unit(unit value) { return _mm512_set1_epi32((int)value); }
@@ -131,6 +133,8 @@ TGI_INLINE __m256 where_above(__m256 key, float limit, __m256 v) {
 TGI_INLINE f32x16 where_above(f32x16 key, float limit, f32x16 v) {
   return {where_above(key.lo, limit, v.lo), where_above(key.hi, limit, v.hi)};
 }
+TGI_INLINE __m256 low_half(f32x16 v) { return v.lo; }
+TGI_INLINE __m256 high_half(f32x16 v) { return v.hi; }
 TGI_INLINE u32x16 load_units(const unit* from) {
   return {_mm256_loadu_si256((const __m256i*)from), _mm256_loadu_si256((const __m256i*)(from + 8))};
 }
@@ -185,20 +189,19 @@ TGI_INLINE void store(bf16* to, f32x16 v) {
 
 TGI_INLINE f32x16 zero() { return splat(0.0f); }
 
-// Sum and maximum over the lanes, in one fixed order.
+// Sum and maximum over the lanes, in one fixed order: each half with the other, until one is left.
 TGI_INLINE float sum(f32x16 v) {
-  float lane[16];
-  store(lane, v);
-  for (int width = 8; width; width /= 2)
-    for (int i = 0; i < width; i++) lane[i] += lane[i + width];
-  return lane[0];
+  const __m256 eight = _mm256_add_ps(low_half(v), high_half(v));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+// What is no number in the second half is passed over.
 TGI_INLINE float highest(f32x16 v) {
-  float lane[16];
-  store(lane, v);
-  for (int width = 8; width; width /= 2)
-    for (int i = 0; i < width; i++) lane[i] = lane[i] < lane[i + width] ? lane[i + width] : lane[i];
-  return lane[0];
+  const __m256 eight = _mm256_max_ps(high_half(v), low_half(v));
+  const __m128 four = _mm_max_ps(_mm256_extractf128_ps(eight, 1), _mm256_castps256_ps128(eight));
+  const __m128 two = _mm_max_ps(_mm_movehl_ps(four, four), four);
+  return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(two), two));
 }
 
 // The first n lanes, 1 to 16; those beyond are zero when loaded and untouched when stored.
@@ -266,5 +269,9 @@ struct Bf16 {
 // Into the second cache, for what is read some time later; into the first, for what is read next.
 TGI_INLINE void prefetch(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T1); }
 TGI_INLINE void prefetch_near(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T0); }
+// So many bytes into the first cache. (GCC drops calls of functions that do nothing else: those are to be inlined.)
+TGI_INLINE void fetch(const void* address, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) prefetch_near((const char*)address + at);
+}
 
 }  // namespace tgi

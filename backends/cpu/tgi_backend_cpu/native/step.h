@@ -141,6 +141,7 @@ class StepRun {
     phase(
         Part::norm,
         [this, stream, norm, to](size_t t) {
+          fetch(stream + (t + 2) * m_.hidden, m_.hidden * sizeof(float));
           rms_norm(stream + t * m_.hidden, norm, m_.epsilon, m_.hidden, (number*)to + t * m_.hidden);
         },
         p.rows);
@@ -199,11 +200,22 @@ class StepRun {
     rotation(row.past + (int)t - row.first, m_.frequencies, half_, m_.rotary_scale, to, to + half_);
   }
 
+  // What the token after next is going to read and write, and a share of the next page that the row writes.
+  TGI_INLINED void fetch_ahead(const Cache& cache, const Row& row, size_t t) const {
+    fetch(w_.qkv.data() + (t + 2) * qkv_, qkv_ * sizeof(float));
+    fetch((const number*)w_.query.data() + (t + 2) * heads_, heads_ * sizeof(number));
+    const int position = row.past + (int)t - row.first, place = position % kPage, next = position - place + kPage;
+    if (next >= row.past + row.count) return;
+    const size_t share = 2 * cache.page_units(Op::per_unit) / kPage;
+    for (int h = 0; h < m_.kv_heads; h++) fetch(keys_of<Op>(cache, row.table, next, h) + place * share, share * sizeof(unit));
+  }
+
   // Queries as attention reads them; keys and values into the cache.
   void turn_and_keep(const Layer& layer, const Cache& cache, size_t t) {
     const Row& row = all_.rows[token_row_[t]];
     const float *from = w_.qkv.data() + t * qkv_, *angle = w_.rotation.data() + t * m_.rotary;
     const int size = m_.head_size, position = row.past + (int)t - row.first;
+    fetch_ahead(cache, row, t);
     float head[512];
     number key[512], value[512], next[512];
     const auto turned = [&](const float* head_from, const float* norm, number* to) {
