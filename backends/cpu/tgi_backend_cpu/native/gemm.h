@@ -17,9 +17,6 @@ constexpr int kPlainRows = kRegisters == 32 ? 8 : 4;
 constexpr int kGateBlocks = 2;
 constexpr int kGateRows = kRegisters == 32 ? 12 : 2;
 
-// How many bytes ahead of the product a weight is fetched, where it comes from memory: 8 rows gain a quarter by it on Zen 5.
-constexpr size_t kAhead = 8192;
-
 enum class Finish : int32_t {
   numbers = 0,  // in the weights' dtype
   floats = 1,
@@ -101,12 +98,11 @@ struct NarrowLines {
   Widening panel;
   unit* to;
   bool stay;
-  size_t ahead;
 
   template <int BLOCKS>
   TGI_INLINED const unit* next() {
     unit* steps = to;
-    panel.next(BLOCKS, steps, ahead, !stay);
+    panel.next(BLOCKS, steps);
     if (stay) to += BLOCKS * kGroupLines * 16;
     return steps;
   }
@@ -196,22 +192,20 @@ class PanelProduct {
       : p_(p), panel_(panel), first_(first), rows_(last - first), blocks_(blocks_of(p.finish)),
         parts_((rows_ + rows_of(p.finish) - 1) / rows_of(p.finish)) {}
 
-  // A panel comes from memory once. With one part it is fetched shortly before it is read, with several the first part fetches the next.
+  // A panel comes from memory once, for the first part of the rows.
   void run(Scratch& scratch) {
-    const bool once = parts_ == 1;
     const size_t lines = p_.w.steps * blocks_;
-    if (p_.w.narrow) return run_narrow(scratch, once ? 0 : lines, once ? kAhead : p_.w.narrow->panel_groups * kGroupBytes);
+    if (p_.w.narrow) return run_narrow(scratch, parts_ > 1 ? lines : 0);
     const unit* panel = p_.w.weight + panel_ * lines * 16;
-    for (size_t part = 0; part < parts_; part++)
-      multiply_part(part, PlainLines{panel, part ? 0 : once ? kAhead : lines * kLine});
+    for (size_t part = 0; part < parts_; part++) multiply_part(part, PlainLines{panel, part ? 0 : kAhead});
   }
 
  private:
   // `lines` are those to be kept for other parts.
-  void run_narrow(Scratch& scratch, size_t lines, size_t ahead) {
+  void run_narrow(Scratch& scratch, size_t lines) {
     if constexpr (Op::per_unit == 2) {
       unit* wide = scratch.units.at_least((lines + kGroupLines * kGroupLines) * 16);
-      multiply_part(0, NarrowLines{Widening(*p_.w.narrow, panel_), wide, lines > 0, ahead});
+      multiply_part(0, NarrowLines{Widening(*p_.w.narrow, panel_), wide, lines > 0});
       for (size_t part = 1; part < parts_; part++) multiply_part(part, PlainLines{wide, 0});
     }
   }

@@ -49,15 +49,14 @@ class Widening {
     low_ = splat_table(low), high_ = splat_table(high);
   }
 
-  // The next `groups` into `to`, which is on a line, though the panel may end before; fetches what lies `ahead` bytes further.
-  TGI_INLINED void next(size_t groups, unit* to, size_t ahead, bool near) {
+  // The next `groups` into `to`, which is on a line, though the panel may end before.
+  TGI_INLINED void next(size_t groups, unit* to) {
     TGI_UNROLL for (size_t g = 0; g < groups; g++, from_ += kGroupBytes) {
       const u32x16 which = load_units((const unit*)(from_ + 2 * kLine));
       unit* lines = to + g * kGroupLines * 16;
       two_lines(load_units((const unit*)from_), low_nibbles(which), lines);
       two_lines(load_units((const unit*)(from_ + kLine)), high_nibbles(which), lines + 32);
-      TGI_UNROLL for (size_t line = 0; line < 3; line++)
-          near ? prefetch_near(from_ + ahead + line * kLine) : prefetch(from_ + ahead + line * kLine);
+      TGI_UNROLL for (size_t line = 0; line < 3; line++) prefetch_near(from_ + kAhead + line * kLine);
     }
     const size_t end = done_ + groups * kGroupNumbers;
     for (; rare_ < rare_end_ && rare_->place < end; rare_++) memcpy((bf16*)to + (rare_->place - done_), &rare_->number, sizeof(bf16));
