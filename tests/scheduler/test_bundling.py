@@ -55,7 +55,7 @@ def test_order_is_kept_and_nothing_lost(steps: list[list[int]], times: list[tupl
         for event in out:
             got[event.key] += tokens([event])
         bundler.turn(*times[index])
-        assert 1 <= bundler.steps <= 4
+        assert 1 <= bundler.steps <= 8
         ended = {key for key in step if last[key] == index}
         assert all(got[key] == sent[key] for key in begun | ended)
         assert all(event.generation is None or event.generation.steps == len(event.generation.tokens) for event in out)
@@ -68,13 +68,26 @@ def test_it_grows_only_while_the_server_is_the_limit() -> None:
     """Delivering that takes longer than waiting bundles; a device that takes its time ends that."""
     bundler = Bundler()
     for _ in range(64):
-        bundler.turn(0.001, 0.01)
-    assert bundler.steps == 4
+        bundler.turn(0.0001, 0.001)
+    assert bundler.steps == 8
     for _ in range(64):
         bundler.turn(0.002, 0.001)
-    assert bundler.steps == 4
+    assert bundler.steps == 8
     for _ in range(64):
         bundler.turn(0.02, 0.001)
+    assert bundler.steps == 1
+
+
+def test_bundles_of_long_turns_are_small() -> None:
+    """So many turns go out together as take no longer than a token may be held back."""
+    bundler = Bundler()
+    for _ in range(128):
+        bundler.turn(0.001, 0.011)
+    assert bundler.steps == 2
+    for _ in range(128):
+        bundler.turn(0.001, 0.001)
+    for _ in range(64):
+        bundler.turn(0.001, 0.05)
     assert bundler.steps == 1
 
 

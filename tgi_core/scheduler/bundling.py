@@ -16,9 +16,9 @@ from tgi_core.scheduler.scheduler import Event
 LONGEST_S = 0.04
 """How long a token may be held back: a frame of a film."""
 
-_MOST_STEPS = 4
-_TURNS = 8
-"""So many turns are looked at before anything changes."""
+_MOST_STEPS = 8
+_TURNS = 16
+"""So many turns are looked at before anything changes: whole bundles, whose delivery comes all at once."""
 _SURELY = 4.0
 """The server is the limit where delivering takes longer than waiting for the shard. It surely no longer is where waiting takes so many
 times as long: larger deliveries take less time, which is no reason to give them up."""
@@ -87,10 +87,12 @@ class Bundler:
         self._delivered_s += delivered_s
         if self._turns < _TURNS:
             return
-        if self._delivered_s > self._waited_s:
-            self.steps = min(_MOST_STEPS, 2 * self.steps)
-        elif self._waited_s > _SURELY * self._delivered_s:
+        # So many steps take no longer than a token may be held back.
+        fitting = LONGEST_S * self._turns / max(self._waited_s + self._delivered_s, 1e-9)
+        if self.steps > fitting or self._waited_s > _SURELY * self._delivered_s:
             self.steps = max(1, self.steps // 2)
+        elif self._delivered_s > self._waited_s and 2 * self.steps <= fitting:
+            self.steps = min(_MOST_STEPS, 2 * self.steps)
         self._turns, self._waited_s, self._delivered_s = 0, 0.0, 0.0
 
 
