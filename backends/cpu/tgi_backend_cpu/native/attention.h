@@ -122,41 +122,42 @@ struct ChunkWork {
   template <int ROWS>
   void score(const Queries& q, int first, int last, float* scores, float* highest_of) const {
     constexpr int kAtOnce = kRegisters == 32 ? 2 : 1;  // two chains of additions for each query, of different positions
-    const int steps = cache.head_size / Op::per_unit;
-    const size_t page_lines = cache.page_units(Op::per_unit) / 16;
     f32x16 top[ROWS];
     TGI_UNROLL for (int r = 0; r < ROWS; r++) top[r] = splat(kHidden);
-    for (int page = first; page < last; page += kAtOnce) {
-      const unit* k[kAtOnce];
-      f32x16 c[ROWS][kAtOnce];
-      TGI_UNROLL for (int p = 0; p < kAtOnce; p++) k[p] = keys(page + p < last ? page + p : page);
-      TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int p = 0; p < kAtOnce; p++) c[r][p] = zero();
-      for (int step = 0; step < steps; step++) {
-        TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
-          decltype(Op::part(u32x16(), 0)) b[kAtOnce];
-          TGI_UNROLL for (int p = 0; p < kAtOnce; p++) b[p] = Op::part(load_units(k[p] + step * kPage), pass);
-          TGI_UNROLL for (int r = 0; r < ROWS; r++) {
-            const auto a = Op::part(splat_unit(q.query[r][step]), pass);
-            TGI_UNROLL for (int p = 0; p < kAtOnce; p++) c[r][p] = Op::madd(c[r][p], a, b[p]);
-          }
-        }
-        // The values of these pages are needed next; they lie behind the keys.
-        TGI_UNROLL for (int p = 0; p < kAtOnce; p++) if ((size_t)step < page_lines)
-            prefetch(k[p] + (page_lines + step) * 16);
-      }
-      TGI_UNROLL for (int p = 0; p < kAtOnce; p++) {
-        if (page + p >= last) break;
-        TGI_UNROLL for (int r = 0; r < ROWS; r++) {
-          f32x16 v = mul(c[r][p], splat(scoring.scale));
-          if (scoring.softcap > 0) v = mul(tanh(div(v, splat(scoring.softcap))), splat(scoring.softcap));
-          const int base = (page + p) * kPage;
-          if (q.from[r] > base || q.to[r] < base + kPage) v = within(v, q.from[r] - base, q.to[r] - base, splat(kHidden));
-          top[r] = max(top[r], v);
-          store(scores + r * kChunk + (page + p - first) * kPage, v);
-        }
-      }
-    }
+    int page = first;
+    for (; page + kAtOnce <= last; page += kAtOnce) score_pages<ROWS, kAtOnce>(q, page, scores + (page - first) * kPage, top);
+    for (; page < last; page++) score_pages<ROWS, 1>(q, page, scores + (page - first) * kPage, top);
     TGI_UNROLL for (int r = 0; r < ROWS; r++) highest_of[r] = highest(top[r]);
+  }
+
+  template <int ROWS, int PAGES>
+  TGI_INLINED void score_pages(const Queries& q, int page, float* scores, f32x16* top) const {
+    const int steps = cache.head_size / Op::per_unit;
+    const size_t page_lines = cache.page_units(Op::per_unit) / 16;
+    const unit* k[PAGES];
+    f32x16 c[ROWS][PAGES];
+    TGI_UNROLL for (int p = 0; p < PAGES; p++) k[p] = keys(page + p);
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int p = 0; p < PAGES; p++) c[r][p] = zero();
+    for (int step = 0; step < steps; step++) {
+      TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
+        decltype(Op::part(u32x16(), 0)) b[PAGES];
+        TGI_UNROLL for (int p = 0; p < PAGES; p++) b[p] = Op::part(load_units(k[p] + step * kPage), pass);
+        TGI_UNROLL for (int r = 0; r < ROWS; r++) {
+          const auto a = Op::part(splat_unit(q.query[r][step]), pass);
+          TGI_UNROLL for (int p = 0; p < PAGES; p++) c[r][p] = Op::madd(c[r][p], a, b[p]);
+        }
+      }
+      // The values of these pages are needed next; they lie behind the keys.
+      TGI_UNROLL for (int p = 0; p < PAGES; p++) if ((size_t)step < page_lines) prefetch(k[p] + (page_lines + step) * 16);
+    }
+    TGI_UNROLL for (int p = 0; p < PAGES; p++) TGI_UNROLL for (int r = 0; r < ROWS; r++) {
+      f32x16 v = mul(c[r][p], splat(scoring.scale));
+      if (scoring.softcap > 0) v = mul(tanh(div(v, splat(scoring.softcap))), splat(scoring.softcap));
+      const int base = (page + p) * kPage;
+      if (q.from[r] > base || q.to[r] < base + kPage) v = within(v, q.from[r] - base, q.to[r] - base, splat(kHidden));
+      top[r] = max(top[r], v);
+      store(scores + r * kChunk + p * kPage, v);
+    }
   }
 
   // Weighted sums [ROWS][head_size] of BLOCKS · 16 numbers from `column` on.
