@@ -16,7 +16,9 @@ from tgi_core.scheduler.scheduler import Event
 LONGEST_S = 0.04
 """How long a token may be held back: a frame of a film."""
 
-_MOST_STEPS = 8
+_USUAL_S = 0.03
+"""So long a bundle may take to come together; delivering it takes time as well."""
+_MOST_STEPS = 16
 _TURNS = 16
 """So many turns are looked at before anything changes: whole bundles, whose delivery comes all at once."""
 _SURELY = 4.0
@@ -58,15 +60,15 @@ class Bundler:
         now: list[Event] = []
         for event in events:
             key, made = event.key, event.generation
+            if made is not None and made.finished is None and key in self._lively:
+                self._held.setdefault(key, []).append(made)
+                self._fresh.add(key)
+                continue
             held = self._held.pop(key, None)
             if made is None:
                 now += [Event(key, _joined(held)), event] if held else [event]
                 continue
-            together = [*held, made] if held else [made]
-            if made.finished is None and key in self._lively:
-                self._held[key] = together
-            else:
-                now.append(Event(key, _joined(together)))
+            now.append(Event(key, _joined([*held, made])) if held else event)
             self._fresh.add(key)
         self._taken += 1
         if self._taken >= self.steps:
@@ -87,12 +89,12 @@ class Bundler:
         self._delivered_s += delivered_s
         if self._turns < _TURNS:
             return
-        # So many steps take no longer than a token may be held back.
-        fitting = LONGEST_S * self._turns / max(self._waited_s + self._delivered_s, 1e-9)
-        if self.steps > fitting or self._waited_s > _SURELY * self._delivered_s:
+        fitting = int(_USUAL_S * self._turns / max(self._waited_s + self._delivered_s, 1e-6))
+        if self._waited_s > _SURELY * self._delivered_s:
             self.steps = max(1, self.steps // 2)
-        elif self._delivered_s > self._waited_s and 2 * self.steps <= fitting:
+        elif self._delivered_s > self._waited_s:
             self.steps = min(_MOST_STEPS, 2 * self.steps)
+        self.steps = max(1, min(self.steps, fitting))
         self._turns, self._waited_s, self._delivered_s = 0, 0.0, 0.0
 
 
