@@ -64,31 +64,27 @@ def test_order_is_kept_and_nothing_lost(steps: list[list[int]], times: list[tupl
     assert {key: ids for key, ids in sent.items() if ids} == {key: ids for key, ids in got.items() if ids}
 
 
+def turns(bundler: Bundler, waited_s: float, delivered_s: float) -> int:
+    """The steps that go out together after many such turns."""
+    for _ in range(128):
+        bundler.turn(waited_s, delivered_s)
+    return bundler.steps
+
+
 def test_it_grows_only_while_the_server_is_the_limit() -> None:
     """Delivering that takes longer than waiting bundles; a device that takes its time ends that."""
     bundler = Bundler()
-    for _ in range(64):
-        bundler.turn(0.0001, 0.001)
-    assert bundler.steps == 16
-    for _ in range(64):
-        bundler.turn(0.001, 0.0005)
-    assert bundler.steps == 16
-    for _ in range(64):
-        bundler.turn(0.02, 0.001)
-    assert bundler.steps == 1
+    assert turns(bundler, 0.0001, 0.001) == 16
+    assert turns(bundler, 0.001, 0.0005) == 16
+    assert turns(bundler, 0.02, 0.001) == 1
 
 
 def test_bundles_of_long_turns_are_small() -> None:
     """So many turns go out together as take no longer than a token may be held back."""
     bundler = Bundler()
-    for _ in range(128):
-        bundler.turn(0.001, 0.011)
-    assert bundler.steps == 2
-    for _ in range(128):
-        bundler.turn(0.001, 0.001)
-    for _ in range(64):
-        bundler.turn(0.001, 0.05)
-    assert bundler.steps == 1
+    assert turns(bundler, 0.001, 0.011) == 2
+    assert turns(bundler, 0.0001, 0.001) == 16
+    assert turns(bundler, 0.001, 0.05) == 1
 
 
 async def test_bundles_change_no_answer(demo_tokenizer: Tokenizer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 
-INTERFACE = 1
+INTERFACE = 2
 """What `tgi_interface` must answer."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")

@@ -231,7 +231,11 @@ class PanelProduct {
 
 // What of a core's own cache blocks of rows may take up.
 inline size_t cache_for_rows() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
   static const long known = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#else
+  constexpr long known = 0;
+#endif
   return (size_t)(known > 0 ? known : 512 << 10) / 4 * 3;
 }
 

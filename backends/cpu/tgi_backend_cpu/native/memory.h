@@ -1,4 +1,4 @@
-// Memory in huge pages: a panel and the rows that it is multiplied with are hundreds of small ones, more than a core remembers.
+// Memory for weights and caches in huge pages, and for what a step makes on lines of the processor's cache.
 #pragma once
 
 #include <sys/mman.h>
@@ -33,36 +33,27 @@ inline void* map_huge(size_t bytes) {
 
 inline void unmap_huge(void* memory, size_t bytes) { munmap(memory, rounded_up(bytes, kHugePage)); }
 
-// Memory that grows, on a line of its own; what was in it is lost when it does. Each begins at another place in a page, since addresses
-// that differ by whole pages share places in the caches.
+// Memory that grows, on a line of its own; what was in it is lost when it does.
 template <class T>
 class Buffer {
  public:
   Buffer() = default;
   Buffer(const Buffer&) = delete;
-  ~Buffer() { give_back(); }
+  ~Buffer() { std::free(data_); }
 
   T* at_least(size_t size) {
-    const size_t wanted = size * sizeof(T) + kStagger;
-    if (wanted <= bytes_) return data();
-    give_back();
-    base_ = (char*)(is_huge(wanted) ? map_huge(wanted) : std::aligned_alloc(kLine, rounded_up(wanted, kLine)));
-    if (!base_) throw std::bad_alloc();
-    bytes_ = wanted;
-    return data();
+    if (size <= size_) return data_;
+    std::free(data_);
+    data_ = (T*)std::aligned_alloc(kLine, rounded_up(size * sizeof(T), kLine));
+    size_ = data_ ? size : 0;
+    if (!data_) throw std::bad_alloc();
+    return data_;
   }
-  T* data() const { return (T*)(base_ + ((uintptr_t)this / sizeof(*this) * 7 * kLine) % kStagger); }
+  T* data() const { return data_; }
 
  private:
-  static constexpr size_t kStagger = 4096;
-  static bool is_huge(size_t bytes) { return bytes >= kHugePage / 32; }
-  void give_back() {
-    if (base_) is_huge(bytes_) ? unmap_huge(base_, bytes_) : std::free(base_);
-    base_ = nullptr, bytes_ = 0;
-  }
-
-  char* base_ = nullptr;
-  size_t bytes_ = 0;
+  T* data_ = nullptr;
+  size_t size_ = 0;
 };
 
 }  // namespace tgi
