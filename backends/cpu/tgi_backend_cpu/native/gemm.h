@@ -29,9 +29,9 @@ inline int rows_of(Finish finish) { return finish == Finish::gated ? kGateRows :
 
 // A packed weight: `columns` counts gates and ups together, `steps` are the units of its depth. Mirrored in tables.py.
 struct Linear {
-  const unit* weight;    // or null, and then
+  const unit* weight;  // or null, and then
   const Narrow* narrow;
-  const float* bias;     // one per column, or null; for gates and ups as they lie in the panels
+  const float* bias;  // one per column, or null; for gates and ups as they lie in the panels
   int32_t columns, steps;
 };
 
@@ -164,7 +164,8 @@ void finish_tile(const Product& p, int panel, const float* tile, size_t row, siz
     if (width <= 0) return;
     const size_t at = row * p.y_stride + column, stride = (size_t)blocks_of(p.finish) * 16;
     if (p.finish == Finish::gated) {
-      const f32x16 gate_bias = p.w.bias ? load(p.w.bias + panel * 32) : zero(), up_bias = p.w.bias ? load(p.w.bias + panel * 32 + 16) : zero();
+      const float* biases = p.w.bias ? p.w.bias + panel * 32 : nullptr;
+      const f32x16 gate_bias = biases ? load(biases) : zero(), up_bias = biases ? load(biases + 16) : zero();
       finish_block(tile, stride, rows, (T*)p.y + at, p.y_stride, width, [&](const float* from, const T*) {
         return mul(silu(add(load(from), gate_bias)), add(load(from + 16), up_bias));
       });
@@ -214,8 +215,9 @@ class PanelProduct {
   void multiply_part(size_t part, Lines lines) {
     const size_t from = first_ + rows_ * part / parts_, to = first_ + rows_ * (part + 1) / parts_;
     const unit* x = p_.x + from * p_.w.steps;
+    const float* there = (const float*)p_.y + panel_ * kPlainBlocks * 16;
     if (p_.finish == Finish::add && parts_ > 1)
-      for (size_t row = from; row < to; row++) fetch((const float*)p_.y + row * p_.y_stride + panel_ * kPlainBlocks * 16, kPlainBlocks * kLine);
+      for (size_t row = from; row < to; row++) fetch(there + row * p_.y_stride, kPlainBlocks * kLine);
     if (p_.finish == Finish::gated)
       multiply_rows<Op, kGateRows, kGateBlocks>((int)(to - from), x, p_.w.steps, lines, tile_);
     else

@@ -13,10 +13,6 @@ namespace tgi {
 constexpr size_t kHugePage = 2u << 20;
 constexpr size_t kLine = 64;  // bytes
 
-// How many bytes ahead of a product a weight is fetched, where it comes from memory: 8 rows gain a quarter by it on Zen 5. Not more: what
-// follows a panel is likely to be another thread's.
-constexpr size_t kAhead = 8192;
-
 inline size_t rounded_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
 // Zeroed, and in huge pages where the system gives them; null when there is none.

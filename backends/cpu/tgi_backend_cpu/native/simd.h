@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "memory.h"
+
 namespace tgi {
 
 using bf16 = uint16_t;
@@ -271,12 +273,16 @@ struct Bf16 {
 #endif
 };
 
+// How many bytes ahead of a product a weight is fetched, where it comes from memory: 8 rows gain a quarter by it on Zen 5. Not more: what
+// follows a panel is likely to be another thread's.
+constexpr size_t kAhead = 8192;
+
 // Into the second cache, for what is read some time later; into the first, for what is read next.
 TGI_INLINE void prefetch(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T1); }
 TGI_INLINE void prefetch_near(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T0); }
 // So many bytes into the first cache. (GCC drops calls of functions that do nothing else: those are to be inlined.)
 TGI_INLINE void fetch(const void* address, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += 64) prefetch_near((const char*)address + at);
+  for (size_t at = 0; at < bytes; at += kLine) prefetch_near((const char*)address + at);
 }
 
 }  // namespace tgi
