@@ -53,7 +53,8 @@ unit* keys_of(const Cache& cache, const int32_t* table, int position, int head) 
 template <class Op>
 void write_key(const Cache& cache, const int32_t* table, int position, int head, const typename Op::number* key) {
   unit* keys = keys_of<Op>(cache, table, position, head) + position % kPage;
-  for (int k = 0; k < cache.head_size / Op::per_unit; k++) memcpy(&keys[k * kPage], key + (size_t)k * Op::per_unit, 4);
+  const int steps = cache.head_size / Op::per_unit;
+  for (int k = 0; k < steps; k++) memcpy(&keys[k * kPage], key + (size_t)k * Op::per_unit, 4);
 }
 
 // Values of one position. Two positions may share units: then whoever writes the first writes the second as well (`next`), since two
@@ -62,17 +63,17 @@ void write_key(const Cache& cache, const int32_t* table, int position, int head,
 template <class Op>
 void write_value(const Cache& cache, const int32_t* table, int position, int head, const typename Op::number* value,
                  const typename Op::number* next) {
-  const int place = position % kPage;
+  const int place = position % kPage, size = cache.head_size;
   unit* values = keys_of<Op>(cache, table, position, head) + cache.page_units(Op::per_unit) +
-                 (size_t)(place / Op::per_unit) * cache.head_size;
+                 (size_t)(place / Op::per_unit) * size;
   if constexpr (Op::per_unit == 1)
-    memcpy(values, value, (size_t)cache.head_size * 4);
+    memcpy(values, value, (size_t)size * 4);
   else if (place % 2)
-    for (int i = 0; i < cache.head_size; i++) values[i] = (values[i] & 0xffffu) | (unit)value[i] << 16;
+    for (int i = 0; i < size; i++) values[i] = (values[i] & 0xffffu) | (unit)value[i] << 16;
   else if (next)
-    for (int i = 0; i < cache.head_size; i++) values[i] = value[i] | (unit)next[i] << 16;
+    for (int i = 0; i < size; i++) values[i] = value[i] | (unit)next[i] << 16;
   else
-    for (int i = 0; i < cache.head_size; i++) values[i] = value[i];
+    for (int i = 0; i < size; i++) values[i] = value[i];
 }
 
 // Whether the values of a position are written together with those of the one before, which is written in the same step.
@@ -193,7 +194,7 @@ struct ChunkWork {
       f32x16 total = zero();
       const f32x16 base = splat(top[r]);
       for (int i = 0; i < (last - first) * kPage; i += 16) {
-        const f32x16 s = load(scores + r * kChunk + i), e = where_above(s, 0.5f * kHidden, exp(sub(s, base)));
+        const f32x16 s = load(scores + r * kChunk + i), e = where_above(s, 0.5f * kHidden, Op::exp(sub(s, base)));
         total = add(total, e);
         store((typename Op::number*)(weights + r * (kChunk / Op::per_unit)) + i, e);
       }

@@ -155,8 +155,9 @@ TGI_INLINE void finish_block(const float* tile, size_t stride, size_t rows, T* t
 }
 
 // A tile of rows from `row` on becomes the result's part of a panel.
-template <class T>
+template <class Op>
 void finish_tile(const Product& p, int panel, const float* tile, size_t row, size_t rows) {
+  using T = typename Op::number;
   const f32x16 scale = splat(p.scale);
   const int blocks = p.finish == Finish::gated ? 1 : kPlainBlocks, columns = p.columns();
   for (int r = 0; r < blocks; r++) {
@@ -167,7 +168,7 @@ void finish_tile(const Product& p, int panel, const float* tile, size_t row, siz
       const float* biases = p.w.bias ? p.w.bias + panel * 32 : nullptr;
       const f32x16 gate_bias = biases ? load(biases) : zero(), up_bias = biases ? load(biases + 16) : zero();
       finish_block(tile, stride, rows, (T*)p.y + at, p.y_stride, width, [&](const float* from, const T*) {
-        return mul(silu(add(load(from), gate_bias)), add(load(from + 16), up_bias));
+        return mul(Op::silu(add(load(from), gate_bias)), add(load(from + 16), up_bias));
       });
       continue;
     }
@@ -222,7 +223,7 @@ class PanelProduct {
       multiply_rows<Op, kGateRows, kGateBlocks>((int)(to - from), x, p_.w.steps, lines, tile_);
     else
       multiply_rows<Op, kPlainRows, kPlainBlocks>((int)(to - from), x, p_.w.steps, lines, tile_);
-    finish_tile<typename Op::number>(p_, panel_, tile_, from, to - from);
+    finish_tile<Op>(p_, panel_, tile_, from, to - from);
   }
 
   const Product& p_;

@@ -11,7 +11,7 @@ constexpr int kPartTokens = 1024;
 // Tokens first…last-1 of a step, as a step of their own.
 class StepPart {
  public:
-  StepPart(const Step& whole, int vocabulary, int first, int last) : step_(whole) {
+  StepPart(const Step& whole, int first, int last) : step_(whole) {
     const int32_t* row = whole.row;
     for (; row[0] + row[1] <= first; row += 3) step_.table += whole.table_stride;
     for (; row < whole.row + 3 * whole.rows && row[0] < last; row += 3) {
@@ -19,7 +19,7 @@ class StepPart {
       rows_.insert(rows_.end(), {from - first, to - from, row[2] + from - row[0]});
     }
     const int32_t* wanted = std::lower_bound(whole.wanted_tokens, whole.wanted_tokens + whole.wanted, first);
-    step_.logits += (wanted - whole.wanted_tokens) * (size_t)vocabulary;
+    chosen_ = wanted - whole.wanted_tokens;
     for (; wanted < whole.wanted_tokens + whole.wanted && *wanted < last; wanted++) wanted_.push_back(*wanted - first);
     step_.tokens = last - first, step_.ids += first;
     step_.rows = (int32_t)rows_.size() / 3, step_.row = rows_.data();
@@ -28,20 +28,32 @@ class StepPart {
   StepPart(const StepPart&) = delete;
 
   const Step& step() const { return step_; }
+  // How many wanted tokens are in the parts before.
+  size_t chosen() const { return chosen_; }
 
  private:
   Step step_;
+  size_t chosen_;
   std::vector<int32_t> rows_, wanted_;
 };
 
+// The end is common: so few tokens are wanted that it is bound by reading weights, among them the largest.
 template <class Op>
 void run_step(const Model& model, const Step& step, Workspace& space, Pool& pool) {
   const int parts = std::max(1, (step.tokens + kPartTokens - 1) / kPartTokens);
-  const int size = ((step.tokens + parts - 1) / parts + kPage - 1) / kPage * kPage;
-  if (parts == 1) return pool.run(StepRun<Op>(model, step, space, pool.threads()).phases());
+  const int size = rounded_up((step.tokens + parts - 1) / parts, kPage);
+  space.make_room<Op>(model, size, step.wanted);
   for (int first = 0; first < step.tokens; first += size) {
-    const StepPart part(step, model.head.columns, first, std::min(first + size, step.tokens));
-    pool.run(StepRun<Op>(model, part.step(), space, pool.threads()).phases());
+    const StepPart part(step, first, std::min(first + size, step.tokens));
+    const StepBody<Op> body(model, part.step(), part.chosen(), space, pool.threads());
+    if (first + size < step.tokens) {
+      pool.run(body.phases());
+      continue;
+    }
+    const StepEnd<Op> end(model, step, space, pool.threads());
+    std::vector<Phase> both = body.phases();
+    both.insert(both.end(), end.phases().begin(), end.phases().end());
+    pool.run(both);
   }
 }
 

@@ -1,12 +1,8 @@
-// A whole step of a decoder of the Llama family as one list of phases: what it consists of stands in a table that Python fills in.
+// A step of a decoder of the Llama family as lists of phases: what it consists of stands in a table that Python fills in.
 #pragma once
 
-#include <deque>
-#include <functional>
-
 #include "attention.h"
-#include "gemm.h"
-#include "rows.h"
+#include "phases.h"
 
 namespace tgi {
 
@@ -37,126 +33,80 @@ struct Step {
   float* logits;
 };
 
-// Activations of a step; grows and is kept.
+// Activations of a step; grows and is kept. `chosen` are those of the wanted tokens behind the last layer's attention, where no others count.
 struct Workspace {
   Buffer<float> stream, qkv, rotation, chosen_stream;
   Buffer<unit> normed, query, attended, inner, chosen;
+
+  // For parts of so many tokens, of which so many are wanted in all.
+  template <class Op>
+  void make_room(const Model& m, size_t tokens, size_t wanted) {
+    const size_t heads = (size_t)m.heads * m.head_size, kv = (size_t)m.kv_heads * m.head_size, most = std::max(tokens, wanted);
+    stream.at_least(tokens * m.hidden);
+    qkv.at_least(tokens * (heads + 2 * kv));
+    rotation.at_least(tokens * m.rotary);
+    query.at_least(tokens * (heads / Op::per_unit));
+    attended.at_least(tokens * (heads / Op::per_unit));
+    normed.at_least(most * (m.hidden / Op::per_unit));
+    inner.at_least(most * (m.intermediate / Op::per_unit));
+    chosen_stream.at_least(wanted * m.hidden);
+    chosen.at_least(wanted * (heads / Op::per_unit));
+  }
 };
 
+// What a layer does behind its attention, to `rows` rows of the stream.
 template <class Op>
-class StepRun {
+void add_output_and_mlp(Phases<Op>& phases, const Model& m, const Layer& layer, const unit* attended, float* stream, size_t rows,
+                        Workspace& w) {
+  const auto back = [&](const Linear& linear, const unit* x) {
+    return Product{Finish::add, linear, x, stream, (size_t)m.hidden, rows, m.residual_scale};
+  };
+  const Product gate_up{Finish::gated, layer.gate_up, nullptr, w.inner.data(), (size_t)m.intermediate, rows};
+  phases.product(Part::output, back(layer.output, attended));
+  phases.normed_product(Part::gate_up, gate_up, stream, layer.mlp_norm, m.hidden, w.normed.data());
+  phases.product(Part::down, back(layer.down, w.inner.data()));
+}
+
+// Tokens of a step up to the last layer's attention, whose wanted tokens become the chosen ones from `chosen` on.
+template <class Op>
+class StepBody {
   using number = typename Op::number;
-  // Tokens of a task that is done to every token by itself: few where there are few, and else whole pages, whose keys share cache lines.
-  static constexpr size_t kFewTokens = 4, kManyTokens = 64;
 
  public:
-  StepRun(const Model& model, const Step& step, Workspace& space, size_t threads)
-      : m_(model), s_(step), w_(space), threads_(threads), half_(model.rotary / 2), heads_(model.heads * model.head_size),
-        qkv_((model.heads + 2 * model.kv_heads) * model.head_size) {
-    const size_t tokens = step.tokens;
-    w_.stream.at_least(tokens * m_.hidden);
-    w_.qkv.at_least(tokens * qkv_);
-    w_.rotation.at_least(tokens * m_.rotary);
-    w_.normed.at_least(units(tokens, m_.hidden));
-    w_.query.at_least(units(tokens, heads_));
-    w_.attended.at_least(units(tokens, heads_));
-    w_.inner.at_least(units(tokens, m_.intermediate));
-    w_.chosen_stream.at_least((size_t)step.wanted * m_.hidden);
-    w_.chosen.at_least(units(step.wanted, std::max(heads_, m_.hidden)));
+  StepBody(const Model& model, const Step& step, size_t chosen, Workspace& space, size_t threads)
+      : m_(model), s_(step), w_(space), threads_(threads), chosen_(chosen), half_(model.rotary / 2),
+        heads_(model.heads * model.head_size), qkv_((model.heads + 2 * model.kv_heads) * model.head_size),
+        phases_(threads, model.epsilon) {
     for (int r = 0; r < step.rows; r++)
       all_.rows.push_back({step.row[3 * r], step.row[3 * r + 1], step.row[3 * r + 2], step.table + (size_t)r * step.table_stride});
-    // Behind the last layer's attention only the wanted tokens count.
     for (int i = 0, r = 0; i < step.wanted; i++) {
       const int token = step.wanted_tokens[i];
       while (token >= all_.rows[r].first + all_.rows[r].count) r++;
       last_.rows.push_back({token, 1, all_.rows[r].past + token - all_.rows[r].first, all_.rows[r].table});
     }
+    const size_t tokens = step.tokens;
     token_row_.resize(tokens);
     for (size_t r = 0; r < all_.rows.size(); r++)
       for (int t = 0; t < all_.rows[r].count; t++) token_row_[all_.rows[r].first + t] = (int)r;
-    phase(Part::input, [this](size_t token) { start(token); }, tokens);
-    for (int l = 0; l < m_.layers; l++) add_layer(m_.layer[l], l == m_.layers - 1);
-    Product head = product(Finish::floats, m_.head, nullptr, s_.logits, m_.head.columns, s_.wanted);
-    head.scale = m_.logit_scale;
-    normed_product(Part::head, head, w_.chosen_stream.data(), m_.final_norm);
+    phases_.each_token(Part::input, [this](size_t token) { start(token); }, tokens);
+    for (int l = 0; l < m_.layers; l++) {
+      const bool is_last = l == m_.layers - 1;
+      add_attention(m_.layer[l], is_last ? last_ : m_.layer[l].window ? windowed_plan(m_.layer[l].window) : all_);
+      if (!is_last) add_output_and_mlp(phases_, m_, m_.layer[l], w_.attended.data(), w_.stream.data(), tokens, w_);
+    }
+    phases_.each_token(Part::other, [this](size_t i) { choose(i); }, s_.wanted);
   }
-  StepRun(const StepRun&) = delete;
 
-  const std::vector<Phase>& phases() const { return phases_; }
+  const std::vector<Phase>& phases() const { return phases_.all(); }
 
  private:
-  // Something done to every token by itself.
-  struct EachToken {
-    std::function<void(size_t)> work;
-    size_t tokens, at_once;
-    void operator()(uint32_t task, Scratch&, uint64_t) const {
-      for (size_t t = task * at_once; t < tokens && t < (task + 1) * at_once; t++) work(t);
-    }
-  };
-
-  // A product, with the norm before it where its rows are few: then each thread normalises them all for itself, which costs less than
-  // waiting for each other.
-  struct ProductWork {
-    Product p;
-    Cut cut;
-    const float *stream, *norm;
-    float epsilon;
-    int hidden;
-    void operator()(uint32_t task, Scratch& scratch, uint64_t phase) const {
-      if (!norm) return run_task<Op>(p, cut, task, scratch);
-      Product own = p;
-      unit* normed = scratch.normed.at_least(p.rows * p.w.steps);
-      if (scratch.phase != phase)
-        for (size_t row = 0; row < p.rows; row++)
-          rms_norm(stream + row * hidden, norm, epsilon, hidden, (number*)(normed + row * p.w.steps));
-      scratch.phase = phase;
-      own.x = normed;
-      run_task<Op>(own, cut, task, scratch);
-    }
-  };
-
-  // So many rows at most are normalised by each thread for itself.
-  static constexpr size_t kNormedByEach = 8;
-
-  static size_t units(size_t rows, int width) { return rows * (width / Op::per_unit); }
-
-  void phase(Part part, std::function<void(size_t)> work, size_t tokens) {
-    const size_t even = tokens / (threads_ * 8) / kPage * kPage, at_once = even ? std::min(even, kManyTokens) : kFewTokens;
-    each_.push_back({std::move(work), tokens, at_once});
-    phases_.push_back(phase_of(part, each_.back(), (tokens + at_once - 1) / at_once));
-  }
-
-  Product product(Finish finish, const Linear& linear, const void* x, void* y, int stride, size_t rows) const {
-    return {finish, linear, (const unit*)x, y, (size_t)stride, rows};
-  }
-
-  void add_product(Part part, const Product& p, const float* stream = nullptr, const float* norm = nullptr) {
-    products_.push_back({p, Cut(p, threads_), stream, norm, m_.epsilon, m_.hidden});
-    phases_.push_back(phase_of(part, products_.back(), products_.back().cut.tasks()));
-  }
-
-  void normed_product(Part part, Product p, const float* stream, const float* norm) {
-    if (p.rows <= kNormedByEach) return add_product(part, p, stream, norm);
-    unit* to = w_.normed.data();
-    phase(
-        Part::norm,
-        [this, stream, norm, to](size_t t) {
-          fetch(stream + (t + 2) * m_.hidden, m_.hidden * sizeof(float));
-          rms_norm(stream + t * m_.hidden, norm, m_.epsilon, m_.hidden, (number*)to + t * m_.hidden);
-        },
-        p.rows);
-    p.x = to;
-    add_product(part, p);
-  }
-
-  void add_layer(const Layer& layer, bool is_last) {
-    float* stream = w_.stream.data();
-    normed_product(Part::qkv, product(Finish::floats, layer.qkv, nullptr, w_.qkv.data(), qkv_, s_.tokens), stream, layer.attention_norm);
-    typename Attention<Op>::Plan& plan = is_last ? last_ : layer.window ? windowed_plan(layer.window) : all_;
+  void add_attention(const Layer& layer, typename Attention<Op>::Plan& plan) {
+    const Product qkv{Finish::floats, layer.qkv, nullptr, w_.qkv.data(), (size_t)qkv_, (size_t)s_.tokens};
+    phases_.normed_product(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data());
     const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, m_.layers};
     const Scoring scoring{m_.attention_scale, m_.softcap, layer.window};
     if (plan.tasks.empty()) Attention<Op>::plan(plan, cache, scoring, m_.heads, threads_);
-    phase(
+    phases_.each_token(
         Part::rotary,
         [this, &layer, cache, &plan](size_t t) {
           if (t == 0) Attention<Op>::reset(plan);
@@ -166,21 +116,7 @@ class StepRun {
     attention_.emplace_back(cache, scoring, m_.heads, (const number*)w_.query.data(), (size_t)heads_, (number*)w_.attended.data(),
                             (size_t)heads_);
     attention_.back().use(plan);
-    phases_.push_back(phase_of(Part::attention, attention_.back(), plan.tasks.size()));
-    size_t rows = s_.tokens;
-    const unit* attended = w_.attended.data();
-    if (is_last) {
-      phase(Part::other, [this](size_t i) { choose(i); }, s_.wanted);
-      rows = s_.wanted, stream = w_.chosen_stream.data(), attended = w_.chosen.data();
-    }
-    Product output = product(Finish::add, layer.output, attended, stream, m_.hidden, rows);
-    output.scale = m_.residual_scale;
-    add_product(Part::output, output);
-    normed_product(Part::gate_up, product(Finish::gated, layer.gate_up, nullptr, w_.inner.data(), m_.intermediate, rows), stream,
-                   layer.mlp_norm);
-    Product down = product(Finish::add, layer.down, w_.inner.data(), stream, m_.hidden, rows);
-    down.scale = m_.residual_scale;
-    add_product(Part::down, down);
+    phases_.add(phase_of(Part::attention, attention_.back(), plan.tasks.size()));
   }
 
   typename Attention<Op>::Plan& windowed_plan(int window) {
@@ -236,23 +172,39 @@ class StepRun {
   }
 
   void choose(size_t i) {
-    const size_t token = s_.wanted_tokens[i];
-    memcpy(w_.chosen_stream.data() + i * m_.hidden, w_.stream.data() + token * m_.hidden, (size_t)m_.hidden * 4);
-    memcpy((number*)w_.chosen.data() + i * heads_, (number*)w_.attended.data() + token * heads_, (size_t)heads_ * sizeof(number));
+    const size_t token = s_.wanted_tokens[i], to = chosen_ + i;
+    memcpy(w_.chosen_stream.data() + to * m_.hidden, w_.stream.data() + token * m_.hidden, (size_t)m_.hidden * 4);
+    memcpy((number*)w_.chosen.data() + to * heads_, (number*)w_.attended.data() + token * heads_, (size_t)heads_ * sizeof(number));
   }
 
   const Model& m_;
   const Step& s_;
   Workspace& w_;
-  const size_t threads_;
+  const size_t threads_, chosen_;
   const int half_, heads_, qkv_;
   typename Attention<Op>::Plan all_, last_;
   std::deque<std::pair<int, typename Attention<Op>::Plan>> windowed_;
   std::vector<int> token_row_;
-  std::deque<EachToken> each_;
-  std::deque<ProductWork> products_;
   std::deque<Attention<Op>> attention_;
-  std::vector<Phase> phases_;
+  Phases<Op> phases_;
+};
+
+// The chosen tokens from there to their logits.
+template <class Op>
+class StepEnd {
+ public:
+  StepEnd(const Model& m, const Step& step, Workspace& w, size_t threads) : phases_(threads, m.epsilon) {
+    const size_t rows = step.wanted;
+    float* stream = w.chosen_stream.data();
+    add_output_and_mlp(phases_, m, m.layer[m.layers - 1], w.chosen.data(), stream, rows, w);
+    const Product head{Finish::floats, m.head, nullptr, step.logits, (size_t)m.head.columns, rows, m.logit_scale};
+    phases_.normed_product(Part::head, head, stream, m.final_norm, m.hidden, w.normed.data());
+  }
+
+  const std::vector<Phase>& phases() const { return phases_.all(); }
+
+ private:
+  Phases<Op> phases_;
 };
 
 }  // namespace tgi
