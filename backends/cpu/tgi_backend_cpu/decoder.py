@@ -64,9 +64,9 @@ class PackedDecoder:
     def _layer(self, weights: DecoderWeights, index: int) -> Layer:
         found, kind = weights.layer(index), self.table.layers[index]
         return Layer(
-            qkv=self._linear(found.qkv, found.qkv_bias),
+            qkv=self._heads(found.qkv, found.qkv_bias),
             output=self._linear([found.output], found.output_bias),
-            gate_up=self._linear([found.gate, found.up], found.gate_up_bias, gated=True),
+            gate_up=self._linear([found.gate, found.up], found.gate_up_bias, pairs=True),
             down=self._linear([found.down], found.down_bias),
             attention_norm=self._floats(found.attention_norm),
             mlp_norm=self._floats(found.mlp_norm),
@@ -94,6 +94,7 @@ class PackedDecoder:
             logit_scale=table.logit_scale,
             rotary_scale=1.0,
             bfloat16=int(self.dtype is torch.bfloat16),
+            turned=int(self._turned),
             layer=self.layers,
             final_norm=self._floats(weights.final_norm()),
             frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
@@ -101,13 +102,29 @@ class PackedDecoder:
             head=self._linear([weights.head()], None),
         )
 
-    def _linear(self, weights: list[Tensor], bias: Tensor | None, *, gated: bool = False) -> Linear:
+    @property
+    def _turned(self) -> bool:
+        """Whether the product itself turns queries and keys: whole heads of whole blocks, with no norm before."""
+        table = self.table
+        return table.rotary.size == table.head_size and table.head_size % 32 == 0 and not table.query_norm
+
+    def _heads(self, weights: list[Tensor], bias: Tensor | None) -> Linear:
+        """Queries, keys and values; where they are turned, the first half of each head beside its second."""
+        if not self._turned:
+            return self._linear(weights, bias)
+        half = self.table.head_size // 2
+        halves = [part.flatten(0, 1) for part in torch.cat(weights).view(-1, 2, half, self.table.hidden).unbind(1)]
+        if bias is not None:
+            bias = bias.view(-1, 2, half).transpose(0, 1).flatten()
+        return self._linear(halves, bias, pairs=True)
+
+    def _linear(self, weights: list[Tensor], bias: Tensor | None, *, pairs: bool = False) -> Linear:
         if bias is not None:
             bias = bias.float()
-            if gated:
+            if pairs:
                 bias = _interleaved(bias)
             self._kept.append(bias)
-        return self._kernels.pack(self._arena, [weight.contiguous() for weight in weights], bias, gated=gated)
+        return self._kernels.pack(self._arena, [weight.contiguous() for weight in weights], bias, pairs=pairs)
 
     def _floats(self, vector: Tensor | None) -> int | None:
         """The address of a vector as float32, kept as long as this object."""
@@ -118,7 +135,7 @@ class PackedDecoder:
 
 
 def _interleaved(bias: Tensor) -> Tensor:
-    """Biases of gates and ups in the order of the panels: 16 gates, their 16 ups."""
+    """Biases of pairs in the order of the panels: 16 first ones, their 16 second ones."""
     size = bias.shape[0] // 2
     padded = torch.zeros(2, -(-size // 16) * 16)
     padded[:, :size] = bias.view(2, size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 
-INTERFACE = 2
+INTERFACE = 3
 """What `tgi_interface` must answer."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -13,7 +13,7 @@ PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "do
 
 
 class Linear(Structure):
-    """A packed weight, at `weight` or in fewer bits at `narrow`; `columns` counts gates and ups together."""
+    """A packed weight, at `weight` or in fewer bits at `narrow`; `columns` counts both of pairs."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("weight", "narrow", "bias")),
@@ -54,6 +54,7 @@ class Model(Structure):
             )
         ),
         ("bfloat16", c_int32),
+        ("turned", c_int32),
         ("layer", POINTER(Layer)),
         ("final_norm", c_void_p),
         ("frequencies", c_void_p),

@@ -7,6 +7,8 @@
 
 #include <unistd.h>
 
+#include <type_traits>
+
 #include "narrow.h"
 
 namespace tgi {
@@ -14,25 +16,33 @@ namespace tgi {
 // Blocks per panel, and the rows of x that are multiplied with a panel at a time: what fits into the registers.
 constexpr int kPlainBlocks = kRegisters == 32 ? 3 : 1;
 constexpr int kPlainRows = kRegisters == 32 ? 8 : 4;
-constexpr int kGateBlocks = 2;
-constexpr int kGateRows = kRegisters == 32 ? 12 : 2;
+constexpr int kPairBlocks = 2;
+constexpr int kPairRows = kRegisters == 32 ? 12 : 2;
 
 enum class Finish : int32_t {
   numbers = 0,  // in the weights' dtype
   floats = 1,
   add = 2,   // to floats that are there
-  gated = 3  // silu(gate) · up in the weights' dtype; panels hold 16 gates and their 16 ups
+  gated = 3,  // silu(gate) · up in the weights' dtype; panels hold 16 gates and their 16 ups
+  turned = 4  // heads by rotary positions, in the weights' dtype; panels hold 16 numbers of a head's first half and 16 of its second
 };
 
-inline int blocks_of(Finish finish) { return finish == Finish::gated ? kGateBlocks : kPlainBlocks; }
-inline int rows_of(Finish finish) { return finish == Finish::gated ? kGateRows : kPlainRows; }
+constexpr bool in_pairs(Finish finish) { return finish == Finish::gated || finish == Finish::turned; }
+constexpr int blocks_of(Finish finish) { return in_pairs(finish) ? kPairBlocks : kPlainBlocks; }
+constexpr int rows_of(Finish finish) { return in_pairs(finish) ? kPairRows : kPlainRows; }
 
-// A packed weight: `columns` counts gates and ups together, `steps` are the units of its depth. Mirrored in tables.py.
+// A packed weight: `columns` counts both of a pair, `steps` are the units of its depth. Mirrored in tables.py.
 struct Linear {
   const unit* weight;  // or null, and then
   const Narrow* narrow;
-  const float* bias;  // one per column, or null; for gates and ups as they lie in the panels
+  const float* bias;  // one per column, or null; for pairs as they lie in the panels
   int32_t columns, steps;
+};
+
+// How heads of 2 · half numbers are turned: by cosines and sines [rows][2][half]. Heads from `heads` on stay as they are.
+struct Turning {
+  const float* angles;
+  int half, heads;
 };
 
 // A product as the kernels see it: x [rows][steps] units, y [rows][columns] with a stride in its own elements.
@@ -43,11 +53,12 @@ struct Product {
   void* y;
   size_t y_stride, rows;
   float scale = 1.0f;
+  Turning turning = {};
 
   int columns() const { return finish == Finish::gated ? w.columns / 2 : w.columns; }
   int panels() const {
-    const int width = finish == Finish::gated ? 16 : 16 * kPlainBlocks;
-    return (columns() + width - 1) / width;
+    const int width = 16 * blocks_of(finish);
+    return (w.columns + width - 1) / width;
   }
 };
 
@@ -108,11 +119,89 @@ struct NarrowLines {
   }
 };
 
-// ROWS rows of x times one panel → tile [ROWS][BLOCKS · 16].
+// What happens to a panel's columns of a result while they are still in registers.
+template <class Op, Finish FINISH>
+class Finishing {
+  static constexpr bool kFloats = FINISH == Finish::floats || FINISH == Finish::add;
+  static constexpr int kBlocks = blocks_of(FINISH);
+  static constexpr int kWidth = FINISH == Finish::gated ? 16 : 16 * kBlocks;  // columns of the result
+  using T = std::conditional_t<kFloats, float, typename Op::number>;
+
+ public:
+  Finishing(const Product& p, int panel, size_t row)
+      : to_((T*)p.y + row * p.y_stride + panel * kWidth), stride_(p.y_stride), width_(std::min(kWidth, p.columns() - panel * kWidth)),
+        scale_(splat(p.scale)) {
+    const int first = panel * kBlocks * 16, there = in_pairs(FINISH) ? kBlocks * 16 : width_;
+    TGI_UNROLL for (int r = 0; r < kBlocks; r++)
+        bias_[r] = p.w.bias && there > r * 16 ? load_first(p.w.bias + first + r * 16, there - r * 16) : zero();
+    if constexpr (FINISH == Finish::turned) {
+      const int head = panel * 16 / p.turning.half, within = panel * 16 % p.turning.half;
+      half_ = p.turning.half;
+      to_ += head * 2 * half_ + within - panel * kWidth;
+      if (head < p.turning.heads) angles_ = p.turning.angles + row * 2 * half_ + within;
+    }
+  }
+
+  template <int ROWS>
+  TGI_INLINED void rows(const f32x16 (&c)[ROWS][kBlocks]) const {
+    if (width_ == kWidth) {
+      TGI_UNROLL for (int m = 0; m < ROWS; m++) row(m, c[m], to_ + m * stride_);
+      return;
+    }
+    f32x16 copy[ROWS][kBlocks];  // so that only this case has them in memory
+    TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < kBlocks; r++) copy[m][r] = c[m][r];
+    rows_in_part(ROWS, copy);
+  }
+
+ private:
+  TGI_INLINED void row(int m, const f32x16* c, T* to) const {
+    f32x16 v[kBlocks];
+    TGI_UNROLL for (int r = 0; r < kBlocks; r++) v[r] = add(c[r], bias_[r]);
+    if constexpr (FINISH == Finish::gated)
+      store(to, mul(Op::silu(v[0]), v[1]));
+    else if constexpr (FINISH == Finish::turned)
+      turned(angles_ ? angles_ + (size_t)m * 2 * half_ : nullptr, v[0], v[1], to);
+    else if constexpr (FINISH == Finish::add)
+      TGI_UNROLL for (int r = 0; r < kBlocks; r++) store(to + r * 16, fma(v[r], scale_, load(to + r * 16)));
+    else
+      TGI_UNROLL for (int r = 0; r < kBlocks; r++) store(to + r * 16, mul(v[r], scale_));
+  }
+
+  TGI_INLINED void turned(const float* angles, f32x16 first, f32x16 second, T* to) const {
+    if (angles) {
+      const f32x16 cosine = load(angles), sine = load(angles + half_), before = first;
+      first = sub(mul(before, cosine), mul(second, sine));
+      second = add(mul(second, cosine), mul(before, sine));
+    }
+    store(to, first);
+    store(to + half_, second);
+  }
+
+  __attribute__((noinline)) void rows_in_part(int rows, const f32x16 (*c)[kBlocks]) const {
+    for (int m = 0; m < rows; m++) {
+      T whole[kWidth] = {};
+      memcpy(whole, to_ + m * stride_, (size_t)width_ * sizeof(T));
+      row(m, c[m], whole);
+      memcpy(to_ + m * stride_, whole, (size_t)width_ * sizeof(T));
+    }
+  }
+
+  T* to_;
+  const size_t stride_;
+  const int width_;
+  const f32x16 scale_;
+  f32x16 bias_[kBlocks];
+  int half_ = 0;
+  const float* angles_ = nullptr;
+};
+
+// Rows row…row+ROWS-1 of x times one panel.
 template <class Op, int ROWS, int BLOCKS, class Lines>
-void multiply(const unit* x, int steps, Lines lines, float* tile) {
+void multiply(const Product& p, int panel, size_t row, Lines lines) {
   f32x16 c[ROWS][BLOCKS];
   TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = zero();
+  const int steps = p.w.steps;
+  const unit* x = p.x + row * steps;
   for (int k = 0; k < steps; k += Lines::kSteps) {
     const unit* line = lines.template next<BLOCKS>();
     const int some = Lines::kSteps == 1 ? 1 : std::min(steps - k, Lines::kSteps);
@@ -127,63 +216,22 @@ void multiply(const unit* x, int steps, Lines lines, float* tile) {
       }
     }
   }
-  TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++)
-      store(tile + (m * BLOCKS + r) * 16, c[m][r]);
+  if constexpr (BLOCKS == kPairBlocks)
+    p.finish == Finish::gated ? Finishing<Op, Finish::gated>(p, panel, row).rows(c) : Finishing<Op, Finish::turned>(p, panel, row).rows(c);
+  else if (p.finish == Finish::add)
+    Finishing<Op, Finish::add>(p, panel, row).rows(c);
+  else if (p.finish == Finish::floats)
+    Finishing<Op, Finish::floats>(p, panel, row).rows(c);
+  else
+    Finishing<Op, Finish::numbers>(p, panel, row).rows(c);
 }
 
 template <class Op, int ROWS, int BLOCKS, class Lines>
-void multiply_rows(int rows, const unit* x, int steps, Lines lines, float* tile) {
+void multiply_rows(int rows, const Product& p, int panel, size_t row, Lines lines) {
   if constexpr (ROWS > 1) {
-    if (rows < ROWS) return multiply_rows<Op, ROWS - 1, BLOCKS>(rows, x, steps, lines, tile);
+    if (rows < ROWS) return multiply_rows<Op, ROWS - 1, BLOCKS>(rows, p, panel, row, lines);
   }
-  multiply<Op, ROWS, BLOCKS>(x, steps, lines, tile);
-}
-
-// One block of 16 columns of `rows` rows of a tile, whose rows are `stride` floats apart, to `to`.
-template <class T, class Value>
-TGI_INLINE void finish_block(const float* tile, size_t stride, size_t rows, T* to, size_t to_stride, int width, const Value& value) {
-  if (width >= 16) {
-    for (size_t row = 0; row < rows; row++) store(to + row * to_stride, value(tile + row * stride, to + row * to_stride));
-    return;
-  }
-  for (size_t row = 0; row < rows; row++) {
-    T there[16] = {};
-    memcpy(there, to + row * to_stride, (size_t)width * sizeof(T));
-    store(there, value(tile + row * stride, there));
-    memcpy(to + row * to_stride, there, (size_t)width * sizeof(T));
-  }
-}
-
-// A tile of rows from `row` on becomes the result's part of a panel.
-template <class Op>
-void finish_tile(const Product& p, int panel, const float* tile, size_t row, size_t rows) {
-  using T = typename Op::number;
-  const f32x16 scale = splat(p.scale);
-  const int blocks = p.finish == Finish::gated ? 1 : kPlainBlocks, columns = p.columns();
-  for (int r = 0; r < blocks; r++) {
-    const int column = (panel * blocks + r) * 16, width = std::min(16, columns - column);
-    if (width <= 0) return;
-    const size_t at = row * p.y_stride + column, stride = (size_t)blocks_of(p.finish) * 16;
-    if (p.finish == Finish::gated) {
-      const float* biases = p.w.bias ? p.w.bias + panel * 32 : nullptr;
-      const f32x16 gate_bias = biases ? load(biases) : zero(), up_bias = biases ? load(biases + 16) : zero();
-      finish_block(tile, stride, rows, (T*)p.y + at, p.y_stride, width, [&](const float* from, const T*) {
-        return mul(Op::silu(add(load(from), gate_bias)), add(load(from + 16), up_bias));
-      });
-      continue;
-    }
-    const f32x16 bias = p.w.bias ? load_first(p.w.bias + column, width) : zero();
-    const float* from = tile + r * 16;
-    if (p.finish == Finish::numbers)
-      finish_block(from, stride, rows, (T*)p.y + at, p.y_stride, width,
-                   [&](const float* v, const T*) { return mul(add(load(v), bias), scale); });
-    else if (p.finish == Finish::floats)
-      finish_block(from, stride, rows, (float*)p.y + at, p.y_stride, width,
-                   [&](const float* v, const float*) { return mul(add(load(v), bias), scale); });
-    else
-      finish_block(from, stride, rows, (float*)p.y + at, p.y_stride, width,
-                   [&](const float* v, const float* there) { return fma(add(load(v), bias), scale, load(there)); });
-  }
+  multiply<Op, ROWS, BLOCKS>(p, panel, row, lines);
 }
 
 // Rows first…last-1 of the result, of one panel.
@@ -215,21 +263,18 @@ class PanelProduct {
   template <class Lines>
   void multiply_part(size_t part, Lines lines) {
     const size_t from = first_ + rows_ * part / parts_, to = first_ + rows_ * (part + 1) / parts_;
-    const unit* x = p_.x + from * p_.w.steps;
     const float* there = (const float*)p_.y + panel_ * kPlainBlocks * 16;
     if (p_.finish == Finish::add && parts_ > 1)
       for (size_t row = from; row < to; row++) fetch(there + row * p_.y_stride, kPlainBlocks * kLine);
-    if (p_.finish == Finish::gated)
-      multiply_rows<Op, kGateRows, kGateBlocks>((int)(to - from), x, p_.w.steps, lines, tile_);
+    if (in_pairs(p_.finish))
+      multiply_rows<Op, kPairRows, kPairBlocks>((int)(to - from), p_, panel_, from, lines);
     else
-      multiply_rows<Op, kPlainRows, kPlainBlocks>((int)(to - from), x, p_.w.steps, lines, tile_);
-    finish_tile<Op>(p_, panel_, tile_, from, to - from);
+      multiply_rows<Op, kPlainRows, kPlainBlocks>((int)(to - from), p_, panel_, from, lines);
   }
 
   const Product& p_;
   const int panel_;
   const size_t first_, rows_, blocks_, parts_;
-  alignas(64) float tile_[std::max(kPlainRows * kPlainBlocks * 16, kGateRows * kGateBlocks * 16)];
 };
 
 // What of a core's own cache blocks of rows may take up.

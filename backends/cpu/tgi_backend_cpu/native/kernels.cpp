@@ -31,7 +31,7 @@ void run_product(Pool& pool, bool bfloat16, const Product& p) {
 extern "C" {
 
 // Changes whenever a signature or a structure does; kernels.py asks for it.
-int32_t tgi_interface() { return 2; }
+int32_t tgi_interface() { return 3; }
 
 void* tgi_pool(int32_t threads) { return new Pool(threads); }
 void tgi_pool_free(void* pool) { delete (Pool*)pool; }
@@ -43,16 +43,16 @@ void tgi_times(void* pool, uint64_t* nanoseconds) {
 void* tgi_map(size_t bytes) { return map_huge(bytes); }
 void tgi_unmap(void* memory, size_t bytes) { unmap_huge(memory, bytes); }
 
-// Panels of a packed weight, and the bytes of each; `columns` counts gates and ups together.
-void tgi_packed_size(int32_t bfloat16, int32_t gated, int32_t columns, int32_t depth, size_t* panels, size_t* panel_bytes) {
-  const size_t steps = bfloat16 ? (depth + 1) / 2 : depth, blocks = gated ? kGateBlocks : kPlainBlocks;
-  *panels = gated ? (columns / 2 + 15) / 16 : (columns + 16 * blocks - 1) / (16 * blocks);
+// Panels of a packed weight, and the bytes of each; `columns` counts both of pairs.
+void tgi_packed_size(int32_t bfloat16, int32_t pairs, int32_t columns, int32_t depth, size_t* panels, size_t* panel_bytes) {
+  const size_t steps = bfloat16 ? (depth + 1) / 2 : depth, blocks = pairs ? kPairBlocks : kPlainBlocks;
+  *panels = (columns + 16 * blocks - 1) / (16 * blocks);
   *panel_bytes = steps * blocks * kLine;
 }
 
-// Rows of a weight [rows][depth] into a packed one, from block `first` on. With `gated`, 0 and 1 are where gates and ups begin.
-void tgi_pack(void* pool, int32_t bfloat16, int32_t gated, unit* to, const void* weight, int32_t rows, int32_t depth, int32_t first) {
-  const int blocks = gated ? kGateBlocks : kPlainBlocks, stride = gated ? kGateBlocks : 1;
+// Rows of a weight [rows][depth] into a packed one, from block `first` on. With `pairs`, 0 and 1 are where the first and the second ones begin.
+void tgi_pack(void* pool, int32_t bfloat16, int32_t pairs, unit* to, const void* weight, int32_t rows, int32_t depth, int32_t first) {
+  const int blocks = pairs ? kPairBlocks : kPlainBlocks, stride = pairs ? kPairBlocks : 1;
   const size_t width = (size_t)depth * (bfloat16 ? 2 : 4);
   const auto work = [=](uint32_t task, Scratch&, uint64_t) {
     const int from = (int)task * 16, count = rows - from < 16 ? rows - from : 16;

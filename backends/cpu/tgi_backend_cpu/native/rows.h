@@ -10,12 +10,16 @@ namespace tgi {
 // to[i] = from[i] / rms(from) · weight[i]. `from` may be `to` when T is float.
 template <class T>
 void rms_norm(const float* from, const float* weight, float epsilon, int width, T* to) {
-  f32x16 squares = zero();
-  for (int i = 0; i < width; i += 16) {
-    const f32x16 v = load_first(from + i, width - i);
-    squares = fma(v, v, squares);
+  f32x16 squares[4] = {zero(), zero(), zero(), zero()};  // four chains, since one would wait for each of its additions
+  int at = 0;
+  for (; at + 64 <= width; at += 64)
+    TGI_UNROLL for (int c = 0; c < 4; c++) squares[c] = fma(load(from + at + 16 * c), load(from + at + 16 * c), squares[c]);
+  for (; at < width; at += 16) {
+    const f32x16 v = load_first(from + at, width - at);
+    squares[0] = fma(v, v, squares[0]);
   }
-  const f32x16 factor = splat(1.0f / std::sqrt(sum(squares) / (float)width + epsilon));
+  const float total = sum(add(add(squares[0], squares[1]), add(squares[2], squares[3])));
+  const f32x16 factor = splat(1.0f / std::sqrt(total / (float)width + epsilon));
   for (int i = 0; i < width; i += 16) {
     const f32x16 v = mul(load_first(from + i, width - i), factor);
     store_first(to + i, mul(v, load_first(weight + i, width - i)), width - i);

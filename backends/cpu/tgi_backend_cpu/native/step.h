@@ -18,6 +18,7 @@ struct Model {
   int32_t hidden, intermediate, layers, heads, kv_heads, head_size, rotary, block_size;
   float epsilon, embedding_scale, attention_scale, residual_scale, logit_scale, rotary_scale, softcap;
   int32_t bfloat16;
+  int32_t turned;  // qkv lies in pairs, and its product turns whole heads; else heads are turned behind it, what they may be normed before
   const Layer* layer;
   const float *final_norm, *frequencies;  // frequencies [rotary / 2]
   const void* embedding;
@@ -35,22 +36,23 @@ struct Step {
 
 // Activations of a step; grows and is kept. `chosen` are those of the wanted tokens behind the last layer's attention, where no others count.
 struct Workspace {
-  Buffer<float> stream, qkv, rotation, chosen_stream;
-  Buffer<unit> normed, query, attended, inner, chosen;
+  Buffer<float> stream, raw_heads, rotation, chosen_stream;
+  Buffer<unit> normed, heads, attended, inner, chosen;
 
   // For parts of so many tokens, of which so many are wanted in all.
   template <class Op>
   void make_room(const Model& m, size_t tokens, size_t wanted) {
-    const size_t heads = (size_t)m.heads * m.head_size, kv = (size_t)m.kv_heads * m.head_size, most = std::max(tokens, wanted);
+    const size_t queries = (size_t)m.heads * m.head_size, all = queries + 2 * (size_t)m.kv_heads * m.head_size;
+    const size_t most = std::max(tokens, wanted);
     stream.at_least(tokens * m.hidden);
-    qkv.at_least(tokens * (heads + 2 * kv));
+    raw_heads.at_least(m.turned ? 0 : tokens * all);
     rotation.at_least(tokens * m.rotary);
-    query.at_least(tokens * (heads / Op::per_unit));
-    attended.at_least(tokens * (heads / Op::per_unit));
+    heads.at_least(tokens * (all / Op::per_unit));
+    attended.at_least(tokens * (queries / Op::per_unit));
     normed.at_least(most * (m.hidden / Op::per_unit));
     inner.at_least(most * (m.intermediate / Op::per_unit));
     chosen_stream.at_least(wanted * m.hidden);
-    chosen.at_least(wanted * (heads / Op::per_unit));
+    chosen.at_least(wanted * (queries / Op::per_unit));
   }
 };
 
@@ -101,7 +103,11 @@ class StepBody {
 
  private:
   void add_attention(const Layer& layer, typename Attention<Op>::Plan& plan) {
-    const Product qkv{Finish::floats, layer.qkv, nullptr, w_.qkv.data(), (size_t)qkv_, (size_t)s_.tokens};
+    Product qkv{Finish::floats, layer.qkv, nullptr, w_.raw_heads.data(), (size_t)qkv_, (size_t)s_.tokens};
+    if (m_.turned) {
+      qkv.finish = Finish::turned, qkv.y = w_.heads.data();
+      qkv.turning = {w_.rotation.data(), half_, layer.rotary ? m_.heads + m_.kv_heads : 0};
+    }
     phases_.normed_product(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data());
     const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, m_.layers};
     const Scoring scoring{m_.attention_scale, m_.softcap, layer.window};
@@ -110,11 +116,10 @@ class StepBody {
         Part::rotary,
         [this, &layer, cache, &plan](size_t t) {
           if (t == 0) Attention<Op>::reset(plan);
-          turn_and_keep(layer, cache, t);
+          m_.turned ? keep(cache, t) : turn_and_keep(layer, cache, t);
         },
         s_.tokens);
-    attention_.emplace_back(cache, scoring, m_.heads, (const number*)w_.query.data(), (size_t)heads_, (number*)w_.attended.data(),
-                            (size_t)heads_);
+    attention_.emplace_back(cache, scoring, m_.heads, heads_of(0), (size_t)qkv_, (number*)w_.attended.data(), (size_t)heads_);
     attention_.back().use(plan);
     phases_.add(phase_of(Part::attention, attention_.back(), plan.tasks.size()));
   }
@@ -136,29 +141,46 @@ class StepBody {
     rotation(row.past + (int)t - row.first, m_.frequencies, half_, m_.rotary_scale, to, to + half_);
   }
 
-  // What the token after next is going to read and write, and a share of the next page that the row writes.
-  TGI_INLINED void fetch_ahead(const Cache& cache, const Row& row, size_t t) const {
-    fetch(w_.qkv.data() + (t + 2) * qkv_, qkv_ * sizeof(float));
-    fetch((const number*)w_.query.data() + (t + 2) * heads_, heads_ * sizeof(number));
-    const int position = row.past + (int)t - row.first, place = position % kPage, next = position - place + kPage;
+  // Queries, keys and values of a token as attention reads them.
+  number* heads_of(size_t token) const { return (number*)w_.heads.data() + token * qkv_; }
+
+  // A share of the next page that the row writes.
+  TGI_INLINED void fetch_page(const Cache& cache, const Row& row, int position) const {
+    const int place = position % kPage, next = position - place + kPage;
     if (next >= row.past + row.count) return;
     const size_t share = 2 * cache.page_units(Op::per_unit) / kPage;
     for (int h = 0; h < m_.kv_heads; h++) fetch(keys_of<Op>(cache, row.table, next, h) + place * share, share * sizeof(unit));
   }
 
-  // Queries as attention reads them; keys and values into the cache.
+  // Keys and values into the cache.
+  void keep(const Cache& cache, size_t t) {
+    const Row& row = all_.rows[token_row_[t]];
+    const int size = m_.head_size, position = row.past + (int)t - row.first;
+    const number *keys = heads_of(t) + heads_, *values = keys + m_.kv_heads * size;
+    const bool has_next = (int)t + 1 < row.first + row.count, before = written_before<Op>(position, (int)t > row.first);
+    fetch(keys + 4 * qkv_, 2 * m_.kv_heads * size * sizeof(number));
+    fetch_page(cache, row, position);
+    for (int h = 0; h < m_.kv_heads; h++, keys += size, values += size) {
+      write_key<Op>(cache, row.table, position, h, keys);
+      if (!before) write_value<Op>(cache, row.table, position, h, values, has_next ? values + qkv_ : nullptr);
+    }
+  }
+
+  // The same where the product has not turned them, nor the queries.
   void turn_and_keep(const Layer& layer, const Cache& cache, size_t t) {
     const Row& row = all_.rows[token_row_[t]];
-    const float *from = w_.qkv.data() + t * qkv_, *angle = w_.rotation.data() + t * m_.rotary;
+    const float *from = w_.raw_heads.data() + t * qkv_, *angle = w_.rotation.data() + t * m_.rotary;
     const int size = m_.head_size, position = row.past + (int)t - row.first;
-    fetch_ahead(cache, row, t);
+    fetch(from + 2 * qkv_, qkv_ * sizeof(float));
+    fetch(heads_of(t + 2), heads_ * sizeof(number));
+    fetch_page(cache, row, position);
     float head[512];
     number key[512], value[512], next[512];
     const auto turned = [&](const float* head_from, const float* norm, number* to) {
       if (norm) rms_norm(head_from, norm, m_.epsilon, size, head);
       rotate(norm ? head : head_from, angle, angle + half_, layer.rotary ? half_ : 0, size, to);
     };
-    for (int h = 0; h < m_.heads; h++) turned(from + h * size, layer.query_norm, (number*)w_.query.data() + t * heads_ + h * size);
+    for (int h = 0; h < m_.heads; h++) turned(from + h * size, layer.query_norm, heads_of(t) + h * size);
     for (int h = 0; h < m_.kv_heads; h++) {
       turned(from + heads_ + h * size, layer.key_norm, key);
       write_key<Op>(cache, row.table, position, h, key);
