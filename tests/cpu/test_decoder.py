@@ -59,9 +59,10 @@ def test_flags_of_the_family(model_type: str, fields: dict[str, object], tmp_pat
         assert made[id] and made[id] == expected[: len(made[id])]
 
 
-def test_bits_do_not_depend_on_the_batch_in_bfloat16(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head_size", [16, 64])
+def test_bits_do_not_depend_on_the_batch_in_bfloat16(head_size: int, tmp_path: Path) -> None:
     """Logprobs of a bfloat16 row are the same numbers alone, in chunks, and with mates that come and go."""
-    session, capacity = open_cpu(save_tiny("llama", tmp_path), PLAN, dtype="bfloat16")
+    session, capacity = open_cpu(save_tiny("llama", tmp_path, head_dim=head_size), PLAN, dtype="bfloat16")
 
     def logprobs(beside: bool, take: int) -> list[float]:
         run, found = Schedule(session, capacity), []
@@ -84,10 +85,11 @@ def test_bits_do_not_depend_on_the_batch_in_bfloat16(tmp_path: Path) -> None:
     assert logprobs(True, len(PROMPTS[2])) == logprobs(True, 3) == logprobs(False, 5) == alone
 
 
-def test_a_long_step_is_its_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head_size", [16, 64])
+def test_a_long_step_is_its_parts(head_size: int, tmp_path: Path) -> None:
     """A step of thousands of tokens is cut wherever its parts end, within a row or between two, and no number changes by that."""
     lengths = (700, 1, 333, 1500, 17, 900, 64)
-    folder = save_tiny("llama", tmp_path, max_position_embeddings=2048)
+    folder = save_tiny("llama", tmp_path, max_position_embeddings=2048, head_dim=head_size)
     session, _ = open_cpu(folder, WarmupPlan(len(lengths), 1600, sum(lengths), num_blocks=7 * 100), dtype="bfloat16")
     requests = []
     for index, length in enumerate(lengths):

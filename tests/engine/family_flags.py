@@ -40,6 +40,9 @@ FLAGS: list[tuple[str, dict[str, object]]] = [
         {"embedding_multiplier": 3.0, "attention_multiplier": 0.1, "residual_multiplier": 0.4, "logits_scaling": 2.0},
     ),
     ("mistral", {"sliding_window": None, "head_dim": 32}),
+    ("llama", {"head_dim": 64, "attention_bias": True}),
+    ("qwen2", {"num_attention_heads": 2, "num_key_value_heads": 1}),
+    ("smollm3", {"num_attention_heads": 2, "num_key_value_heads": 1, "no_rope_layers": [1, 0, 1, 0]}),
 ]
 """Biases, tied weights, rotary variants, windows of some layers and scalings: model types with fields of their configs."""
 
