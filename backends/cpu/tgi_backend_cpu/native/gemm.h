@@ -298,7 +298,6 @@ struct Cut {
     const size_t row_bytes = (size_t)p.w.steps * 4, panel_bytes = row_bytes * 16 * blocks_of(p.finish), panels = p.panels();
     const size_t fitting = std::max<size_t>(1, cache_for_rows() / std::max<size_t>(1, row_bytes) / kBlockRows) * kBlockRows;
     row_blocks = std::max((p.rows + fitting - 1) / fitting, std::min(p.rows / kManyRows, 4 * threads / std::max<size_t>(1, panels)));
-    // Whole register blocks of either kind, except in the last one.
     block = row_blocks > 1 ? rounded_up((p.rows + row_blocks - 1) / row_blocks, kBlockRows) : std::max<size_t>(1, p.rows);
     row_blocks = (p.rows + block - 1) / block;
     const size_t worth = (96u << 10) / (panel_bytes * (1 + block / 32)), even = panels * row_blocks / (threads * 4);
@@ -308,8 +307,8 @@ struct Cut {
   size_t tasks() const { return row_blocks * panel_runs; }
 
  private:
-  static constexpr size_t kBlockRows = 24;  // a multiple of all that are multiplied at a time
-  static constexpr size_t kManyRows = 96;   // a block of fewer is not worth widening a panel for
+  static constexpr size_t kBlockRows = 8;  // blocks are multiples of it, and else equal, since each thread has its share of them
+  static constexpr size_t kManyRows = 96;  // a block of fewer is not worth widening a panel for
 };
 
 template <class Op>

@@ -1,8 +1,9 @@
 // Threads that live with neighbours.
 //
-// Work is a list of phases of numbered tasks. Threads claim tasks one by one, and a phase is over when its tasks are done, not when all
-// threads have arrived: a thread that the system has put aside between two tasks holds nobody up. Who finds nothing to claim spins for
-// some ten microseconds and then sleeps.
+// Work is a list of phases of numbered tasks. Each thread has a share of a phase's tasks, the same part of every phase, so that what it
+// made is in its own cache when it goes on with it. Who is through with its own share goes on with the others'. Tasks are claimed one by
+// one, and a phase is over when its tasks are done, not when all threads have arrived: a thread that the system has put aside between two
+// tasks holds nobody up. Who finds nothing to claim spins for some ten microseconds and then sleeps.
 #pragma once
 
 #include <immintrin.h>
@@ -53,8 +54,8 @@ Phase phase_of(Part part, const Work& work, size_t tasks) {
 class Pool {
  public:
   // `threads` counts the caller of run.
-  explicit Pool(int threads) : scratch_((size_t)(threads < 1 ? 1 : threads)) {
-    for (size_t i = 1; i < scratch_.size(); i++) workers_.emplace_back([this, i] { work(scratch_[i]); });
+  explicit Pool(int threads) : lane_((size_t)(threads < 1 ? 1 : threads)) {
+    for (size_t i = 1; i < lane_.size(); i++) workers_.emplace_back([this, i] { work(i); });
   }
 
   ~Pool() {
@@ -63,7 +64,7 @@ class Pool {
     for (auto& worker : workers_) worker.join();
   }
 
-  size_t threads() const { return scratch_.size(); }
+  size_t threads() const { return lane_.size(); }
 
   // Nanoseconds that passed in phases of each part, since the pool was made.
   const uint64_t* times() const { return times_; }
@@ -80,7 +81,7 @@ class Pool {
     unsigned idle = 0;
     while (!over_.load(std::memory_order_acquire)) {
       const uint32_t seen = signal_.load(std::memory_order_acquire);
-      if (claim_one(scratch_[0]))
+      if (claim_one(0))
         idle = 0;
       else if (!over_.load(std::memory_order_acquire))
         pause(idle, seen);
@@ -88,23 +89,30 @@ class Pool {
   }
 
  private:
-  // What can be claimed is one number, so that a claim can only succeed in the phase that it was read in: the phase's number, how many
-  // tasks the phase has, how many are claimed.
+  // What is a thread's own: memory, and its share of the phase. What can be claimed of that is one number, so that a claim can only succeed
+  // in the phase that it was read in: the phase's number, the share's end, the next task.
+  struct alignas(64) Lane {
+    std::atomic<uint64_t> claim{0};
+    Scratch scratch;
+  };
   static constexpr int kTaskBits = 20;
   static constexpr uint64_t kTaskMask = (1u << kTaskBits) - 1;
   static constexpr unsigned kSpins = 1500;
 
-  bool claim_one(Scratch& scratch) {
-    uint64_t seen = claim_.load(std::memory_order_acquire);
-    for (;;) {
-      const uint64_t next = seen & kTaskMask, tasks = (seen >> kTaskBits) & kTaskMask;
-      if (next >= tasks) return false;
-      if (!claim_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-      const Phase& phase = phases_[at_];
-      phase.run(phase.self, (uint32_t)next, scratch, number_);
-      if (finished_.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) advance();
-      return true;
+  // A task of the thread's own share, else of the next thread's that has one.
+  bool claim_one(size_t thread) {
+    for (size_t i = 0; i < lane_.size(); i++) {
+      std::atomic<uint64_t>& claim = lane_[(thread + i) % lane_.size()].claim;
+      uint64_t seen = claim.load(std::memory_order_acquire);
+      while ((seen & kTaskMask) < ((seen >> kTaskBits) & kTaskMask)) {
+        if (!claim.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        const Phase phase = phases_[at_];  // a copy, as it is gone when the last task is finished
+        phase.run(phase.self, (uint32_t)(seen & kTaskMask), lane_[thread].scratch, number_);
+        if (finished_.fetch_add(1, std::memory_order_acq_rel) + 1 == phase.tasks) advance();
+        return true;
+      }
     }
+    return false;
   }
 
   // Opens the next phase that has tasks, or ends the run. Called by whoever finished the last task of a phase.
@@ -119,9 +127,14 @@ class Pool {
     at_ = next;
     finished_.store(0, std::memory_order_relaxed);
     number_++;
-    const uint64_t tasks = next < count_ ? phases_[next].tasks : 0;
-    claim_.store((number_ << (2 * kTaskBits)) | (tasks << kTaskBits), std::memory_order_release);
-    if (next >= count_) over_.store(true, std::memory_order_release);
+    const bool last = next >= count_;
+    const uint64_t tasks = last ? 0 : phases_[next].tasks, opened = number_ << (2 * kTaskBits);
+    for (size_t i = 0; i < lane_.size(); i++) {
+      const uint64_t first = tasks * i / lane_.size(), end = tasks * (i + 1) / lane_.size();
+      lane_[i].claim.store(opened | (end << kTaskBits) | first, std::memory_order_release);
+    }
+    // From here on the others may have gone on, even to another run: what they change is not to be read.
+    if (last) over_.store(true, std::memory_order_release);
     // The last task of a phase with a single one is about to be claimed by this very thread: waking another for it gains nothing.
     if (tasks != 1) wake();
   }
@@ -139,11 +152,11 @@ class Pool {
     idle = 0;
   }
 
-  void work(Scratch& scratch) {
+  void work(size_t thread) {
     unsigned idle = 0;
     while (!stopping_.load(std::memory_order_acquire)) {
       const uint32_t seen = signal_.load(std::memory_order_acquire);
-      if (claim_one(scratch))
+      if (claim_one(thread))
         idle = 0;
       else if (!stopping_.load(std::memory_order_acquire))
         pause(idle, seen);
@@ -159,12 +172,11 @@ class Pool {
   size_t count_ = 0, at_ = 0;
   uint64_t number_ = 0, since_ = 0;
   uint64_t times_[(size_t)Part::count] = {};
-  alignas(64) std::atomic<uint64_t> claim_{0};
   alignas(64) std::atomic<uint32_t> finished_{0};
   alignas(64) std::atomic<uint32_t> signal_{0};
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<bool> over_{true}, stopping_{false};
-  std::vector<Scratch> scratch_;
+  std::vector<Lane> lane_;
   std::vector<std::thread> workers_;
 };
 
