@@ -10,7 +10,7 @@ import pytest
 from tgi_backend_cpu import building, kernels
 from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant
 
-TINY = 'extern "C" int answer() { return 42; }\n'
+TINY = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
 
 
 @pytest.fixture
@@ -43,6 +43,16 @@ def test_built_once_and_kept(sources: Path) -> None:
     (sources / "kernels.cpp").write_text(TINY.replace("42", "43"))
     second, origin = building.library(PLAIN)
     assert second != first and origin == "built now" and answer(second) == 43
+
+
+def test_libraries_of_one_process_share_nothing(sources: Path) -> None:
+    """Two variants define the same names, with other values: each finds its own."""
+    shared = (
+        "template <int> struct Shared { static constexpr int value = ANSWER; };\nconst int* volatile at = &Shared<0>::value;\n"
+    )
+    (sources / "kernels.cpp").write_text(shared + TINY.replace("42", "*at"))
+    made = [Variant(f"variant{number}", frozenset(), (f"-DANSWER={number}",)) for number in (42, 43)]
+    assert [answer(building.library(variant)[0]) for variant in made] == [42, 43]
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-1] + b"?", lambda data: b""])

@@ -22,7 +22,17 @@ COMPILERS = ("c++", "g++", "clang++")
 TIME_LIMIT = 300
 """Seconds after which a compiler is given up."""
 
-OPTIONS = ("-std=c++17", "-O3", "-fno-strict-aliasing", "-fno-math-errno", "-ffp-contract=off", "-shared", "-fPIC", "-pthread")
+OPTIONS = (
+    "-std=c++17",
+    "-O3",
+    "-fno-strict-aliasing",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+)
 """Products and sums are fused only where the source says so: a row's bits must not depend on how a loop was unrolled."""
 
 

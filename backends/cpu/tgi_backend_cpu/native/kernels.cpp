@@ -28,6 +28,8 @@ void run_product(Pool& pool, bool bfloat16, const Product& p) {
 
 }  // namespace
 
+// All else is hidden: of what several libraries in a process define, the first one's would count for all.
+#pragma GCC visibility push(default)
 extern "C" {
 
 // Changes whenever a signature or a structure does; kernels.py asks for it.
@@ -146,3 +148,4 @@ void tgi_choose(void* pool, const float* logits, int32_t vocabulary, int32_t cou
 }
 
 }  // extern "C"
+#pragma GCC visibility pop
