@@ -18,7 +18,7 @@ struct Model {
   int32_t hidden, intermediate, layers, heads, kv_heads, head_size, rotary, block_size;
   float epsilon, embedding_scale, attention_scale, residual_scale, logit_scale, rotary_scale, softcap;
   int32_t bfloat16;
-  int32_t turned;  // qkv lies in pairs, and its product turns whole heads; else heads are turned behind it, what they may be normed before
+  int32_t turned;  // qkv lies in pairs and its product turns the heads; 0: they are normed, if at all, and turned behind it
   const Layer* layer;
   const float *final_norm, *frequencies;  // frequencies [rotary / 2]
   const void* embedding;
