@@ -87,9 +87,10 @@ class Kernels:
         return dict(zip(PARTS, found, strict=True))
 
     def pack(self, arena: Arena, weights: list[Tensor], bias: Tensor | None = None, *, pairs: bool = False) -> Linear:
-        """Pack weights [out, in] of one dtype, one below the other, or two whose rows belong together as `pairs`. The bias must outlive it.
+        """Pack weights [out, in] of one dtype, one below the other, or two whose rows belong together as `pairs`.
 
-        bfloat16 weights take 12 bits each where nearly all of them share 16 exponents; the products have the same bits.
+        The bias must outlive the result. bfloat16 weights take 12 bits each where nearly all of them share 16 exponents; the products
+        have the same bits.
         """
         dtype, depth = weights[0].dtype, weights[0].shape[1]
         columns = sum(weight.shape[0] for weight in weights)

@@ -46,15 +46,9 @@ void run_step(const Model& model, const Step& step, Workspace& space, Pool& pool
   for (int first = 0; first < step.tokens; first += size) {
     const StepPart part(step, first, std::min(first + size, step.tokens));
     const StepBody<Op> body(model, part.step(), part.chosen(), space, pool.threads());
-    if (first + size < step.tokens) {
-      pool.run(body.phases());
-      continue;
-    }
-    const StepEnd<Op> end(model, step, space, pool.threads());
-    std::vector<Phase> both = body.phases();
-    both.insert(both.end(), end.phases().begin(), end.phases().end());
-    pool.run(both);
+    pool.run(body.phases());
   }
+  pool.run(StepEnd<Op>(model, step, space, pool.threads()).phases());
 }
 
 }  // namespace tgi

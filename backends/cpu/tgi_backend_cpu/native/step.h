@@ -116,7 +116,7 @@ class StepBody {
         Part::rotary,
         [this, &layer, cache, &plan](size_t t) {
           if (t == 0) Attention<Op>::reset(plan);
-          m_.turned ? keep(cache, t) : turn_and_keep(layer, cache, t);
+          m_.turned ? keep_turned(cache, t) : turn_and_keep(layer, cache, t);
         },
         s_.tokens);
     attention_.emplace_back(cache, scoring, m_.heads, heads_of(0), (size_t)qkv_, (number*)w_.attended.data(), (size_t)heads_);
@@ -152,45 +152,47 @@ class StepBody {
     for (int h = 0; h < m_.kv_heads; h++) fetch(keys_of<Op>(cache, row.table, next, h) + place * share, share * sizeof(unit));
   }
 
-  // Keys and values into the cache.
-  void keep(const Cache& cache, size_t t) {
+  // Keys and values of a token into the cache: key(head), and value(head, ahead) of the token itself or the next one.
+  template <class Key, class Value>
+  TGI_INLINED void keep(const Cache& cache, size_t t, const Key& key, const Value& value) {
     const Row& row = all_.rows[token_row_[t]];
-    const int size = m_.head_size, position = row.past + (int)t - row.first;
-    const number *keys = heads_of(t) + heads_, *values = keys + m_.kv_heads * size;
+    const int position = row.past + (int)t - row.first;
     const bool has_next = (int)t + 1 < row.first + row.count, before = written_before<Op>(position, (int)t > row.first);
-    fetch(keys + 4 * qkv_, 2 * m_.kv_heads * size * sizeof(number));
     fetch_page(cache, row, position);
-    for (int h = 0; h < m_.kv_heads; h++, keys += size, values += size) {
-      write_key<Op>(cache, row.table, position, h, keys);
-      if (!before) write_value<Op>(cache, row.table, position, h, values, has_next ? values + qkv_ : nullptr);
+    for (int h = 0; h < m_.kv_heads; h++) {
+      write_key<Op>(cache, row.table, position, h, key(h));
+      if (!before) write_value<Op>(cache, row.table, position, h, value(h, 0), has_next ? value(h, 1) : nullptr);
     }
   }
 
-  // The same where the product has not turned them, nor the queries.
+  // Where the product has turned them already.
+  void keep_turned(const Cache& cache, size_t t) {
+    const int size = m_.head_size;
+    const number *keys = heads_of(t) + heads_, *values = keys + m_.kv_heads * size;
+    fetch(keys + 4 * qkv_, 2 * m_.kv_heads * size * sizeof(number));
+    keep(cache, t, [&](int h) { return keys + h * size; }, [&](int h, int ahead) { return values + ahead * qkv_ + h * size; });
+  }
+
+  // Where it has not, nor the queries.
   void turn_and_keep(const Layer& layer, const Cache& cache, size_t t) {
-    const Row& row = all_.rows[token_row_[t]];
     const float *from = w_.raw_heads.data() + t * qkv_, *angle = w_.rotation.data() + t * m_.rotary;
-    const int size = m_.head_size, position = row.past + (int)t - row.first;
+    const int size = m_.head_size;
     fetch(from + 2 * qkv_, qkv_ * sizeof(float));
     fetch(heads_of(t + 2), heads_ * sizeof(number));
-    fetch_page(cache, row, position);
     float head[512];
-    number key[512], value[512], next[512];
-    const auto turned = [&](const float* head_from, const float* norm, number* to) {
+    number turned_key[512], made[2][512];
+    const auto turn = [&](const float* head_from, const float* norm, number* to) {
       if (norm) rms_norm(head_from, norm, m_.epsilon, size, head);
       rotate(norm ? head : head_from, angle, angle + half_, layer.rotary ? half_ : 0, size, to);
+      return to;
     };
-    for (int h = 0; h < m_.heads; h++) turned(from + h * size, layer.query_norm, heads_of(t) + h * size);
-    for (int h = 0; h < m_.kv_heads; h++) {
-      turned(from + heads_ + h * size, layer.key_norm, key);
-      write_key<Op>(cache, row.table, position, h, key);
-      if (written_before<Op>(position, (int)t > row.first)) continue;
-      const float* values = from + heads_ + (m_.kv_heads + h) * size;
-      const bool has_next = (int)t + 1 < row.first + row.count;
-      to_numbers(values, size, value);
-      if (has_next) to_numbers(values + qkv_, size, next);
-      write_value<Op>(cache, row.table, position, h, value, has_next ? next : nullptr);
-    }
+    const auto key = [&](int h) { return turn(from + heads_ + h * size, layer.key_norm, turned_key); };
+    const auto value = [&](int h, int ahead) {
+      to_numbers(from + ahead * qkv_ + heads_ + (m_.kv_heads + h) * size, size, made[ahead]);
+      return made[ahead];
+    };
+    for (int h = 0; h < m_.heads; h++) turn(from + h * size, layer.query_norm, heads_of(t) + h * size);
+    keep(cache, t, key, value);
   }
 
   void choose(size_t i) {
