@@ -12,6 +12,8 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tgi_core.workers.command import python
+
 TIME_LIMIT_S = 30.0
 
 
@@ -28,7 +30,7 @@ class Seen:
 
 def look(module: str, time_limit_s: float = TIME_LIMIT_S) -> Seen:
     """Import and probe a plugin in a child process."""
-    command = [sys.executable, "-m", "tgi_conformance.child", module]
+    command = python("tgi_conformance.child", module)
     try:
         child = subprocess.run(
             command, capture_output=True, text=True, timeout=time_limit_s, stdin=subprocess.DEVNULL, check=False

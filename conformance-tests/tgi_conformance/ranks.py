@@ -22,6 +22,7 @@ from tgi_core.server.rank_link import Link, LinkClosed
 from tgi_core.server.rank_peers import Peer, Peers
 from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow, lead
+from tgi_core.workers.command import python
 
 WORLD = 2
 
@@ -42,7 +43,7 @@ def open_group(target: Target) -> object:
 
 def _start(target: Target) -> Peer:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "tgi_conformance.ranks", str(theirs.fileno()), target.name, str(target.model), target.dtype]
+    command = python("tgi_conformance.ranks", theirs.fileno(), target.name, target.model, target.dtype)
     with theirs:
         child = subprocess.Popen(
             command,

@@ -21,6 +21,7 @@ from tgi_conformance.child import Seen
 from tgi_conformance.clause import Clause
 from tgi_conformance.result import Result
 from tgi_conformance.verdict import Verdict
+from tgi_core.workers.command import python
 
 _MARK = "\x1e"
 """What an answer starts with; libraries may write to standard output as they like."""
@@ -80,7 +81,7 @@ class Worker:
                     pipe.close()
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tgi_conformance.worker"]
+        command = python("tgi_conformance.worker")
         environment = {"OMP_NUM_THREADS": "1"} | os.environ  # models this small gain nothing from threads
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment

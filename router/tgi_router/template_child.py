@@ -1,18 +1,13 @@
-"""A process that renders chat templates: started as a script by `tgi_router.template_pool`, so it imports nothing but Jinja.
+"""A worker that renders chat templates: started as a script by `tgi_router.template_pool`, so it imports little but Jinja.
 
 Jinja's sandbox keeps a template from the interpreter's insides, but bounds neither time nor memory: a loop of a loop runs for
 minutes, and `10 ** 10 ** 8` holds the interpreter's lock all the while, so that no thread beside it could help. A process can be
-ended. This one ends itself: the timer of a rendering has no handler, so its signal is the end even inside one long operation.
+ended.
 """
 
 from __future__ import annotations
 
 import json
-import resource
-import signal
-import socket
-import struct
-import sys
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -21,14 +16,15 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from tgi_core.workers.serving import serve
+
 SECONDS = 2.0
 """Processor time of one rendering."""
 MEMORY_BYTES = 1 << 30
 """Address space of the process."""
+NOT_SHOWN = "the template does not show the last message, which was to be continued"
 LONGEST_ERROR = 300
 """Characters of an error: templates like to quote what a message said."""
-LENGTH = struct.Struct(">I")
-"""What precedes each message: its length in bytes."""
 
 
 class _GenerationTag(Extension):
@@ -79,27 +75,45 @@ def render(template: Template, variables: dict[str, Any], longest: int) -> dict[
         return {"error": str(error)}
 
 
-def serve(channel: socket.socket) -> None:
-    """Answer renderings until the other side is gone."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    compiled: dict[str, Template] = {}
-    stream = channel.makefile("rb")
-    while head := stream.read(LENGTH.size):
-        asked = json.loads(stream.read(*LENGTH.unpack(head)))
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        source = asked["source"]
+def cut_after(text: str, content: str) -> str | None:
+    """A rendered text up to the end of its last message, which templates may strip; None if it does not show it.
+
+    Reversed, because `str.find` takes linear time, and `str.rfind` the product of both lengths.
+    """
+    backwards = text[::-1]
+    for wanted in (content, content.strip()):
+        found = backwards.find(wanted[::-1])
+        if found >= 0:
+            return text[: len(text) - found]
+    return None
+
+
+class Renderer:
+    """Renders what it is asked to; a model has few templates, each of which is compiled once."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, Template] = {}
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer to one request, both in JSON. What is not Unicode travels as escapes, and is refused by who asked."""
+        asked = json.loads(request)
         try:
-            template = compiled.get(source) or compiled.setdefault(source, environment().from_string(source))
-            answer = render(template, asked["variables"], asked["longest"])
+            told = self._rendered(asked["source"], asked["variables"], asked["longest"])
+            if "text" in told and asked["continued"] is not None:
+                cut = cut_after(told["text"], asked["continued"])
+                told = {"error": NOT_SHOWN} if cut is None else {"text": cut}
         except (TemplateError, ArithmeticError, MemoryError, RecursionError) as error:
-            answer = {"error": str(error)}
-        if "error" in answer:
-            answer["error"] = answer["error"][:LONGEST_ERROR]
-        data = json.dumps(answer).encode()  # what is not Unicode travels as escapes, and is refused by who asked
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        channel.sendall(LENGTH.pack(len(data)) + data)
+            told = {"error": str(error)}
+        if "error" in told:
+            told["error"] = told["error"][:LONGEST_ERROR]
+        return json.dumps(told).encode()
+
+    def _rendered(self, source: str, variables: dict[str, Any], longest: int) -> dict[str, str]:
+        template = self._compiled.get(source)
+        if template is None:
+            template = self._compiled[source] = environment().from_string(source)
+        return render(template, variables, longest)
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(Renderer().answer, SECONDS, MEMORY_BYTES)

@@ -13,6 +13,7 @@ from dataclasses import asdict
 
 from tgi_core.backend.registry import Plugin, PluginStatus, find
 from tgi_core.backend.types import Probe, ProbeStatus
+from tgi_core.workers.command import python
 
 TIME_LIMIT_S = 20.0
 
@@ -32,7 +33,7 @@ def start(plugin: Plugin) -> subprocess.Popen[str] | None:
     """The probing child, or None for a plugin that cannot be probed."""
     if plugin.status is not PluginStatus.OK:
         return None
-    command = [sys.executable, "-m", "tgi_core.backend.probe", plugin.name]
+    command = python("tgi_core.backend.probe", plugin.name)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
 

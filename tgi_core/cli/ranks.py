@@ -28,6 +28,7 @@ from tgi_core.server.rank_peers import Peer, Peers
 from tgi_core.server.rank_place import Place
 from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow, lead
+from tgi_core.workers.command import python
 
 _OWN_VARIABLES = frozenset({"TGI_CONFIG", "NUM_SHARD", "SHARDED", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 """What a rank that was started by rank 0 is told by rank 0 alone."""
@@ -135,7 +136,7 @@ def _start(plugin: Plugin, directory: Path, settings: Settings, rank: int) -> Pe
 
     ours, theirs = socket.socketpair()
     arguments = shard_arguments(replace(settings, num_shard=None, sharded=None, backend=plugin.name))
-    command = [sys.executable, "-P", "-m", "tgi_core", "shard", str(directory), *arguments]
+    command = python("tgi_core", "shard", directory, *arguments)
     with theirs:
         child = subprocess.Popen(
             [*command, "--backend", plugin.name, "--follow", str(theirs.fileno()), "--parent", str(os.getpid())],

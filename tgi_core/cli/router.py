@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from dataclasses import fields, replace
 
 import click
@@ -14,6 +14,7 @@ from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
 from tgi_core.cli.serve import named, run
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
+from tgi_core.workers.command import python
 
 DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096}
 """Where TGI's router differs from its launcher."""
@@ -82,9 +83,8 @@ def router(ctx: click.Context, tokenizer_name: str, master_shard_uds_path: str, 
 def print_schema() -> None:
     """Print the OpenAPI document of the HTTP API as JSON."""
     # The router's own program; in a process of its own, since this package does not know the router's parts.
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tgi_router.openapi"], stdout=subprocess.PIPE, text=True, check=False
-    )
+    quiet = os.environ | {"PYTHONWARNINGS": "ignore"}
+    result = subprocess.run(python("tgi_router.openapi"), stdout=subprocess.PIPE, env=quiet, text=True, check=False)
     if result.returncode != 0 or not result.stdout.startswith("{"):
         raise StartupError("print-schema: this installation has no OpenAPI document to print")
     click.echo(result.stdout, nl=not result.stdout.endswith("\n"))

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from tgi_core.client.connecting import Connected, connect
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.errors import StartupError
 from tgi_core.telemetry.logs import pass_on
+from tgi_core.workers.command import python
 
 LISTENING = "listening: "
 PROGRESS = "progress: "
@@ -170,7 +170,7 @@ class ChildShard:
 async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress) -> ShardProcess:
     """Start `tgi shard MODEL` on a socket in a folder of its own. Call it on the main thread: the child dies with the caller's thread."""
     folder = Path(tempfile.mkdtemp(prefix="tgi-shard-"))
-    command = [sys.executable, "-P", "-m", "tgi_core", "shard", str(model), "--uds-path", str(folder / "shard"), *arguments]
+    command = python("tgi_core", "shard", model, "--uds-path", folder / "shard", *arguments)
     ours, theirs = socket.socketpair()
     with theirs:
         process = await asyncio.create_subprocess_exec(

@@ -16,6 +16,8 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from tgi_core.workers.command import python
+
 SECONDS = 1.0
 """Processor time that compiling one grammar may take."""
 MEMORY_BYTES = 2 * 2**30
@@ -54,8 +56,7 @@ class Trial:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._close_child()
-        # -P: the current directory is not where its modules come from
-        command = [sys.executable, "-P", "-m", "tgi_core.grammar.trial"]
+        command = python("tgi_core.grammar.trial")
         pipe = subprocess.PIPE
         child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
         self._child = child

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tgi_core.backend import Progress
 from tgi_core.errors import StartupError
+from tgi_core.workers.command import python
 
 _LINE = "progress "
 
 
 def convert(files: Sequence[Path], target: Path, show: Progress) -> None:
     """Write the tensors of `files` as safetensors into `target`: whole or not at all. Raises StartupError."""
-    command = [sys.executable, "-m", "tgi_core.hub.pickles", str(target), *map(str, files)]
+    command = python("tgi_core.hub.pickles", target, *files)
     last = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         for line in child.stdout or ():

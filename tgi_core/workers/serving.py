@@ -1,0 +1,33 @@
+"""The side of a worker process. It imports little, since each worker pays for it.
+
+The timer of a request has no handler, so its signal ends the process even inside one long operation of a C library, which neither a
+thread nor an exception could.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+
+LENGTH = struct.Struct(">I")
+"""What precedes each message: its length in bytes."""
+
+
+def serve(answer: Callable[[bytes], bytes], seconds: float, memory_bytes: int) -> None:
+    """Answer requests from the socket whose descriptor is the first argument, until the other side is gone.
+
+    `seconds` of processor time for each request; `memory_bytes` of address space for the process.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with socket.socket(fileno=int(sys.argv[1])) as channel, channel.makefile("rb") as stream:
+        while head := stream.read(LENGTH.size):
+            request = stream.read(*LENGTH.unpack(head))
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            data = answer(request)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            channel.sendall(LENGTH.pack(len(data)) + data)
