@@ -30,8 +30,10 @@ class Encoded:
 class Tokenizer:
     """Text to token ids and back. Thread-safe: it holds no state between calls."""
 
-    def __init__(self, fast: Any, eos_ids: frozenset[int], special_ids: frozenset[int]) -> None:
+    def __init__(self, fast: Any, directory: Path, eos_ids: frozenset[int], special_ids: frozenset[int]) -> None:
         self._fast = fast
+        self.directory = directory
+        """The model's files, from which other processes load the same tokenizer."""
         self.eos_ids = eos_ids
         """Ids that end a text."""
         self.special_ids = special_ids
@@ -49,7 +51,7 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise StartupError(f"{path}: not a tokenizer: {error}") from error
         special = frozenset(id for id, token in fast.get_added_tokens_decoder().items() if token.special)
-        return cls(fast, _eos_ids(directory, fast), special)
+        return cls(fast, directory.absolute(), _eos_ids(directory, fast), special)
 
     @property
     def vocab_size(self) -> int:

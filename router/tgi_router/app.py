@@ -38,12 +38,10 @@ from tgi_router.probes import Probes
 from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
 from tgi_router.template_pool import TemplatePool
+from tgi_router.tokenizing import Tokenizing
 from tgi_router.validation import effective_limits
 from tgi_router.wishes import WithWishes
 from tgi_router.workers import Workers
-
-PROMPT_FACTOR = 4
-"""A chat template may make of a conversation a prompt of at most so many times the largest body, in characters."""
 
 
 def create_app(
@@ -62,10 +60,11 @@ def create_app(
     lifecycle = lifecycle or Lifecycle(Phase.SERVING)
     workers = Workers(settings.validation_workers)
     metrics = Metrics(registry or CollectorRegistry(), generator, effective_limits(settings, generator.limits))
-    inference = Inference(settings, model, generator, metrics, workers)
     headers = ComputeHeaders(generator.info, settings.compute_type)
     dialect = Dialect(settings.strict_tgi)
-    templates = TemplatePool(settings.validation_workers, PROMPT_FACTOR * settings.payload_limit)
+    templates = TemplatePool(settings.validation_workers, model.tokenizer.special_texts)
+    tokenizing = Tokenizing(model.tokenizer, settings.validation_workers)
+    inference = Inference(settings, model, generator, metrics, workers, tokenizing)
     probes = Probes(lifecycle, lambda: generator.healthy(), lambda: generator.sound)
     endpoints = _endpoints(inference, probes, headers, dialect, templates)
     lifecycle.when_ending(inference.end)
@@ -75,10 +74,12 @@ def create_app(
         yield
         workers.close()
         templates.close()
+        tokenizing.close()
         inference.validator.grammars.close()
 
-    gate = closed_unless(lifecycle)
-    return assemble(settings, endpoints, make_routes(endpoints, gate), dialect, traces, lifespan)
+    app = assemble(settings, endpoints, make_routes(endpoints, closed_unless(lifecycle)), dialect, traces, lifespan)
+    app.state.workers = workers  # which judge large bodies
+    return app
 
 
 def closed_unless(lifecycle: Lifecycle) -> Callable[[], None]:

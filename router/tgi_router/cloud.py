@@ -16,7 +16,7 @@ from tgi_router.bodies import ChatBody, CompatGenerateBody, CompletionBody, Gene
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint, Handler
 from tgi_router.errors import BatchSizeExceeded, BodyRejected, NoInstances, RouterError
-from tgi_router.extract import read_body, read_json, validate
+from tgi_router.extract import body_bytes, judge, read_body, read_json, validate
 from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
 from tgi_router.native import NativeRoutes
@@ -63,11 +63,11 @@ class CloudRoutes:
         value = await read_json(request, self._limit)
         given = value if isinstance(value, dict) else {}
         if "inputs" in given:
-            return await self._native.answer(request, validate(value, CompatGenerateBody))
+            return await self._native.answer(request, await judge(request, value, CompatGenerateBody))
         if "messages" in given:
-            return await self._chat.answer(request, validate(value, ChatBody))
+            return await self._chat.answer(request, await judge(request, value, ChatBody))
         if "prompt" in given:
-            return await self._completions.answer(request, validate(value, CompletionBody))
+            return await self._completions.answer(request, await judge(request, value, CompletionBody))
         raise BodyRejected(422, "data did not match any variant of untagged enum SagemakerRequest")
 
     async def vertex(self, request: Request) -> Response:
@@ -78,28 +78,32 @@ class CloudRoutes:
         largest = self._inference.settings.max_concurrent_requests
         if len(body.instances) > largest:
             raise BatchSizeExceeded(str(largest))
-        instances = [self._instance(value, body.parameters) for value in body.instances]
-        return await answer_unless_left(request, self._predict(instances))
+        size = body_bytes(request)
+        instances = await self._inference.workers.run(size, self._instances, body)
+        return await answer_unless_left(request, self._predict(instances, size))
+
+    def _instances(self, body: VertexBody) -> list[GenerateBody | ChatBody]:
+        return [self._instance(value, body.parameters) for value in body.instances]
 
     def _instance(self, value: dict[str, Any], defaults: dict[str, Any] | None) -> GenerateBody | ChatBody:
         if "inputs" not in value:
             return validate(value, ChatBody)
         return validate({"parameters": defaults, **value} if defaults is not None else value, GenerateBody)
 
-    async def _predict(self, instances: list[GenerateBody | ChatBody]) -> Response:
+    async def _predict(self, instances: list[GenerateBody | ChatBody], size: int) -> Response:
         """All at once, if all are valid; the first failure ends the others."""
         gate = asyncio.Barrier(len(instances))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._text(instance, gate)) for instance in instances]
+                tasks = [group.create_task(self._text(instance, size, gate)) for instance in instances]
         except* RouterError as errors:
             raise _first(errors) from None
         return Response(dumps({"predictions": [task.result() for task in tasks]}), media_type="application/json")
 
-    async def _text(self, instance: GenerateBody | ChatBody, gate: asyncio.Barrier) -> str:
+    async def _text(self, instance: GenerateBody | ChatBody, size: int, gate: asyncio.Barrier) -> str:
         if isinstance(instance, GenerateBody):
             return await self._generate(Prompt(instance.inputs), instance.parameters, NO_EXTRAS, gate)
-        chat = await self._chat.prepare(instance)
+        chat = await self._chat.prepare(instance, size)
         return await self._generate(chat.prompt, chat.parameters, chat.extras, gate)
 
     async def _generate(self, prompt: Prompt, parameters: Parameters, extras: Extras, gate: asyncio.Barrier) -> str:

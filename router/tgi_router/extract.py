@@ -12,10 +12,29 @@ from tgi_router.errors import BodyRejected
 
 Body = TypeVar("Body", bound=BaseModel)
 
+MAX_NODES = 50_000
+"""Objects, arrays and fields of a body. Each costs a microsecond while nothing else runs, and 2 MB can hold a million of them."""
+
+_NODES = (b"{", b"[", b":")
+_OTHERS = bytes(set(range(256)) - set(b'{[:"'))
+_BYTES = "tgi_body_bytes"
+
 
 async def read_body(request: Request, model: type[Body], limit: int) -> Body:
     """The body as `model`. Checks content type, size, syntax and types, in this order. Raises BodyRejected."""
-    return validate(await read_json(request, limit), model)
+    return await judge(request, await read_json(request, limit), model)
+
+
+async def judge(request: Request, value: Any, model: type[Body]) -> Body:
+    """A JSON value of a body that has been read as `model`; a large one in a thread. Raises BodyRejected."""
+    judged: Body = await request.app.state.workers.run(body_bytes(request), validate, value, model)
+    return judged
+
+
+def body_bytes(request: Request) -> int:
+    """The size of a body that has been read."""
+    size: int = request.scope[_BYTES]
+    return size
 
 
 async def read_json(request: Request, limit: int) -> Any:
@@ -23,6 +42,9 @@ async def read_json(request: Request, limit: int) -> Any:
     if not _is_json(request.headers.get("content-type", "")):
         raise BodyRejected(415, "Expected request with `Content-Type: application/json`")
     data = await _read(request, limit)
+    request.scope[_BYTES] = len(data)
+    if _count(data) > MAX_NODES and _count(_without_strings(data)) > MAX_NODES:
+        raise BodyRejected(413, f"Failed to buffer the request body: it holds more than {MAX_NODES} objects, arrays and fields")
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError as error:
@@ -35,6 +57,17 @@ def validate(value: Any, model: type[Body]) -> Body:
         return model.model_validate(value)
     except ValidationError as error:
         raise BodyRejected(422, f"Failed to deserialize the JSON body into the target type: {_reason(error)}") from error
+
+
+def _count(data: bytes) -> int:
+    return sum(map(data.count, _NODES))
+
+
+def _without_strings(data: bytes) -> bytes:
+    """What counts of a body but for what its strings hold, in a few passes of C: 20 ms for 2 MB, whatever they are."""
+    kept = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
+    # two quotes side by side are a string that holds nothing, or an end and a beginning: without them, what is inside stays inside
+    return b"".join(kept.replace(b'""', b"").split(b'"')[::2])
 
 
 def _is_json(content_type: str) -> bool:

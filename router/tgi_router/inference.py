@@ -36,6 +36,7 @@ from tgi_router.observing import shown
 from tgi_router.outlet import Outlet
 from tgi_router.permits import Permits
 from tgi_router.served_model import ServedModel
+from tgi_router.tokenizing import Tokenizing
 from tgi_router.validation import NO_EXTRAS, Extras, Prompt, Validator, ValidRequest, effective_limits
 from tgi_router.workers import Workers
 
@@ -79,15 +80,24 @@ class Result:
 class Inference:
     """What all routes that generate share."""
 
-    def __init__(self, settings: Settings, model: ServedModel, generator: Generator, metrics: Metrics, workers: Workers) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        model: ServedModel,
+        generator: Generator,
+        metrics: Metrics,
+        workers: Workers,
+        tokenizing: Tokenizing,
+    ) -> None:
         self.settings = settings
         self.model = model
         self.generator = generator
         self.workers = workers
+        self.tokenizing = tokenizing
         self.limits = effective_limits(settings, generator.limits)
         self.metrics = metrics
         self.permits = Permits(settings.max_concurrent_requests)
-        self.validator = Validator(settings, model, self.limits, generator.info.capabilities, workers)
+        self.validator = Validator(settings, model, self.limits, generator.info.capabilities, tokenizing)
         self.calls: set[Call] = set()
         """Those under way."""
         self.ended = False

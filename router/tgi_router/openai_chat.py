@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -14,11 +14,10 @@ from tgi_router.chat_answer import Chunks, Names, answer_json
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, ValidationFailed
-from tgi_router.extract import read_body
+from tgi_router.extract import body_bytes, read_body
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Inference
-from tgi_router.json_text import dumps
-from tgi_router.literals import LiteralTokens
+from tgi_router.json_text import quote
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import ChatCompletion, ChatEvents
 from tgi_router.openai_stream import open_stream
@@ -26,9 +25,11 @@ from tgi_router.outlet import Outlet
 from tgi_router.sse import OPENED, event
 from tgi_router.template_pool import TemplatePool
 from tgi_router.templates import Conversation
-from tgi_router.tokens_answer import tokens_of_text
 from tgi_router.tools import TOOL_PROMPT, ToolUse, plan_tools
 from tgi_router.validation import Extras, Prompt
+
+PROMPT_FACTOR = 4
+"""A chat template may make of a conversation a prompt of at most so many times the largest body, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,16 @@ class Chat:
     """The functions that may be called."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The same before its template is rendered."""
+
+    parameters: Parameters
+    extras: Extras
+    draft: bytes
+    names: Names
+
+
 class ChatRoutes:
     """The handlers of conversations."""
 
@@ -52,7 +63,7 @@ class ChatRoutes:
         self._dialect = dialect
         self._templates = templates
         self._model = inference.model
-        self._literals = LiteralTokens(inference.model.tokenizer.special_texts)
+        self._longest = PROMPT_FACTOR * inference.settings.payload_limit
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
@@ -83,52 +94,61 @@ class ChatRoutes:
 
     async def answer(self, request: Request, body: ChatBody) -> Response:
         """The same, for a body that has been read."""
-        answer = self._stream(body, Outlet.of(request.scope)) if body.stream else self._complete(body)
+        preparing = self.prepare(body, body_bytes(request))
+        answer = self._stream(preparing, Outlet.of(request.scope)) if body.stream else self._complete(preparing)
         return await answer_unless_left(request, answer)
 
-    async def _stream(self, body: ChatBody, outlet: Outlet) -> Response:
-        chat = await self.prepare(body)
+    async def _stream(self, preparing: Awaitable[Chat], outlet: Outlet) -> Response:
+        chat = await preparing
         headers = self._headers.stream(len(chat.prompt.text))
         return await open_stream(self._dialect, self._chunks(chat, outlet), outlet, headers)
 
     async def chat_tokenize(self, request: Request) -> Response:
         """The prompt that a conversation becomes, and its tokens."""
         body = await read_body(request, ChatBody, self._inference.settings.payload_limit)
-        return await answer_unless_left(request, self._tokens(body))
+        return await answer_unless_left(request, self._tokens(self.prepare(body, body_bytes(request))))
 
-    async def _tokens(self, body: ChatBody) -> Response:
-        chat = await self.prepare(body)
+    async def _tokens(self, preparing: Awaitable[Chat]) -> Response:
+        chat = await preparing
         self._inference.metrics.asked()
-        text, tokenizer = chat.prompt.text, self._model.tokenizer
-        tokens = await self._inference.workers.run(len(text), tokens_of_text, tokenizer, text, False, chat.prompt.literals)
-        return Response(dumps({"tokenize_response": tokens, "templated_text": text}), media_type="application/json")
+        text = chat.prompt.text
+        tokens = await self._inference.tokenizing.tokens(text, False, chat.prompt.literals)
+        answer = b'{"tokenize_response":%b,"templated_text":%b}' % (tokens, quote(text).encode())
+        return Response(answer, media_type="application/json")
 
-    async def prepare(self, body: ChatBody) -> Chat:
-        """What precedes the generation. Raises RouterError."""
+    async def prepare(self, body: ChatBody, size: int) -> Chat:
+        """What precedes the generation. `size` is that of the HTTP body, in bytes. Raises RouterError."""
         try:
-            if any(message.has_image for message in body.messages):
-                raise ValidationFailed("image modality is not supported")
-            tools = plan_tools(body)
-            shape = _grammar(body)
-            if shape is not None and (tools is not None or (self._dialect.strict and body.tools is not None)):
-                raise ToolFailed("Grammar and tools are mutually exclusive")
-            parameters = self._dialect.parameters(body, top_n_tokens=body.top_logprobs, grammar=shape)
-            extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema)
-            prompt = await self._render(body, tools)
+            plan = await self._inference.workers.run(size, self._plan, body)
+            rendered = await self._templates.render(plan.draft)
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
-        return Chat(body, parameters, extras, prompt, frozenset() if tools is None else tools.names)
+        prompt = Prompt(rendered.text, add_special_tokens=False, literals=rendered.literals)
+        return Chat(body, plan.parameters, plan.extras, prompt, plan.names)
 
-    async def _render(self, body: ChatBody, tools: ToolUse | None) -> Prompt:
+    def _plan(self, body: ChatBody) -> _Plan:
+        """What takes time in proportion to the body. Raises RouterError."""
+        if any(message.has_image for message in body.messages):
+            raise ValidationFailed("image modality is not supported")
+        tools = plan_tools(body)
+        shape = _grammar(body)
+        if shape is not None and (tools is not None or (self._dialect.strict and body.tools is not None)):
+            raise ToolFailed("Grammar and tools are mutually exclusive")
+        parameters = self._dialect.parameters(body, top_n_tokens=body.top_logprobs, grammar=shape)
+        extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema)
+        return _Plan(parameters, extras, self._draft(body, tools), frozenset() if tools is None else tools.names)
+
+    def _draft(self, body: ChatBody, tools: ToolUse | None) -> bytes:
         templates = self._model.chat_templates
         if templates is None:
             raise TemplateFailed("template not found")
         note = body.tool_prompt or TOOL_PROMPT
-        hidden = self._literals.hide()
-        conversation = Conversation(body.messages, () if tools is None else tools.tools, note, self._dialect.strict, hidden)
-        text, literals = hidden.reveal(await templates.render(self._templates, conversation))
-        return Prompt(text, add_special_tokens=False, literals=literals)
+        conversation = Conversation(body.messages, () if tools is None else tools.tools, note, self._dialect.strict)
+        try:
+            return templates.draft(conversation, self._longest).to_json()
+        except RecursionError:
+            raise TemplateFailed("`messages` or `tools` are nested too deep") from None
 
     def _call(self, chat: Chat) -> Call:
         return self._inference.call((chat.prompt,), chat.parameters, streaming=bool(chat.body.stream), extras=chat.extras)
@@ -137,8 +157,9 @@ class ChatRoutes:
         """The client's name for the model is echoed, whatever it is, unless it is TGI's placeholder."""
         return self._dialect.seal("chatcmpl", self._model.name if body.model is None or body.model == "tgi" else body.model)
 
-    async def _complete(self, body: ChatBody) -> Response:
-        chat = await self.prepare(body)
+    async def _complete(self, preparing: Awaitable[Chat]) -> Response:
+        chat = await preparing
+        body = chat.body
         async with self._call(chat) as call:
             results = self._dialect.ordered(await call.results())
         stops = self._dialect.stops(chat.parameters)

@@ -15,7 +15,6 @@ from tgi_router.extract import read_body
 from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
 from tgi_router.openai_answers import ModelsInfo
-from tgi_router.tokens_answer import tokens_of_text
 
 
 class SmallRoutes:
@@ -31,7 +30,7 @@ class SmallRoutes:
             Endpoint("GET", "/info", self.info, answer=Info),
             Endpoint("GET", "/v1/models", self.models, answer=ModelsInfo),
             Endpoint("GET", "/metrics", self.metrics, text="text/plain"),
-            Endpoint("POST", "/tokenize", self.tokenize, body=GenerateBody, answer=list[SimpleToken], errors=UNREADABLE),
+            Endpoint("POST", "/tokenize", self.tokenize, body=GenerateBody, answer=list[SimpleToken], errors=(*UNREADABLE, 429)),
         ]
 
     async def info(self, request: Request) -> Response:
@@ -52,11 +51,7 @@ class SmallRoutes:
         return await answer_unless_left(request, self._tokens(body.inputs))
 
     async def _tokens(self, text: str) -> Response:
-        answer = await self._inference.workers.run(len(text), self._tokens_json, text)
-        return Response(answer, media_type="application/json")
-
-    def _tokens_json(self, text: str) -> str:
-        return dumps(tokens_of_text(self._inference.model.tokenizer, text))
+        return Response(await self._inference.tokenizing.tokens(text), media_type="application/json")
 
 
 def _info(inference: Inference) -> dict[str, object]:

@@ -8,6 +8,7 @@ ended.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -16,13 +17,13 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from tgi_core.literals import Hidden, LiteralTokens, Span
 from tgi_core.workers.serving import serve
 
 SECONDS = 2.0
 """Processor time of one rendering."""
 MEMORY_BYTES = 1 << 30
 """Address space of the process."""
-NOT_SHOWN = "the template does not show the last message, which was to be continued"
 LONGEST_ERROR = 300
 """Characters of an error: templates like to quote what a message said."""
 
@@ -59,20 +60,43 @@ def environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def render(template: Template, variables: dict[str, Any], longest: int) -> dict[str, str]:
-    """The text, or what is wrong."""
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A conversation as it goes to a worker: a template's source, and what it is told."""
+
+    source: str
+    variables: dict[str, Any]
+    longest: int
+    """Characters of the prompt."""
+    untrusted: list[int]
+    """The messages in which special tokens are only text."""
+    appendix: str
+    """What is added to the last message."""
+    continued: bool
+    """Whether the prompt ends with the last message, for the model to go on with it."""
+
+    def to_json(self) -> bytes:
+        """For a worker. Raises RecursionError."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
+
+
+class Rejected(Exception):
+    """There is no prompt; the text says why."""
+
+
+_FAULTS = (
+    Rejected, TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
+)  # fmt: skip
+
+
+def _text(template: Template, variables: dict[str, Any], longest: int) -> str:
     parts, room = [], longest
-    try:
-        for part in template.generate(variables):
-            parts.append(part)
-            room -= len(part)
-            if room < 0:
-                return {"error": f"the prompt is longer than {longest} characters"}
-        return {"text": "".join(parts)}
-    except MemoryError:
-        return {"error": "the template needs too much memory"}
-    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        return {"error": str(error)}
+    for part in template.generate(variables):
+        parts.append(part)
+        room -= len(part)
+        if room < 0:
+            raise Rejected(f"the prompt is longer than {longest} characters")
+    return "".join(parts)
 
 
 def cut_after(text: str, content: str) -> str | None:
@@ -93,27 +117,46 @@ class Renderer:
 
     def __init__(self) -> None:
         self._compiled: dict[str, Template] = {}
+        self._literals = LiteralTokens(())
+
+    def greet(self, greeting: bytes) -> None:
+        """Learn the model's special tokens, a list of texts in JSON."""
+        self._literals = LiteralTokens(json.loads(greeting))
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to one request, both in JSON. What is not Unicode travels as escapes, and is refused by who asked."""
-        asked = json.loads(request)
+        """The answer to a draft, both in JSON. What is not Unicode travels as escapes, and is refused by who asked."""
+        told: dict[str, Any]
         try:
-            told = self._rendered(asked["source"], asked["variables"], asked["longest"])
-            if "text" in told and asked["continued"] is not None:
-                cut = cut_after(told["text"], asked["continued"])
-                told = {"error": NOT_SHOWN} if cut is None else {"text": cut}
-        except (TemplateError, ArithmeticError, MemoryError, RecursionError) as error:
-            told = {"error": str(error)}
-        if "error" in told:
-            told["error"] = told["error"][:LONGEST_ERROR]
+            text, spans = self._rendered(Draft(**json.loads(request)))
+            told = {"text": text, "literals": spans}
+        except MemoryError:
+            told = {"error": "the template needs too much memory"}
+        except _FAULTS as error:
+            told = {"error": str(error)[:LONGEST_ERROR]}
         return json.dumps(told).encode()
 
-    def _rendered(self, source: str, variables: dict[str, Any], longest: int) -> dict[str, str]:
-        template = self._compiled.get(source)
+    def _rendered(self, draft: Draft) -> tuple[str, tuple[Span, ...]]:
+        template = self._compiled.get(draft.source)
         if template is None:
-            template = self._compiled[source] = environment().from_string(source)
-        return render(template, variables, longest)
+            template = self._compiled[draft.source] = environment().from_string(draft.source)
+        hidden, turns = self._literals.hide(), draft.variables["messages"]
+        self._prepare(draft, turns, hidden)
+        text = _text(template, draft.variables, draft.longest)
+        if draft.continued:
+            cut = cut_after(text, turns[-1]["content"])
+            if cut is None:
+                raise Rejected("the template does not show the last message, which was to be continued")
+            text = cut
+        return hidden.reveal(text)
+
+    def _prepare(self, draft: Draft, turns: list[dict[str, Any]], hidden: Hidden) -> None:
+        """What a user, a tool or a stranger says cannot pose as a part of the template."""
+        for place in draft.untrusted:
+            turns[place]["content"] = hidden.take(turns[place]["content"])
+        if draft.appendix:
+            turns[-1]["content"] += draft.appendix
 
 
 if __name__ == "__main__":
-    serve(Renderer().answer, SECONDS, MEMORY_BYTES)
+    renderer = Renderer()
+    serve(renderer.answer, SECONDS, MEMORY_BYTES, renderer.greet)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from tgi_core.literals import Span
 from tgi_core.workers.command import python
 from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost, WorkerPool
 from tgi_router.errors import ModelOverloaded, TemplateFailed
@@ -18,29 +20,27 @@ WAITING = 256
 _CHILD = Path(__file__).with_name("template_child.py")
 
 
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt, and where in it special tokens are only text."""
+
+    text: str
+    literals: tuple[Span, ...] = ()
+
+
 class TemplatePool:
-    """Renders templates in at most `size` processes, each to at most `longest` characters. Used on one event loop."""
+    """Renders templates in at most `size` processes. `special` are the model's special tokens as they are written. Used on one event
+    loop."""
 
-    def __init__(self, size: int, longest: int) -> None:
-        self._longest = longest
-        self._pool = WorkerPool(python(_CHILD), size=size, waiting=WAITING, wait_s=WAIT_S)
+    def __init__(self, size: int, special: Iterable[str] = ()) -> None:
+        greeting = json.dumps(list(special)).encode()
+        self._pool = WorkerPool(python(_CHILD), greeting=greeting, size=size, waiting=WAITING, wait_s=WAIT_S)
 
-    async def render(self, source: str, variables: dict[str, Any], continued: str | None = None) -> str:
-        """The text of a template, up to the end of `continued`, the last message, where that is to be continued.
-
-        Raises TemplateFailed, and ModelOverloaded where all processes are busy for too long or are ended from outside.
-        """
-        return await self.rendered(self.request(source, variables, continued))
-
-    def request(self, source: str, variables: dict[str, Any], continued: str | None = None) -> bytes:
-        """What a worker is told; takes time in proportion to the variables."""
-        asked = {"source": source, "variables": variables, "longest": self._longest, "continued": continued}
-        return json.dumps(asked).encode()
-
-    async def rendered(self, request: bytes) -> str:
-        """See `render`."""
+    async def render(self, draft: bytes) -> Rendered:
+        """The prompt of a `Draft` in JSON. Raises TemplateFailed, and ModelOverloaded where all workers are busy for too long, or ended
+        from outside."""
         try:
-            answer = json.loads(await self._pool.ask(request))
+            answer = json.loads(await self._pool.ask(draft))
         except TooCostly:
             raise TemplateFailed("the template took too long") from None
         except WorkerCrashed:
@@ -49,7 +49,7 @@ class TemplatePool:
             raise ModelOverloaded from None
         if "error" in answer:
             raise TemplateFailed(answer["error"])
-        return _unicode(answer["text"])
+        return Rendered(_unicode(answer["text"]), tuple((start, stop) for start, stop in answer["literals"]))
 
     def close(self) -> None:
         """End the processes."""

@@ -13,9 +13,7 @@ from jinja2 import TemplateError, meta, nodes
 from tgi_router.bodies import Message, Tool
 from tgi_router.errors import TemplateFailed
 from tgi_router.json_text import dumps
-from tgi_router.literals import Hidden
-from tgi_router.template_child import environment
-from tgi_router.template_pool import TemplatePool
+from tgi_router.template_child import Draft, environment
 
 DEFAULT = "default"
 TOOL_USE = "tool_use"
@@ -34,8 +32,6 @@ class Conversation:
     note: str = ""
     strict: bool = False
     """The template is told what TGI tells it, rather than what transformers does."""
-    hidden: Hidden | None = None
-    """Takes special tokens out of what is not the operator's or the model's own."""
 
 
 class ChatTemplate:
@@ -81,19 +77,22 @@ class ChatTemplates:
         for template in self._templates.values():
             template.check()
 
-    async def render(self, pool: TemplatePool, conversation: Conversation) -> str:
-        """The prompt. It goes on with the last message if that is the assistant's. Raises TemplateFailed."""
+    def draft(self, conversation: Conversation, longest: int) -> Draft:
+        """What makes the prompt, of at most `longest` characters. It goes on with the last message if that is the assistant's. Takes time
+        in proportion to the conversation. Raises TemplateFailed."""
         template = self._choose(conversation)
         template.check()
-        turns = [_turn(message, conversation, template) for message in conversation.messages]
-        tools = _tools(conversation)
-        if turns and conversation.tools:
-            turns[-1]["content"] += _appendix(conversation, None if template.uses_tools else tools)
-        variables = {"messages": turns, "add_generation_prompt": True, "tools": tools, **self._special}
-        text = await pool.render(template.source, variables)
-        if turns and turns[-1]["role"] == "assistant":
-            return _cut_after(text, turns[-1]["content"])
-        return text
+        messages, tools = conversation.messages, _tools(conversation)
+        turns = [_turn(message, conversation, template) for message in messages]
+        appended = turns and conversation.tools
+        return Draft(
+            template.source,
+            {"messages": turns, "add_generation_prompt": True, "tools": tools, **self._special},
+            longest,
+            [place for place, message in enumerate(messages) if message.role not in _TRUSTED],
+            _appendix(conversation, None if template.uses_tools else tools) if appended else "",
+            bool(turns) and turns[-1]["role"] == "assistant",
+        )
 
     def _choose(self, conversation: Conversation) -> ChatTemplate:
         """The template for tools where there is one; TGI knows the default only."""
@@ -107,21 +106,15 @@ class ChatTemplates:
 def _turn(message: Message, conversation: Conversation, template: ChatTemplate) -> dict[str, Any]:
     """A message as templates see it. TGI's see a role and a text only, and past tool calls as text."""
     if conversation.strict or message.tool_calls is None or not template.uses_tool_calls:
-        turn: dict[str, Any] = {"role": message.role, "content": _said(message, conversation)}
+        turn: dict[str, Any] = {"role": message.role, "content": message.text}
     else:
         calls = [_call(call) for call in message.tool_calls]
-        turn = {"role": message.role, "content": "" if message.content is None else _said(message, conversation)}
+        turn = {"role": message.role, "content": "" if message.content is None else message.text}
         turn["tool_calls"] = calls
     if not conversation.strict:
         told = {"name": message.name, "tool_call_id": message.tool_call_id}
         turn.update({key: value for key, value in told.items() if value is not None})
     return turn
-
-
-def _said(message: Message, conversation: Conversation) -> str:
-    """The text of a message; what a user, a tool or a stranger says cannot pose as a part of the template."""
-    hidden = None if message.role in _TRUSTED else conversation.hidden
-    return message.text if hidden is None else hidden.take(message.text)
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
@@ -156,12 +149,3 @@ def _appendix(conversation: Conversation, tools: list[dict[str, Any]] | None) ->
     """What is added to the last message, in TGI's form: the tools, if the template does not show them, and the note."""
     lines = [*([] if tools is None else [dumps(tools)]), *([conversation.note] if conversation.note else [])]
     return "\n---\n" + "\n".join(lines) if lines else ""
-
-
-def _cut_after(text: str, content: str) -> str:
-    """The rendered text up to the end of its last message, which templates may strip."""
-    for wanted in (content, content.strip()):
-        found = text.rfind(wanted)
-        if found >= 0:
-            return text[: found + len(wanted)]
-    raise TemplateFailed("the template does not show the last message, which was to be continued")

@@ -12,14 +12,14 @@ from tgi_core.backend import Capabilities, Feature, Sampling, SamplingField, Wan
 from tgi_core.client.types import Stopping
 from tgi_core.config import Settings
 from tgi_core.grammar import Grammar
+from tgi_core.literals import Span
 from tgi_core.scheduler.types import GenerationRequest, Limits
 from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import GrammarChecker
-from tgi_router.literals import Span
 from tgi_router.served_model import ServedModel
-from tgi_router.workers import Workers
+from tgi_router.tokenizing import Tokenizing
 
 RUN = 1024
 """TGI runs at most this many new tokens at a time and accepts what fits one run."""
@@ -81,16 +81,15 @@ class Validator:
     """Checks requests against the settings, the limits and what the backend declared."""
 
     def __init__(
-        self, settings: Settings, model: ServedModel, limits: Limits, capabilities: Capabilities, workers: Workers
+        self, settings: Settings, model: ServedModel, limits: Limits, capabilities: Capabilities, tokenizing: Tokenizing
     ) -> None:
         self.grammars = GrammarChecker(settings, capabilities)
         self._settings = settings
-        self._tokenizer = model.tokenizer
         self._names = AdapterNames(model.name, capabilities.adapters)
         self._token_span = model.token_span
         self._limits = limits
         self._capabilities = capabilities
-        self._workers = workers
+        self._tokenizing = tokenizing
 
     def check_best_of(self, parameters: Parameters, streaming: bool) -> None:
         """The rules that come before a permit is taken. Raises ValidationFailed."""
@@ -113,11 +112,9 @@ class Validator:
         _check(self._declared_rules(parameters, extras))
         _check(self._input_rules(prompt, parameters))
         _check(self._size_rules(prompt, parameters), PromptTooLong)
-        encoded = await self._workers.run(
-            len(prompt.text), self._tokenizer.encode, prompt.text, prompt.add_special_tokens, prompt.literals
-        )
-        ids = encoded.ids if parameters.truncate is None else encoded.ids[-parameters.truncate :]
-        _check(self._length_rules(len(ids), parameters), PromptTooLong)
+        keep = parameters.truncate or self._limits.max_input_tokens
+        length, ids = await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
+        _check(self._length_rules(length if parameters.truncate is None else len(ids), parameters), PromptTooLong)
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may make nothing of a text
         grammar = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)

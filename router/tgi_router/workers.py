@@ -1,4 +1,7 @@
-"""Threads for work that would hold up the event loop."""
+"""Threads for work of our own that grows with a body, such as judging it: the interpreter lets the event loop run in between.
+
+What a library does in one call holds it up all the same; that belongs to `tgi_core.workers`.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from typing import ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-INLINE = 512
-"""Work on at most this many characters is done at once: it takes less time than the way to a thread and back."""
+INLINE = 1 << 14
+"""Work on a body of at most this many bytes is done at once: it takes a millisecond or two."""
 
 
 class Workers:
-    """The validation workers: they tokenize and render templates."""
+    """At most `count` threads."""
 
     def __init__(self, count: int) -> None:
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="validation")
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="body")
 
-    async def run(self, characters: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """The result of `work`, whose cost grows with `characters`."""
-        if characters <= INLINE:
+    async def run(self, size: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The result of `work`, whose cost grows with the `size` of a body in bytes."""
+        if size <= INLINE:
             return work(*args, **kwargs)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tgi_router import ServedModel, sse
-from tgi_router.literals import Span
+from tgi_router import app, sse
+from tgi_router.tokenizing import Tokenizing
 
 from tests.router.conftest import Serve
 from tests.router.scripted import END, HOLD, Load, says
 from tests.router.serving import Served, read_until
 from tgi_core.backend import RowFault, RowFaultKind
 from tgi_core.client.types import Generation
+from tgi_core.literals import Span
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Overloaded
-from tgi_core.tokenizer import Encoded, Tokenizer
 
 BODY = '{"inputs":"Hi","parameters":{"max_new_tokens":9}}'
 CHAT = '{"messages":[{"role":"user","content":"Hi"}],"stream":%s}'
@@ -74,25 +75,22 @@ def test_leaving_inside_a_stream_cancels(serve: Serve) -> None:
     assert generator.cancelled.get(timeout=5) is generator.submitted.get(timeout=5)
 
 
-class SlowTokenizer:
+class Slow(Tokenizing):
     """Waits for its gate before it tokenizes."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.entered, self.gate = threading.Event(), threading.Event()
-        self._tokenizer = tokenizer
-        self.special_texts = tokenizer.special_texts
+    entered, gate = threading.Event(), threading.Event()
 
-    def encode(self, text: str, add_special_tokens: bool, literals: Sequence[Span]) -> Encoded:
+    async def ids(self, text: str, special: bool, literals: Sequence[Span], keep: int) -> tuple[int, tuple[int, ...]]:
         """The real thing, late."""
         self.entered.set()
-        self.gate.wait(10)
-        return self._tokenizer.encode(text, add_special_tokens, literals)
+        await asyncio.to_thread(self.gate.wait, 10)
+        return await super().ids(text, special, literals, keep)
 
 
-def test_leaving_before_submission_submits_nothing(serve: Serve, model: ServedModel) -> None:
+def test_leaving_before_submission_submits_nothing(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that leaves while its long prompt is tokenized never reaches the scheduler; meanwhile others are answered."""
-    slow = SlowTokenizer(model.tokenizer)
-    served, generator = serve(changes={"tokenizer": slow}, max_concurrent_requests=1)
+    monkeypatch.setattr(app, "Tokenizing", slow := Slow)
+    served, generator = serve(max_concurrent_requests=1)
     with served.send("/generate", json.dumps({"inputs": "x" * 10_000, "parameters": {"truncate": 9}})):
         assert slow.entered.wait(5)
         assert served.client.get("/health").status_code == 200

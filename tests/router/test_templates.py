@@ -19,6 +19,7 @@ from tests.router.serving import read_until
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
 
+LONGEST = 100_000
 PLAIN = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}{% if add_generation_prompt %}>{% endif %}"
 
 
@@ -33,9 +34,9 @@ def rendered(templates: ChatTemplates, conversation: Conversation) -> str:
     """The prompt, from a process of its own."""
 
     async def run() -> str:
-        pool = TemplatePool(1, 100_000)
+        pool = TemplatePool(1)
         try:
-            return await templates.render(pool, conversation)
+            return (await pool.render(templates.draft(conversation, LONGEST).to_json())).text
         finally:
             pool.close()
 
@@ -190,6 +191,12 @@ def test_past_calls_in_templates() -> None:
     assert '"arguments":"{\\"a\\": 1}"' in render(PLAIN, CALLED, ANSWERED)
 
 
+def draft(source: str) -> bytes:
+    """What a worker is told to render a template for a conversation of one message."""
+    conversation = Conversation([Message.model_validate(ASKS)])
+    return ChatTemplates({"default": source}, "<s>", "</s>").draft(conversation, LONGEST).to_json()
+
+
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
@@ -207,13 +214,13 @@ def test_limits(source: str, text: str) -> None:
     """Time, memory and length are bounded, inside single operations too; the next rendering is as good as any."""
 
     async def run() -> None:
-        pool = TemplatePool(1, 100_000)
+        pool = TemplatePool(1)
         try:
-            assert await pool.render("warm", {}) == "warm"
+            assert (await pool.render(draft("warm"))).text == "warm"
             with pytest.raises(TemplateFailed) as caught:
-                await pool.render(source, {})
+                await pool.render(draft(source))
             assert str(caught.value).startswith(f"Template error: {text}") and len(str(caught.value)) < 400
-            assert await pool.render("{{ a }}", {"a": 1}) == "1"
+            assert (await pool.render(draft("{{ bos_token }}"))).text == "<s>"
         finally:
             pool.close()
 

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tgi_router import ServedModel
-from tgi_router.literals import Span
+from tgi_router import app
+from tgi_router.tokenizing import Tokenizing
 
 from tests.router.conftest import Serve
 from tests.router.serving import Served
+from tgi_core.literals import Span
 from tgi_core.model_files import DEMO
 from tgi_core.token_span import longest_span
-from tgi_core.tokenizer import Encoded, Tokenizer
+from tgi_core.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 DEMO_JSON: Json = json.loads((DEMO / "tokenizer.json").read_text())
@@ -109,22 +110,23 @@ def test_forms_of_unicode_shrink_less_than_is_assumed() -> None:
             assert len(parts) * 4 <= 6 * len(character.encode()), hex(number)
 
 
-class Counting(Tokenizer):
+class Counting(Tokenizing):
     """Counts what it is asked to do."""
 
     calls = 0
 
-    def encode(self, text: str, add_special_tokens: bool = True, literals: Sequence[Span] = ()) -> Encoded:
+    async def ids(self, text: str, special: bool, literals: Sequence[Span], keep: int) -> tuple[int, tuple[int, ...]]:
         """Count it."""
-        self.calls += 1
-        return super().encode(text, add_special_tokens, literals)
+        Counting.calls += 1
+        return await super().ids(text, special, literals, keep)
 
 
 @pytest.mark.parametrize("repeated", ["no end ", "a", "\n.", "é", "\U0001f600"])
-def test_a_mebibyte_is_refused_without_work(serve: Serve, model: ServedModel, repeated: str) -> None:
+def test_a_mebibyte_is_refused_without_work(serve: Serve, monkeypatch: pytest.MonkeyPatch, repeated: str) -> None:
     """No route that generates tokenizes a prompt of a mebibyte; all tell TGI's text with what is known."""
-    tokenizer = Counting(model.tokenizer._fast, model.tokenizer.eos_ids, frozenset())
-    served, _ = serve(changes={"tokenizer": tokenizer}, payload_limit=2**22)
+    monkeypatch.setattr(app, "Tokenizing", Counting)
+    monkeypatch.setattr(Counting, "calls", 0)
+    served, _ = serve(payload_limit=2**22)
     text = (repeated * 2**20)[: 2**20 // len(repeated.encode())]
     messages = [{"role": "user", "content": text}]
     for path, body in [
@@ -134,8 +136,8 @@ def test_a_mebibyte_is_refused_without_work(serve: Serve, model: ServedModel, re
     ]:  # fmt: skip
         answer = served.client.post(path, json=body)
         assert answer.status_code == 422 and "must be <= 64. Given: at least " in answer.text, (path, answer.text)
-    assert tokenizer.calls == 0
-    assert answer_of(served, text[:5000], truncate=9) == 200 and tokenizer.calls == 1
+    assert Counting.calls == 0
+    assert answer_of(served, text[:5000], truncate=9) == 200 and Counting.calls == 1
 
 
 def answer_of(served: Served, text: str, **parameters: Any) -> int:

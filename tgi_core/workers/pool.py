@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from tgi_core.workers.worker import Worker
 
@@ -40,13 +41,22 @@ class PoolBusy(WorkerError):
 
 
 class WorkerPool:
-    """At most `size` workers of one program. Used on one event loop.
+    """At most `size` workers of one program, for which see `Worker`. Used on one event loop.
 
     `waiting` requests may wait for a worker, each for `wait_s` seconds at most.
     """
 
-    def __init__(self, command: Sequence[str], arguments: Sequence[str] = (), *, size: int, waiting: int, wait_s: float) -> None:
-        self._command, self._arguments = command, arguments
+    def __init__(
+        self,
+        command: Sequence[str],
+        arguments: Sequence[str] = (),
+        greeting: bytes | None = None,
+        *,
+        size: int,
+        waiting: int,
+        wait_s: float,
+    ) -> None:
+        self._make: Callable[[], Worker] = partial(Worker, command, arguments, greeting)
         self._turns = asyncio.Semaphore(size)
         self._room, self._wait_s = waiting, wait_s
         self._workers: set[Worker] = set()
@@ -127,7 +137,7 @@ class WorkerPool:
             worker = self._idle.pop()
             worker.watched_no_more()
             return worker
-        worker = Worker(self._command, self._arguments)
+        worker = self._make()
         self._workers.add(worker)
         return worker
 

@@ -17,16 +17,22 @@ LENGTH = struct.Struct(">I")
 """What precedes each message: its length in bytes."""
 
 
-def serve(answer: Callable[[bytes], bytes], seconds: float, memory_bytes: int) -> None:
+def serve(
+    answer: Callable[[bytes], bytes], seconds: float, memory_bytes: int, greet: Callable[[bytes], None] | None = None
+) -> None:
     """Answer requests from the socket whose descriptor is the first argument, until the other side is gone.
 
-    `seconds` of processor time for each request; `memory_bytes` of address space for the process.
+    `seconds` of processor time for each request; `memory_bytes` of address space for the process; `greet` takes the first message.
     """
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with socket.socket(fileno=int(sys.argv[1])) as channel, channel.makefile("rb") as stream:
         while head := stream.read(LENGTH.size):
             request = stream.read(*LENGTH.unpack(head))
+            if greet is not None:
+                greet(request)
+                greet = None
+                continue
             signal.setitimer(signal.ITIMER_PROF, seconds)
             data = answer(request)
             signal.setitimer(signal.ITIMER_PROF, 0)

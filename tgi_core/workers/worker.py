@@ -18,9 +18,11 @@ _POLLS, _POLL_S = 200, 0.005
 
 
 class Worker:
-    """A process for one request at a time. `command` gets the number of its socket as the last argument but `arguments`."""
+    """A process for one request at a time. `command` gets the number of its socket and `arguments` as its last arguments; the process
+    hears `greeting` before all requests."""
 
-    def __init__(self, command: Sequence[str], arguments: Sequence[str] = ()) -> None:
+    def __init__(self, command: Sequence[str], arguments: Sequence[str] = (), greeting: bytes | None = None) -> None:
+        self._unsent = b"" if greeting is None else LENGTH.pack(len(greeting)) + greeting
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         with theirs:
@@ -38,7 +40,8 @@ class Worker:
         """The answer to one message. Raises EOFError when the process has ended."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.sock_sendall(self._channel, LENGTH.pack(len(request)) + request)
+            unsent, self._unsent = self._unsent, b""
+            await loop.sock_sendall(self._channel, unsent + LENGTH.pack(len(request)) + request)
             [length] = LENGTH.unpack(await self._read(LENGTH.size))
             return await self._read(length)
         except ConnectionError as error:

@@ -10,12 +10,15 @@ import re
 from collections.abc import Iterable
 from secrets import randbelow
 
+MAX_LITERALS = 1 << 14
+"""Special tokens that the messages of one prompt may hold as text: each costs the tokenizer a text of its own."""
+
 Span = tuple[int, int]
 """Where in a prompt, in characters: the first, and that after the last."""
 
 
 class LiteralTokens:
-    """The special tokens of one model, as they are written. `hide` and `reveal` are for one rendering each."""
+    """The special tokens of one model, as they are written."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         longest_first = sorted((text for text in texts if text), key=len, reverse=True)
@@ -35,10 +38,12 @@ class Hidden:
         self._nonce = randbelow(10**18)  # digits, which no filter of a template changes, and nobody can guess
 
     def take(self, text: str) -> str:
-        """The text with a mark for each special token in it."""
+        """The text with a mark for each special token in it. Raises ValueError for too many."""
         return text if self._written is None else self._written.sub(self._mark, text)
 
     def _mark(self, found: re.Match[str]) -> str:
+        if len(self._taken) == MAX_LITERALS:
+            raise ValueError(f"the messages hold more than {MAX_LITERALS} special tokens as text")
         self._taken.append(found[0])
         return f"\ue000{self._nonce}.{len(self._taken) - 1}\ue001"
 

@@ -1,0 +1,71 @@
+"""Text to tokens: short texts at once, others in worker processes, so that no text holds up the event loop."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+from tgi_core.literals import Span
+from tgi_core.tokenizer import Tokenizer
+from tgi_core.workers.command import python
+from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost, WorkerPool
+from tgi_router.errors import ModelOverloaded, ValidationFailed
+from tgi_router.tokenizing_child import LENGTH, tokens_of_text
+
+INLINE = 512
+"""A text of at most this many characters takes less time than the way to a worker and back."""
+LONG = 1 << 16
+"""Texts of more characters have a lane of their own: they take up to seconds, and must not hold up all others."""
+
+_WAIT_S = 5.0
+"""How long a text may wait for a worker."""
+_WAITING, _LONG_WAITING = 256, 8
+"""How many texts may wait."""
+_CHILD = Path(__file__).with_name("tokenizing_child.py")
+
+
+class Tokenizing:
+    """One model's tokenizer, in this process and in at most `size` workers, with one more for long texts. Used on one event loop."""
+
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        self._tokenizer = tokenizer
+        command, arguments = python(_CHILD), [str(tokenizer.directory)]
+        self._lane = WorkerPool(command, arguments, size=size, waiting=_WAITING, wait_s=_WAIT_S)
+        self._long_lane = WorkerPool(command, arguments, size=1, waiting=_LONG_WAITING, wait_s=_WAIT_S)
+
+    async def ids(self, text: str, special: bool, literals: Sequence[Span], keep: int) -> tuple[int, tuple[int, ...]]:
+        """The number of tokens, and the ids of the last `keep`. `special`: with those that the tokenizer adds; `literals` are where special
+        tokens are only text. Raises ValidationFailed, ModelOverloaded."""
+        if len(text) <= INLINE:
+            known = self._tokenizer.encode(text, special, literals).ids
+            return len(known), known[-keep:]
+        answer = await self._ask(text, special, literals, keep)
+        [length] = LENGTH.unpack_from(answer)
+        ids = array("I")
+        ids.frombytes(answer[LENGTH.size :])
+        return length, tuple(ids)
+
+    async def tokens(self, text: str, special: bool = True, literals: Sequence[Span] = ()) -> bytes:
+        """All tokens as /tokenize tells them, in JSON. Raises ValidationFailed, ModelOverloaded."""
+        if len(text) <= INLINE:
+            return tokens_of_text(self._tokenizer, text, special, literals)
+        return await self._ask(text, special, literals, None)
+
+    async def _ask(self, text: str, special: bool, literals: Sequence[Span], keep: int | None) -> bytes:
+        lane = self._lane if len(text) <= LONG else self._long_lane
+        head = json.dumps([special, literals, keep]).encode()
+        try:
+            return await lane.ask(head + b"\n" + text.encode())
+        except TooCostly:
+            raise ValidationFailed("the text takes too long to tokenize") from None
+        except WorkerCrashed:
+            raise ValidationFailed("the text takes too much memory to tokenize") from None
+        except (PoolBusy, WorkerLost):
+            raise ModelOverloaded from None
+
+    def close(self) -> None:
+        """End the workers."""
+        self._lane.close()
+        self._long_lane.close()
