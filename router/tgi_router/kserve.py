@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -87,7 +88,7 @@ def _text(given: InferInput) -> str:
     if _is_text(given):
         return "".join(str(part) for part in given.data)
     try:
-        return bytes(int(number) for number in given.data).decode()
+        return bytes(cast(list[int], given.data)).decode()
     except UnicodeDecodeError as error:
         raise NotUtf8(str(error)) from error
 
