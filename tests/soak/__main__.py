@@ -35,6 +35,7 @@ SOAKS: dict[str, Run] = {
     "kills": command("tests.soak.kills", "--kills", "200"),
     "disconnects": command("tests.soak.disconnects", "--count", "20000"),
     "http": module("tests.soak.http"),
+    "mixed": module("tests.soak.mixed"),
 }
 """By name, in this order. Whoever has another one adds a line."""
 

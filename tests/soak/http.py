@@ -6,7 +6,9 @@ import asyncio
 import random
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import psutil
@@ -39,10 +41,11 @@ EXPECTED = {200, 422, 424, 429, 503}
 
 @dataclass(slots=True)
 class Holding:
-    """What the process has, at rest."""
+    """What the server's process has, at rest, and the memory of its shard's."""
 
     requests: int
     rss: int
+    shard_rss: int
     fds: int
     threads: int
     series: int
@@ -70,19 +73,24 @@ class Report:
             if after > before:
                 found.append(f"{name}: {before} at first, {after} at last")
         if rss:
-            samples = [(float(item.requests), float(item.rss)) for item in self.holdings[len(self.holdings) // 3 :]]
-            if slope(samples) > BYTES_PER_REQUEST:
-                found.append(f"memory grows by {slope(samples):.0f} bytes per request")
-            if last.rss - first.rss > TOTAL_BYTES:
-                found.append(f"memory grew by {(last.rss - first.rss) / 1e6:.0f} MB")
+            for name, process in (("rss", "the router's"), ("shard_rss", "the shard's")):
+                if self.slope(name) > BYTES_PER_REQUEST:
+                    found.append(f"{process} memory grows by {self.slope(name):.0f} bytes per request")
+                if getattr(last, name) - getattr(first, name) > TOTAL_BYTES:
+                    found.append(f"{process} memory grew by {(getattr(last, name) - getattr(first, name)) / 1e6:.0f} MB")
         return found
+
+    def slope(self, name: str) -> float:
+        """Bytes per request by which a memory grew, after a warm-up of a third."""
+        return slope([(float(item.requests), float(getattr(item, name))) for item in self.holdings[len(self.holdings) // 3 :]])
 
 
 class Crowd:
     """Clients that ask, read, give up, and send what is wrong."""
 
     def __init__(self, url: str, seed: int) -> None:
-        self._url, self._random = url, random.Random(seed)
+        self.random = random.Random(seed)
+        self._url = url
         self.report = Report()
 
     async def ask(self, requests: int) -> None:
@@ -92,31 +100,33 @@ class Crowd:
 
             async def one() -> None:
                 async with gate:
-                    await self._call(client)
+                    await self.call(client)
 
             await asyncio.gather(*(one() for _ in range(requests)))
 
-    async def _call(self, client: httpx.AsyncClient) -> None:
-        chance = self._random.random()
-        body = {"inputs": f"Once {self._random.randrange(50)}", "parameters": {"max_new_tokens": self._random.randint(1, 24)}}
+    async def call(self, client: httpx.AsyncClient) -> None:
+        chance = self.random.random()
+        body = {"inputs": f"Once {self.random.randrange(50)}", "parameters": {"max_new_tokens": self.random.randint(1, 24)}}
         if chance < 0.1:
             body["parameters"] = {"temperature": -1}
         if chance < 0.6:
-            self._note(await client.post("/generate", json=body))
+            self.note(await client.post("/generate", json=body))
         elif chance < 0.8:
-            self._note(await client.post("/v1/completions", json={"prompt": "a b", "max_tokens": 8, "model": "x"}))
+            self.note(await client.post("/v1/completions", json={"prompt": "a b", "max_tokens": 8, "model": "x"}))
         else:
-            await self._stream(client, body, leaves=chance > 0.9)
+            await self.stream(client, "/generate_stream", body, leaves=chance > 0.9)
 
-    async def _stream(self, client: httpx.AsyncClient, body: object, leaves: bool) -> None:
-        async with client.stream("POST", "/generate_stream", json=body) as response:
+    async def stream(self, client: httpx.AsyncClient, path: str, body: object, leaves: bool, **more: Any) -> None:
+        """A stream, which is read to its end, or left after its first line."""
+        async with client.stream("POST", path, json=body, **more) as response:
             async for _ in response.aiter_lines():
                 if leaves:
                     self.report.left += 1
                     return
-            self.report.answers[response.status_code] = self.report.answers.get(response.status_code, 0) + 1
+            self.note(response)
 
-    def _note(self, response: httpx.Response) -> None:
+    def note(self, response: httpx.Response) -> None:
+        """Count an answer."""
         self.report.answers[response.status_code] = self.report.answers.get(response.status_code, 0) + 1
 
 
@@ -135,13 +145,22 @@ def at_rest(process: psutil.Process, url: str, requests: int) -> Holding:
     assert idle, "rows or blocks are left when nobody asks any more"
     # a kind of error is a series of its own from the first one on, and there are as many as the contract has
     series = sum(not line.startswith(("#", "tgi_backend_verb_failure")) for line in text.splitlines())
-    return Holding(requests, process.memory_info().rss, process.num_fds(), process.num_threads(), series)
+    shard = sum(child.memory_info().rss for child in process.children() if "shard" in child.cmdline())
+    return Holding(requests, process.memory_info().rss, shard, process.num_fds(), process.num_threads(), series)
 
 
-def soak(rounds: int, requests: int, seconds: float = 0.0, seed: int = 1) -> Report:
-    """Rounds of so many requests each, at least `seconds` long in all; at rest between rounds."""
-    with served("--backend", "reference", "--inject-faults", FAULTS, "--max-total-tokens", "64") as server:
-        process, crowd, start = psutil.Process(server.child.pid), Crowd(server.url, seed), time.monotonic()
+def faulty(rounds: int, requests: int, seconds: float = 0.0) -> Report:
+    """Over a backend that fails now and then."""
+    arguments = ("--backend", "reference", "--inject-faults", FAULTS, "--max-total-tokens", "64")
+    return soak(Crowd, arguments, rounds, requests, seconds)
+
+
+def soak(
+    crowds: type[Crowd], arguments: Sequence[str], rounds: int, requests: int, seconds: float = 0.0, seed: int = 1
+) -> Report:
+    """Rounds of so many requests each, at least `seconds` long in all, to a server with those arguments; at rest between rounds."""
+    with served(*arguments) as server:
+        process, crowd, start = psutil.Process(server.child.pid), crowds(server.url, seed), time.monotonic()
         while len(crowd.report.holdings) < rounds or time.monotonic() - start < seconds:
             asyncio.run(crowd.ask(requests))
             crowd.report.holdings.append(at_rest(process, server.url, crowd.report.requests))
@@ -152,6 +171,6 @@ def soak(rounds: int, requests: int, seconds: float = 0.0, seed: int = 1) -> Rep
 
 def run(minutes: float) -> list[str]:
     """The long form. What went wrong."""
-    report = soak(rounds=30, requests=500, seconds=60 * minutes)
+    report = faulty(rounds=30, requests=500, seconds=60 * minutes)
     print(f"{report.requests} requests, answers {report.answers}, {report.left} left; at last {report.holdings[-1]}")
     return report.wrong(rss=True)
