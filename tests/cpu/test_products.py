@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tgi_backend_cpu.kernels import Arena, Kernels
-from tgi_backend_cpu.tables import Linear
+from tgi_backend_cpu.tables import Layout, Linear
 from torch import Tensor
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -66,7 +66,7 @@ def test_gated(kernels: Kernels, dtype: torch.dtype, inner: int) -> None:
     gate, up = (numbers(inner, 64, dtype=dtype, seed=seed) / 4 for seed in (1, 2))
     for rows in (1, 2, 11, 12, 13, 40):
         x, arena = numbers(rows, 64, dtype=dtype, seed=rows), Arena(kernels)
-        found = run(kernels, "tgi_gated", kernels.pack(arena, [gate, up], pairs=True), x, inner)
+        found = run(kernels, "tgi_gated", kernels.pack(arena, [gate, up], layout=Layout.PAIRS), x, inner)
         product = x.double() @ gate.double().T
         assert close(found, product * product.sigmoid() * (x.double() @ up.double().T))
 
@@ -75,7 +75,10 @@ def test_gated(kernels: Kernels, dtype: torch.dtype, inner: int) -> None:
 def test_bits_do_not_depend_on_the_batch(kernels: Kernels, dtype: torch.dtype) -> None:
     """A row's result is the same whichever rows stand beside it."""
     weight, x, arena = numbers(112, 130, dtype=dtype, seed=1), numbers(61, 130, dtype=dtype, seed=2), Arena(kernels)
-    plain, gated = kernels.pack(arena, [weight]), kernels.pack(arena, [weight[:48].clone(), weight[48:96].clone()], pairs=True)
+    plain, gated = (
+        kernels.pack(arena, [weight]),
+        kernels.pack(arena, [weight[:48].clone(), weight[48:96].clone()], layout=Layout.PAIRS),
+    )
     for name, linear, columns in (("tgi_linear", plain, 112), ("tgi_gated", gated, 48)):
         whole = run(kernels, name, linear, x, columns)
         for first, last in ((0, 1), (60, 61), (3, 5), (7, 30), (0, 60)):
@@ -113,8 +116,8 @@ def test_narrow_weights_lose_nothing(kernels: Kernels, rows: int, depth: int, co
     assert torch.equal(
         run(kernels, "tgi_linear", narrow, x, columns), run(kernels, "tgi_linear", whole, x, 2 * columns)[:, :columns]
     )
-    narrow = kernels.pack(arena, [weight, weight / 2], pairs=True)
-    whole = kernels.pack(arena, [torch.cat([weight, other]), torch.cat([weight / 2, other])], pairs=True)
+    narrow = kernels.pack(arena, [weight, weight / 2], layout=Layout.PAIRS)
+    whole = kernels.pack(arena, [torch.cat([weight, other]), torch.cat([weight / 2, other])], layout=Layout.PAIRS)
     assert torch.equal(
         run(kernels, "tgi_gated", narrow, x, columns), run(kernels, "tgi_gated", whole, x, 2 * columns)[:, :columns]
     )

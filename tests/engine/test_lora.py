@@ -88,11 +88,8 @@ def logprobs(session: Session, requests: tuple[Request, ...], steps: int) -> lis
     return made
 
 
-def test_without_adapters_nothing_changes(
-    llama: Path, adapted: tuple[Session, Capacity], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Steps whose rows name no adapter give the very bits of a server without adapters that runs the same modules."""
-    monkeypatch.setattr("tgi_core.engine.opening.per_call_reason", lambda options: "for this test")
+def test_without_adapters_nothing_changes(llama: Path, adapted: tuple[Session, Capacity]) -> None:
+    """Steps whose rows name no adapter give the very bits of a server without adapters."""
     opened = open_cpu(llama, WarmupPlan(max_rows=8, max_row_tokens=96, max_step_tokens=128, num_blocks=64))
     results = []
     for first, (session, capacity) in ((10**6, opened), (10**6, adapted)):
@@ -160,7 +157,7 @@ def test_adapters_in_bfloat16(llama: Path, lora: tuple[Adapter, ...]) -> None:
     assert all(run_mixed(session, capacity, (None, "one", "two"), 1))
     shares = {memory.name: memory.num_bytes for memory in capacity.memory}
     sizes = [sum(p.numel() for p in load_file(f"{each.directory}/adapter_model.safetensors").values()) for each in lora]
-    assert shares["adapters"] == 4 * sum(sizes)
+    assert shares["adapters"] >= 4 * sum(sizes)  # in float32, and padded to whole panels
 
 
 def test_adapters_are_not_split_over_ranks(llama: Path, lora: tuple[Adapter, ...]) -> None:

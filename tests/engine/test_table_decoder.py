@@ -29,6 +29,8 @@ from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.lora.layers import LowRankSums
+from tgi_core.engine.lora.products import Products
 from tgi_core.engine.opening import open_session
 from tgi_core.engine.weights.checkpoint import open_checkpoint
 from tgi_core.model_files import read_json
@@ -67,6 +69,10 @@ class TorchKit:
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
         """No model runs module by module here."""
+        raise AssertionError("the model did not run from its table")
+
+    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
+        """The same."""
         raise AssertionError("the model did not run from its table")
 
     def attention(self) -> Sequence[AttentionProvider]:

@@ -43,8 +43,10 @@ def choose_runner(
     # In float32 for a model in bfloat16 too: a CPU computes products as small as these in a quarter of the time (8 instead of 30 µs
     # for one token, rank 16, 576 → 1536), and an adapter is small.
     adapters = Adapters(model, source.adapters, torch.float32, kit.device)
-    shape = replace(ModelShape.of(model, source.dtype), adapter_bytes=adapters.num_bytes)
+    shape = ModelShape.of(model, source.dtype)
     expected = expected_logits(model, adapters, probe_ids(shape.vocab_size))
+    adapters.pack(kit.low_rank_sums)
+    shape = replace(shape, adapter_bytes=adapters.num_bytes)
     while True:
         try:
             return _ragged(model, expected, shape, source, kit, progress, adapters, agree), shape

@@ -15,6 +15,8 @@ from tgi_core.engine.attention.checking import AskedLayer, Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.lora.layers import LowRankSums
+from tgi_core.engine.lora.products import Products
 from tgi_core.engine.proving import Provable
 from tgi_core.engine.runner import Runner
 
@@ -68,6 +70,9 @@ class DeviceKit(Protocol):
     def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
         """A module with the meaning of `nn.Linear`, on the device."""
 
+    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
+        """How adapters are added to one layer, of which there are matrices by adapter number."""
+
     def attention(self) -> Sequence[AttentionProvider]:
         """Attention providers, best first."""
 
@@ -90,7 +95,8 @@ class DeviceKit(Protocol):
         """Why this device cannot run decoders from tables; empty when it can."""
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
-        """A runner of a decoder's table, with its weights. Raises NotInFamily for sizes that its kernels lack."""
+        """A runner of a decoder's table, with its weights and adapters. Raises NotInFamily for sizes that its kernels lack, and where
+        it adds no adapters."""
 
 
 def unserved(provider: AttentionProvider, layers: Sequence[AskedLayer], dtype: torch.dtype, kit: DeviceKit) -> str:

@@ -24,8 +24,11 @@ from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, TableRunner
+from tgi_core.engine.lora.files import open_adapter
+from tgi_core.engine.lora.products import probes
+from tgi_core.engine.lora.table import TableAdapter
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.proving import RAGGED_CHUNKS, probe_ids, prove
+from tgi_core.engine.proving import RAGGED_CHUNKS, Expected, probe_ids, prove
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.session import EngineSession
 from tgi_core.engine.weights.checkpoint import open_checkpoint
@@ -42,7 +45,7 @@ def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Bo
     except NotInFamily as reason:
         _log.info("runs through transformers' modules: %s", reason)
         return open_modules(options, kit, progress, Kernel("step", "transformers' modules", str(reason)))
-    return _session(runner, runner.shape, kit, options.masks, (), kit.choices())
+    return _session(runner, runner.shape, kit, options.masks, tuple(each.name for each in options.adapters), kit.choices())
 
 
 def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel) -> BookedSession:
@@ -50,7 +53,6 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     # transformers takes seconds to import: only models that need it pay for it.
     from tgi_core.engine.choosing import choose_runner
     from tgi_core.engine.collectives import open_collectives
-    from tgi_core.engine.lora.files import open_adapter
     from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
     from tgi_core.engine.ranked import RankedSession
     from tgi_core.engine.weights.partial import check_partition, load_partition
@@ -104,13 +106,14 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
         raise NotInFamily(str(error)) from error
     table = read_table(config)
     dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
+    adapters = tuple(TableAdapter(open_adapter(each), table) for each in options.adapters)
     try:
-        weights = DecoderWeights(table, open_checkpoint(directory), dtype)
+        weights = DecoderWeights(table, open_checkpoint(directory), dtype, adapters)
     except InvalidModel as error:
         raise NotInFamily(str(error)) from error
     runner = kit.table_runner(weights, progress)
     try:
-        prove(runner, {None: reference_logits(weights, probe_ids(table.vocab_size))}, RAGGED_CHUNKS)
+        prove(runner, _expected(weights), RAGGED_CHUNKS)
     except NotRagged as error:
         raise NotInFamily(f"its step from the table does not prove: {error}") from error
     weights.forget()
@@ -118,10 +121,15 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
     return runner
 
 
+def _expected(weights: DecoderWeights) -> Expected:
+    """What a step from the table is proven against: the model without an adapter, and with some."""
+    ids, by_name = probe_ids(weights.table.vocab_size), {adapter.name: adapter for adapter in weights.adapters}
+    proven = probes({name: adapter.changed for name, adapter in by_name.items()})
+    return {None: reference_logits(weights, ids)} | {name: reference_logits(weights, ids, by_name[name]) for name in proven}
+
+
 def per_call_reason(options: OpenOptions) -> str:
     """Why a model must run module by module, whatever it is: the one place for what works on single modules."""
-    if options.adapters:
-        return "adapters change single modules"
     return "several ranks share single modules" if options.group.world != 1 else ""
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tgi_backend_cpu.adapters import pack_table
 from tgi_backend_cpu.attention import HEAD_SIZES
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels, Memory
 from tgi_backend_cpu.reading import NativeReader
-from tgi_backend_cpu.tables import Layer, Linear, Model, Step
+from tgi_backend_cpu.tables import Layer, Layout, Linear, Model, Segment, Step
 from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import BLOCK_SIZES
@@ -50,13 +51,14 @@ class PackedDecoder:
         for index in range(count):
             self.layers[index] = self._layer(weights, index)
             progress("loading weights", index + 1, count, "step")
+        self.adapters = pack_table(kernels, self._arena, weights.adapters, count)
         self.model = self._model(weights)
 
     def in_words(self) -> str:
         """How the weights are kept."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
         narrow = sum(linear.narrow is not None for linear in (*found, self.model.head))
-        size = f"{self._arena.num_bytes / 2**20:,.0f} MiB"
+        size = f"{(self._arena.num_bytes - self.adapters.num_bytes) / 2**20:,.0f} MiB"
         if not narrow:
             return f"{size}, all bits of each"
         return f"{size}, in 12 of 16 bits without loss in {narrow} of {len(found) + 1} matrices"
@@ -66,7 +68,7 @@ class PackedDecoder:
         return Layer(
             qkv=self._heads(found.qkv, found.qkv_bias),
             output=self._linear([found.output], found.output_bias),
-            gate_up=self._linear([found.gate, found.up], found.gate_up_bias, pairs=True),
+            gate_up=self._linear([found.gate, found.up], found.gate_up_bias, Layout.PAIRS),
             down=self._linear([found.down], found.down_bias),
             attention_norm=self._floats(found.attention_norm),
             mlp_norm=self._floats(found.mlp_norm),
@@ -100,6 +102,8 @@ class PackedDecoder:
             frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
             embedding=self.embedding.data_ptr(),
             head=self._linear([weights.head()], None),
+            adapters=self.adapters.found,
+            ranks=self.adapters.ranks,
         )
 
     @property
@@ -116,15 +120,15 @@ class PackedDecoder:
         halves = [part.flatten(0, 1) for part in torch.cat(weights).view(-1, 2, half, self.table.hidden).unbind(1)]
         if bias is not None:
             bias = bias.view(-1, 2, half).transpose(0, 1).flatten()
-        return self._linear(halves, bias, pairs=True)
+        return self._linear(halves, bias, Layout.PAIRS)
 
-    def _linear(self, weights: list[Tensor], bias: Tensor | None, *, pairs: bool = False) -> Linear:
+    def _linear(self, weights: list[Tensor], bias: Tensor | None, layout: Layout = Layout.PLAIN) -> Linear:
         if bias is not None:
             bias = bias.float()
-            if pairs:
+            if layout is Layout.PAIRS:
                 bias = _interleaved(bias)
             self._kept.append(bias)
-        return self._kernels.pack(self._arena, [weight.contiguous() for weight in weights], bias, pairs=pairs)
+        return self._kernels.pack(self._arena, [weight.contiguous() for weight in weights], bias, layout)
 
     def _floats(self, vector: Tensor | None) -> int | None:
         """The address of a vector as float32, kept as long as this object."""
@@ -183,12 +187,19 @@ class DecoderRunner:
         if reason := refusal(weights.table, weights.dtype):
             raise NotInFamily(reason)
         table = weights.table
-        self.shape = ModelShape(
-            weights.dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weights.num_bytes
-        )
         self.agree: Callable[[int], int] = int  # it runs on one rank
         self._kernels, self._kit, self._reader = kernels, kit, NativeReader(kernels)
         self._packed = PackedDecoder(kernels, weights, progress)
+        self.shape = ModelShape(
+            weights.dtype,
+            table.vocab_size,
+            table.max_positions,
+            table.hidden,
+            table.intermediate,
+            weights.num_bytes,
+            self._packed.adapters.num_bytes,
+        )
+        self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}
         self.kernels = (
             Kernel("step", "table", f"{table.model_type} is of the decoder family: one native call a step"),
             Kernel("weights", "packed", self._packed.in_words()),
@@ -228,7 +239,8 @@ class DecoderRunner:
         """Compute one step. The logits are overwritten by the next."""
         if self._cache is None:
             raise RuntimeError("run before reserve")
-        flat = flatten(works, self._block_size)
+        arranged = self._arranged(works)
+        flat, segments = flatten(arranged, self._block_size), self._segments(arranged)
         count = len(flat.wanted)
         logits = self._logits[:count] if count <= self._logits.shape[0] else torch.empty(count, self.shape.vocab_size)
         step = Step(
@@ -241,24 +253,46 @@ class DecoderRunner:
             table=flat.tables.ctypes.data,
             wanted_tokens=flat.wanted.ctypes.data,
             logits=logits.data_ptr(),
+            segment=segments,
+            segments=len(segments),
         )
         self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self._packed.model), ctypes.byref(step), self._space)
-        return self._split(works, flat, logits)
+        return self._split(works, arranged, logits)
 
-    def _split(self, works: Sequence[Work], flat: FlatStep, logits: Tensor) -> StepLogits:
+    def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
+        """Rows of one adapter side by side, those without any first."""
+        if not self._adapters or all(work.row.request.adapter is None for work in works):
+            return works
+        return sorted(works, key=lambda work: self._adapters.get(work.row.request.adapter, -1))
+
+    def _segments(self, arranged: Sequence[Work]) -> ctypes.Array[Segment]:
+        """The tokens of each adapter in a step of works in this order."""
+        found: list[Segment] = []
+        first = 0
+        for work in arranged if self._adapters else ():
+            number = self._adapters.get(work.row.request.adapter)
+            if number is not None:
+                if not found or found[-1].adapter != number:
+                    found.append(Segment(number, first, first))
+                found[-1].last = first + work.take
+            first += work.take
+        return (Segment * len(found))(*found)
+
+    def _split(self, works: Sequence[Work], arranged: Sequence[Work], logits: Tensor) -> StepLogits:
         """Logits by what they are wanted for."""
-        last: list[int] = []
+        last: dict[int, int] = {}
         prompt: dict[int, Tensor] = {}
         at = 0
-        for work in works:
-            count = prompt_positions(work)
+        for work in arranged:
+            id, count = work.row.request.id, prompt_positions(work)
             if count:
-                prompt[work.row.request.id] = logits[at : at + count]
+                prompt[id] = logits[at : at + count]
             at += count
             if work.yields:
                 at += count < work.take
-                last.append(at - 1)
-        return StepLogits(logits if len(last) == len(logits) else logits[last], prompt, self._reader)
+                last[id] = at - 1
+        places = [last[work.row.request.id] for work in works if work.yields]
+        return StepLogits(logits if places == list(range(len(logits))) else logits[places], prompt, self._reader)
 
     def part_times(self) -> dict[str, int]:
         """Nanoseconds that passed in each part of a step since the start."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, library, opened
-from tgi_backend_cpu.tables import INTERFACE, PARTS, Linear, declare
+from tgi_backend_cpu.tables import INTERFACE, PARTS, Layout, Linear, declare
 
 _log = logging.getLogger("tgi_backend_cpu")
 
@@ -86,8 +86,8 @@ class Kernels:
         self.call.tgi_times(self.pool, found)
         return dict(zip(PARTS, found, strict=True))
 
-    def pack(self, arena: Arena, weights: list[Tensor], bias: Tensor | None = None, *, pairs: bool = False) -> Linear:
-        """Pack weights [out, in] of one dtype, one below the other, or two whose rows belong together as `pairs`.
+    def pack(self, arena: Arena, weights: list[Tensor], bias: Tensor | None = None, layout: Layout = Layout.PLAIN) -> Linear:
+        """Pack weights [out, in] of one dtype, one below the other, or two whose rows belong together as pairs.
 
         The bias must outlive the result. bfloat16 weights take 12 bits each where nearly all of them share 16 exponents; the products
         have the same bits.
@@ -96,15 +96,15 @@ class Kernels:
         columns = sum(weight.shape[0] for weight in weights)
         half = dtype is torch.bfloat16
         panels, panel_bytes = ctypes.c_size_t(), ctypes.c_size_t()
-        self.call.tgi_packed_size(half, pairs, columns, depth, ctypes.byref(panels), ctypes.byref(panel_bytes))
+        self.call.tgi_packed_size(half, layout, columns, depth, ctypes.byref(panels), ctypes.byref(panel_bytes))
         size = panels.value * panel_bytes.value
         to = arena.take(size)
         linear = Linear(to, None, None if bias is None else bias.data_ptr(), columns, -(-depth // 2) if half else depth)
         if not half:
-            self._pack(to, weights, pairs)
+            self._pack(to, weights, layout)
             return linear
         plain = Memory(self, size)
-        self._pack(plain.address, weights, pairs)
+        self._pack(plain.address, weights, layout)
         used = self.call.tgi_narrow(self.pool, plain.address, panels, panel_bytes, to)
         if used:
             linear.weight, linear.narrow = None, to
@@ -113,8 +113,9 @@ class Kernels:
             ctypes.memmove(to, plain.address, size)
         return linear
 
-    def _pack(self, to: int, weights: list[Tensor], pairs: bool) -> None:
+    def _pack(self, to: int, weights: list[Tensor], layout: Layout) -> None:
         """All 16 bits of each weight, in the order of the panels."""
+        pairs = layout is Layout.PAIRS
         block = 0
         for place, weight in enumerate(weights):
             if (
@@ -125,7 +126,7 @@ class Kernels:
                 raise ValueError("weights must be contiguous, of one dtype, and of 16 rows or multiples")
             rows, depth = weight.shape
             half = weight.dtype is torch.bfloat16
-            self.call.tgi_pack(self.pool, half, pairs, to, weight.data_ptr(), rows, depth, place if pairs else block)
+            self.call.tgi_pack(self.pool, half, layout, to, weight.data_ptr(), rows, depth, place if pairs else block)
             block += rows // 16
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from tgi_backend_cpu.adapters import NativeSums
 from tgi_backend_cpu.attention import NativeAttention
 from tgi_backend_cpu.decoder import DecoderRunner
 from tgi_backend_cpu.kernels import Arena, open_kernels
@@ -18,6 +19,8 @@ from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.lora.layers import LowRankSums, TorchSums
+from tgi_core.engine.lora.products import Products
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -48,6 +51,12 @@ class CpuKit:
     def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
         """A linear layer with packed weights where that works."""
         return linear(weight, bias, self.kernels, self._arena)
+
+    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
+        """Natively where the kernels are, so that a row's bits don't depend on its step."""
+        if self.kernels is None or self._arena is None:
+            return TorchSums(products)
+        return NativeSums(self.kernels, self._arena, products)
 
     def attention(self) -> Sequence[AttentionProvider]:
         """Native attention where the kernels are, else torch's."""

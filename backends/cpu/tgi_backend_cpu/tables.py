@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
+from enum import IntEnum
 
-INTERFACE = 3
+INTERFACE = 4
 """What `tgi_interface` must answer."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
 """Names of `Part` in pool.h."""
+
+
+class Layout(IntEnum):
+    """How the blocks of a weight are put into panels; `Layout` in kernels.cpp."""
+
+    PLAIN = 0
+    PAIRS = 1
+    LOW = 2
 
 
 class Linear(Structure):
@@ -20,6 +29,28 @@ class Linear(Structure):
         ("columns", c_int32),
         ("steps", c_int32),
     )
+
+
+class LowRank(Structure):
+    """An adapter's two matrices for columns `first`… of a product."""
+
+    _fields_ = (("down", Linear), ("up", Linear), ("first", c_int32), ("unused", c_int32))
+
+
+class LowRanks(Structure):
+    """What one adapter adds to one product."""
+
+    _fields_ = (("part", POINTER(LowRank)), ("parts", c_int32), ("unused", c_int32))
+
+
+class Segment(Structure):
+    """Tokens first…last-1 run under an adapter."""
+
+    _fields_ = tuple((name, c_int32) for name in ("adapter", "first", "last"))
+
+
+WHERE = ("qkv", "output", "gate_up", "down")
+"""The products that adapters add to, in the order of `Where` in step.h."""
 
 
 class Layer(Structure):
@@ -60,6 +91,8 @@ class Model(Structure):
         ("frequencies", c_void_p),
         ("embedding", c_void_p),
         ("head", Linear),
+        ("adapters", POINTER(LowRanks)),
+        ("ranks", c_int32),
     )
 
 
@@ -69,6 +102,8 @@ class Step(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("tokens", "rows", "wanted", "table_stride")),
         *((name, c_void_p) for name in ("ids", "row", "table", "wanted_tokens", "logits")),
+        ("segment", POINTER(Segment)),
+        ("segments", c_int32),
     )
 
 
@@ -103,6 +138,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_pack": (None, (_AT, _FLAG, _FLAG, _AT, _AT, _COUNT, _COUNT, _COUNT)),
     "tgi_narrow": (_SIZE, (_AT, _AT, _SIZE, _SIZE, _AT)),
     "tgi_linear": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
+    "tgi_adapt": (None, (_AT, _FLAG, POINTER(LowRanks), POINTER(Segment), _COUNT, _AT, _SIZE, _AT, _SIZE, _SIZE)),
     "tgi_gated": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
     "tgi_write": (None, (_AT, _FLAG, POINTER(Cache), _AT, _COUNT, _AT, _SIZE, _SIZE, _AT, _SIZE, _SIZE)),
     "tgi_attend": (None, (_AT, _FLAG, POINTER(Cache), POINTER(Scoring), _COUNT, _AT, _COUNT, _AT, _COUNT, _AT, _AT)),

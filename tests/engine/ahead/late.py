@@ -18,6 +18,8 @@ from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.failures import FOREIGN
+from tgi_core.engine.lora.layers import LowRankSums, TorchSums
+from tgi_core.engine.lora.products import Products
 
 
 class LateMark:
@@ -125,6 +127,10 @@ class LateKit:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         return layer
+
+    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
+        """torch's."""
+        return TorchSums(products)
 
     def attention(self) -> Sequence[AttentionProvider]:
         """torch's."""

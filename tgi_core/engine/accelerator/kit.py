@@ -23,6 +23,8 @@ from tgi_core.engine.decoder.paged import PagedDecoderRunner
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.lora.layers import LowRankSums, TorchSums
+from tgi_core.engine.lora.products import Products
 from tgi_core.engine.models.linear import PlainLinear
 from tgi_core.engine.triton import probing
 from tgi_core.engine.triton.provider import NARROW, TritonAttention
@@ -143,6 +145,10 @@ class AcceleratorKit(ABC):
     def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
         """A plain linear layer on the device: the vendor's library multiplies."""
         return PlainLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
+
+    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
+        """By the vendor's library, as all products."""
+        return TorchSums(products)
 
     def free_bytes(self) -> int:
         """What the driver has free now, less the share that the operator keeps back."""

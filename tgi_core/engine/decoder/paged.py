@@ -24,6 +24,8 @@ class PagedDecoderRunner(PagedRunner):
 
     def __init__(self, kit: DeviceKit, weights: DecoderWeights, operators: Sequence[Operators], progress: Progress) -> None:
         """Load the weights; the first of `operators` and of the kit's attention that serve them are used. Raises NotInFamily."""
+        if weights.adapters:
+            raise NotInFamily("adapters change single modules")
         table, dtype = weights.table, weights.dtype
         layers = attention_layers(table)
         self.operators, why = _first("operators", operators, lambda choice: choice.refusal(dtype))

@@ -8,16 +8,17 @@ from torch import Tensor
 
 from tgi_core.engine.decoder.table import DecoderLayer, DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
+from tgi_core.engine.lora.table import TableAdapter
 
 
-def reference_logits(weights: DecoderWeights, ids: list[int]) -> Tensor:
+def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdapter | None = None) -> Tensor:
     """Logits [tokens, vocabulary] of a row, float32. Products are in the weights' dtype, everything between them in float32."""
     table = weights.table
     angles = torch.arange(len(ids)).float().unsqueeze(1) * torch.tensor(table.rotary.frequencies).unsqueeze(0)
     with torch.inference_mode():
         stream = F.embedding(torch.tensor(ids), weights.embedding()).float() * table.embedding_scale
         for index, kind in enumerate(table.layers):
-            layer = weights.layer(index)
+            layer = weights.layer(index) if adapter is None else adapter.merged(index, weights.layer(index))
             normed = _rms_norm(stream, layer.attention_norm, table.epsilon)
             stream = stream + table.residual_scale * _attention(normed, layer, kind, table, angles)
             normed = _rms_norm(stream, layer.mlp_norm, table.epsilon)

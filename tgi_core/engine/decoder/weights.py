@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.weights.checkpoint import Checkpoint
 from tgi_core.engine.weights.headers import TensorEntry
 from tgi_core.engine.weights.mapped import MappedFile
+
+if TYPE_CHECKING:
+    from tgi_core.engine.lora.table import TableAdapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,10 @@ class LayerWeights:
 class DecoderWeights:
     """Reads the tensors of a table. Every tensor of the checkpoint must be known, so that nothing is left out silently."""
 
-    def __init__(self, table: DecoderTable, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-        self.table, self.dtype = table, dtype
+    def __init__(
+        self, table: DecoderTable, checkpoint: Checkpoint, dtype: torch.dtype, adapters: tuple[TableAdapter, ...] = ()
+    ) -> None:
+        self.table, self.dtype, self.adapters = table, dtype, adapters
         self._entries = checkpoint.tensors
         self._prefix = "model." if "model.embed_tokens.weight" in checkpoint.tensors else ""
         self._maps = {file: MappedFile(file) for file in checkpoint.files}
@@ -120,13 +126,13 @@ def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...
     }
     if not table.tied:
         wanted["lm_head.weight"] = (table.vocab_size, table.hidden)
-    projections = _projections(table)
+    layer = projections(table)
     norms = {"input_layernorm": table.hidden, "post_attention_layernorm": table.hidden}
     if table.query_norm:
         norms |= {"self_attn.q_norm": table.head_size, "self_attn.k_norm": table.head_size}
     for index in range(len(table.layers)):
         at = f"{prefix}layers.{index}."
-        for name, (shape, bias) in projections.items():
+        for name, (shape, bias) in layer.items():
             wanted[f"{at}{name}.weight"] = shape
             if bias:
                 wanted[f"{at}{name}.bias"] = shape[:1]
@@ -134,7 +140,7 @@ def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...
     return wanted
 
 
-def _projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
+def projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
     """Shape [out, in] and bias of a layer's projections."""
     queries, keys, inner = table.heads * table.head_size, table.kv_heads * table.head_size, table.intermediate
     if table.merged:

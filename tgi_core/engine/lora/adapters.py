@@ -14,8 +14,9 @@ from tgi_core.backend import InvalidModel
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.lora.files import AdapterFile
-from tgi_core.engine.lora.layers import AdaptedLinear, Products, RunningStep, Segment
-from tgi_core.engine.lora.placing import linear_sizes, place, read_products
+from tgi_core.engine.lora.layers import AdaptedLinear, LowRankSums, RunningStep, Segment, SumsFactory, TorchSums
+from tgi_core.engine.lora.placing import linear_sizes, place
+from tgi_core.engine.lora.products import Products, probes, read_products
 
 
 class Adapters:
@@ -24,27 +25,40 @@ class Adapters:
     def __init__(self, model: PreTrainedModel, files: Sequence[AdapterFile], dtype: torch.dtype, device: torch.device) -> None:
         """`dtype` is what the adapters are kept and computed in. Raises InvalidModel for one that does not fit the model."""
         self.names = tuple(file.name for file in files)
-        self.num_bytes = 0
         self.partial: set[str] = set()
         """Layers that get some of a step's tokens only; see `watched`."""
         self._files = {file.name: file for file in files}
         self._numbers = {name: number for number, name in enumerate(self.names)}
-        self._products: dict[str, dict[int, Products]] = {}
         self._step = RunningStep()
+        found: dict[str, dict[int, Products]] = {}
         for number, file in enumerate(files):
             placed = place(model, file)
             for module, products in zip(placed, read_products(file, placed.values(), dtype, device), strict=True):
-                self._products.setdefault(module, {})[number] = products
-                self.num_bytes += sum(matrix.numel() * matrix.itemsize for matrix in products)
+                found.setdefault(module, {})[number] = products
+        self._changed = {
+            name: frozenset(module for module in found if number in found[module]) for number, name in enumerate(self.names)
+        }
+        self._plain = {module: TorchSums(products) for module, products in found.items()}
+        self._sums: dict[str, LowRankSums] = dict(self._plain)
+
+    @property
+    def num_bytes(self) -> int:
+        """What the matrices take."""
+        return sum(sums.num_bytes for sums in self._sums.values())
+
+    def pack(self, factory: SumsFactory) -> None:
+        """Have a device add them in its own way from here on: what is proven was computed by torch before."""
+        self._sums = {module: factory(sums.products) for module, sums in self._plain.items()}
+        self._plain.clear()
 
     def install(self, model: nn.Module) -> None:
         """Wrap the layers that adapters change, whatever they have been replaced by."""
-        for name, products in self._products.items():
-            model.set_submodule(name, AdaptedLinear(model.get_submodule(name), products, self._step))
+        for name, sums in self._sums.items():
+            model.set_submodule(name, AdaptedLinear(model.get_submodule(name), sums, self._step))
 
     def remove(self, model: nn.Module) -> None:
         """Undo `install`."""
-        for name in self._products:
+        for name in self._sums:
             wrapper = model.get_submodule(name)
             if isinstance(wrapper, AdaptedLinear):
                 model.set_submodule(name, wrapper.base)
@@ -86,14 +100,7 @@ class Adapters:
 
     def probes(self) -> list[str]:
         """Adapters to prove a runner with: few, and among them every module that any adapter changes."""
-        chosen: list[str] = []
-        proven: set[str] = set()
-        for number, name in enumerate(self.names):
-            touched = {module for module, products in self._products.items() if number in products}
-            if not touched <= proven:
-                chosen.append(name)
-                proven |= touched
-        return chosen
+        return probes(self._changed)
 
     @contextmanager
     def watched(self, model: nn.Module, tokens: int) -> Iterator[None]:
@@ -113,7 +120,7 @@ class Adapters:
             return hook
 
         hooks = []
-        for name in self._products:
+        for name in self._sums:
             module = model.get_submodule(name)
             inputs, _ = linear_sizes(module) or (0, 0)
             hooks.append(module.register_forward_pre_hook(watch(name, inputs)))  # type: ignore[arg-type]
@@ -122,7 +129,7 @@ class Adapters:
         finally:
             for hook in hooks:
                 hook.remove()
-        idle = [name for name in self._products if name not in called]
+        idle = [name for name in self._sums if name not in called]
         if idle and not self.partial:
-            owner = next(name for number, name in enumerate(self.names) if number in self._products[idle[0]])
+            owner = next(name for name, modules in self._changed.items() if idle[0] in modules)
             raise InvalidModel(f"adapter {owner}: {self._files[owner].file}: this model does not call {idle[0]!r} as a layer")

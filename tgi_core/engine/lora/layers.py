@@ -6,13 +6,15 @@ without an adapter, and steps without such rows, go through the very operations 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 from torch import Tensor, nn
+
+from tgi_core.engine.lora.products import Products
 
 Segment = tuple[int, int, int | None]
 """Adapter, first flat token, end (None: all that follow)."""
-
-Products = tuple[Tensor, Tensor]
-"""Two matrices [in, rank] and [rank, out], the scale multiplied in. Their dtype is that of the sums, whatever the model's is."""
 
 
 class RunningStep:
@@ -24,13 +26,48 @@ class RunningStep:
         self.segments: tuple[Segment, ...] = ()
 
 
+class LowRankSums(Protocol):
+    """What adapters add to one layer, as a device computes it."""
+
+    num_bytes: int
+
+    def add(self, input: Tensor, out: Tensor, step: RunningStep) -> None:
+        """Add the step's adapters to out [..., tokens, out] of input [..., tokens, in], in place: the output was made for us alone, or
+        is our part of a merged one."""
+
+
+SumsFactory = Callable[[dict[int, Products]], LowRankSums]
+"""One layer's matrices by adapter number → how they are added."""
+
+
+class TorchSums:
+    """By torch: each segment is two products of its own, whose shapes depend on the segment alone and never on its mates. The last
+    bits depend on how many tokens of its adapter are in the step where the device's products do."""
+
+    def __init__(self, products: dict[int, Products]) -> None:
+        self.products = products
+        self.num_bytes = sum(matrix.numel() * matrix.itemsize for pair in products.values() for matrix in pair)
+
+    def add(self, input: Tensor, out: Tensor, step: RunningStep) -> None:
+        """See `LowRankSums`."""
+        tokens, sums = input.reshape(-1, input.shape[-1]), out.view(-1, out.shape[-1])
+        for adapter, start, end in step.segments:
+            if adapter in self.products:
+                down, up = self.products[adapter]
+                inner = tokens[start:end].to(down.dtype) @ down
+                if up.dtype is sums.dtype:
+                    sums[start:end].addmm_(inner, up)
+                else:
+                    sums[start:end].add_(inner @ up)
+
+
 class AdaptedLinear(nn.Module):
     """Stands in for a linear layer that adapters change."""
 
-    def __init__(self, base: nn.Module, products: dict[int, Products], step: RunningStep) -> None:
+    def __init__(self, base: nn.Module, sums: LowRankSums, step: RunningStep) -> None:
         super().__init__()
         self.base = base
-        self._products, self._step = products, step
+        self._sums, self._step = sums, step
 
     @property
     def weight(self) -> Tensor | nn.Module:
@@ -56,17 +93,5 @@ class AdaptedLinear(nn.Module):
         """[..., tokens, in] → [..., tokens, out]."""
         out = self.base(input)
         if self._step.segments:
-            self._add(input, out)
+            self._sums.add(input, out, self._step)
         return out
-
-    def _add(self, input: Tensor, out: Tensor) -> None:
-        """In place: the output was made for us alone, or is our part of a merged one."""
-        tokens, sums = input.reshape(-1, input.shape[-1]), out.view(-1, out.shape[-1])
-        for adapter, start, end in self._step.segments:
-            if adapter in self._products:
-                down, up = self._products[adapter]
-                inner = tokens[start:end].to(down.dtype) @ down
-                if up.dtype is sums.dtype:
-                    sums[start:end].addmm_(inner, up)
-                else:
-                    sums[start:end].add_(inner @ up)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from tgi_core.backend import InvalidModel
 from tgi_core.engine.lora.files import AdapterFile, LowRank
-from tgi_core.engine.lora.layers import Products
-from tgi_core.engine.weights.headers import TensorEntry
-from tgi_core.engine.weights.mapped import MappedFile
+from tgi_core.engine.lora.products import refused
 
 
 def place(model: PreTrainedModel, adapter: AdapterFile) -> dict[str, LowRank]:
@@ -23,28 +17,11 @@ def place(model: PreTrainedModel, adapter: AdapterFile) -> dict[str, LowRank]:
     for name, low_rank in adapter.modules.items():
         own = next((each for each in _spellings(name, model.base_model_prefix) if each in modules), None)
         if own is None:
-            raise _refused(adapter, f"targets {name!r}, which is no module of this model ({model.config.model_type})")
+            raise refused(adapter, f"targets {name!r}, which is no module of this model ({model.config.model_type})")
         _check_kind(model, modules[own], adapter, name)
         _check_sizes(modules[own], adapter, name, low_rank)
         placed[own] = low_rank
     return placed
-
-
-def read_products(adapter: AdapterFile, low_ranks: Iterable[LowRank], dtype: torch.dtype, device: torch.device) -> list[Products]:
-    """The matrices as layers multiply by them. Raises InvalidModel for numbers that are not finite."""
-    file = MappedFile(adapter.file)
-
-    def read(entry: TensorEntry) -> Tensor:
-        values = file.view(entry).to(torch.float32)
-        if not values.isfinite().all():
-            raise _refused(adapter, f"tensor {entry.name!r} holds numbers that are not finite")
-        return values
-
-    def moved(values: Tensor) -> Tensor:
-        # A copy in any case: what the file maps goes away.
-        return torch.empty(values.shape, dtype=dtype, device=device).copy_(values)
-
-    return [(moved(read(item.down).t()), moved(read(item.up).t() * item.scale)) for item in low_ranks]
 
 
 def linear_sizes(module: nn.Module) -> tuple[int, int] | None:
@@ -64,20 +41,16 @@ def _spellings(name: str, prefix: str) -> tuple[str, ...]:
 
 def _check_kind(model: PreTrainedModel, module: nn.Module, adapter: AdapterFile, name: str) -> None:
     if isinstance(module, nn.Embedding) or module is model.get_output_embeddings():
-        raise _refused(adapter, f"targets {name!r}; adapters of embeddings and of the output layer are not supported")
+        raise refused(adapter, f"targets {name!r}; adapters of embeddings and of the output layer are not supported")
     if linear_sizes(module) is None:
-        raise _refused(adapter, f"targets {name!r}, which is a {type(module).__name__} here and not a linear layer")
+        raise refused(adapter, f"targets {name!r}, which is a {type(module).__name__} here and not a linear layer")
 
 
 def _check_sizes(module: nn.Module, adapter: AdapterFile, name: str, low_rank: LowRank) -> None:
     found = low_rank.down.shape[1], low_rank.up.shape[0]
     sizes = linear_sizes(module)
     if sizes is not None and found != sizes:
-        raise _refused(
+        raise refused(
             adapter,
             f"{name!r} takes {found[0]} numbers to {found[1]}, the model's {sizes[0]} to {sizes[1]}; was it made for another model?",
         )
-
-
-def _refused(adapter: AdapterFile, why: str) -> InvalidModel:
-    return InvalidModel(f"adapter {adapter.name}: {adapter.file}: {why}")

@@ -16,6 +16,7 @@ namespace tgi {
 // Blocks per panel, and the rows of x that are multiplied with a panel at a time: what fits into the registers.
 constexpr int kPlainBlocks = kRegisters == 32 ? 3 : 1;
 constexpr int kPlainRows = kRegisters == 32 ? 8 : 4;
+constexpr int kLowBlocks = 1;
 constexpr int kPairBlocks = 2;
 constexpr int kPairRows = kRegisters == 32 ? 12 : 2;
 
@@ -24,11 +25,12 @@ enum class Finish : int32_t {
   floats = 1,
   add = 2,   // to floats that are there
   gated = 3,  // silu(gate) · up in the weights' dtype; panels hold 16 gates and their 16 ups
-  turned = 4  // heads by rotary positions, in the weights' dtype; panels hold 16 numbers of a head's first half and 16 of its second
+  turned = 4,  // heads by rotary positions, in the weights' dtype; panels hold 16 numbers of a head's first half and 16 of its second
+  low = 5  // floats; panels are of one block, for results of few columns
 };
 
 constexpr bool in_pairs(Finish finish) { return finish == Finish::gated || finish == Finish::turned; }
-constexpr int blocks_of(Finish finish) { return in_pairs(finish) ? kPairBlocks : kPlainBlocks; }
+constexpr int blocks_of(Finish finish) { return in_pairs(finish) ? kPairBlocks : finish == Finish::low ? kLowBlocks : kPlainBlocks; }
 constexpr int rows_of(Finish finish) { return in_pairs(finish) ? kPairRows : kPlainRows; }
 
 // A packed weight: `columns` counts both of a pair, `steps` are the units of its depth. Mirrored in tables.py.
@@ -54,12 +56,20 @@ struct Product {
   size_t y_stride, rows;
   float scale = 1.0f;
   Turning turning = {};
+  const float* added = nullptr;  // [rows][added_stride] that is added first, by column: a pair's second ones stand behind all first ones
+  size_t added_stride = 0;
 
   int columns() const { return finish == Finish::gated ? w.columns / 2 : w.columns; }
   int panels() const {
     const int width = 16 * blocks_of(finish);
     return (w.columns + width - 1) / width;
   }
+  // Of the result, a panel's first column; and from a panel's block to its next.
+  size_t first_column(int panel) const {
+    if (finish != Finish::turned) return (size_t)panel * 16 * (finish == Finish::gated ? 1 : blocks_of(finish));
+    return (size_t)panel * 16 / turning.half * 2 * turning.half + (size_t)panel * 16 % turning.half;
+  }
+  size_t next_block() const { return finish == Finish::turned ? (size_t)turning.half : finish == Finish::gated ? (size_t)columns() : 16; }
 };
 
 // Lays `rows` rows of a weight [rows][depth] out as blocks first, first + stride, … of a packed one. Pads with zeros.
@@ -122,14 +132,14 @@ struct NarrowLines {
 // What happens to a panel's columns of a result while they are still in registers.
 template <class Op, Finish FINISH>
 class Finishing {
-  static constexpr bool kFloats = FINISH == Finish::floats || FINISH == Finish::add;
+  static constexpr bool kFloats = FINISH == Finish::floats || FINISH == Finish::add || FINISH == Finish::low;
   static constexpr int kBlocks = blocks_of(FINISH);
   static constexpr int kWidth = FINISH == Finish::gated ? 16 : 16 * kBlocks;  // columns of the result
   using T = std::conditional_t<kFloats, float, typename Op::number>;
 
  public:
   Finishing(const Product& p, int panel, size_t row)
-      : to_((T*)p.y + row * p.y_stride + panel * kWidth), stride_(p.y_stride), width_(std::min(kWidth, p.columns() - panel * kWidth)),
+      : to_((T*)p.y + row * p.y_stride + p.first_column(panel)), stride_(p.y_stride), width_(std::min(kWidth, p.columns() - panel * kWidth)),
         scale_(splat(p.scale)) {
     const int first = panel * kBlocks * 16, there = in_pairs(FINISH) ? kBlocks * 16 : width_;
     TGI_UNROLL for (int r = 0; r < kBlocks; r++)
@@ -137,7 +147,6 @@ class Finishing {
     if constexpr (FINISH == Finish::turned) {
       const int head = panel * 16 / p.turning.half, within = panel * 16 % p.turning.half;
       half_ = p.turning.half;
-      to_ += head * 2 * half_ + within - panel * kWidth;
       if (head < p.turning.heads) angles_ = p.turning.angles + row * 2 * half_ + within;
     }
   }
@@ -195,6 +204,17 @@ class Finishing {
   const float* angles_ = nullptr;
 };
 
+// Whether it was this finish, which then is done.
+template <class Op, Finish FINISH, int ROWS, int BLOCKS>
+TGI_INLINED bool finished(const Product& p, int panel, size_t row, const f32x16 (&c)[ROWS][BLOCKS]) {
+  if constexpr (blocks_of(FINISH) == BLOCKS) {
+    if (p.finish != FINISH) return false;
+    Finishing<Op, FINISH>(p, panel, row).rows(c);
+    return true;
+  }
+  return false;
+}
+
 // Rows row…row+ROWS-1 of x times one panel.
 template <class Op, int ROWS, int BLOCKS, class Lines>
 void multiply(const Product& p, int panel, size_t row, Lines lines) {
@@ -216,14 +236,15 @@ void multiply(const Product& p, int panel, size_t row, Lines lines) {
       }
     }
   }
-  if constexpr (BLOCKS == kPairBlocks)
-    p.finish == Finish::gated ? Finishing<Op, Finish::gated>(p, panel, row).rows(c) : Finishing<Op, Finish::turned>(p, panel, row).rows(c);
-  else if (p.finish == Finish::add)
-    Finishing<Op, Finish::add>(p, panel, row).rows(c);
-  else if (p.finish == Finish::floats)
-    Finishing<Op, Finish::floats>(p, panel, row).rows(c);
-  else
-    Finishing<Op, Finish::numbers>(p, panel, row).rows(c);
+  if (p.added) {
+    const float* added = p.added + row * p.added_stride + p.first_column(panel);
+    const size_t next = p.next_block();
+    TGI_UNROLL for (int m = 0; m < ROWS; m++)
+        TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = add(c[m][r], load(added + m * p.added_stride + r * next));
+  }
+  finished<Op, Finish::gated>(p, panel, row, c) || finished<Op, Finish::turned>(p, panel, row, c) ||
+      finished<Op, Finish::add>(p, panel, row, c) || finished<Op, Finish::floats>(p, panel, row, c) ||
+      finished<Op, Finish::low>(p, panel, row, c) || finished<Op, Finish::numbers>(p, panel, row, c);
 }
 
 template <class Op, int ROWS, int BLOCKS, class Lines>
@@ -266,10 +287,10 @@ class PanelProduct {
     const float* there = (const float*)p_.y + panel_ * kPlainBlocks * 16;
     if (p_.finish == Finish::add && parts_ > 1)
       for (size_t row = from; row < to; row++) fetch(there + row * p_.y_stride, kPlainBlocks * kLine);
-    if (in_pairs(p_.finish))
-      multiply_rows<Op, kPairRows, kPairBlocks>((int)(to - from), p_, panel_, from, lines);
-    else
-      multiply_rows<Op, kPlainRows, kPlainBlocks>((int)(to - from), p_, panel_, from, lines);
+    if (in_pairs(p_.finish)) return multiply_rows<Op, kPairRows, kPairBlocks>((int)(to - from), p_, panel_, from, lines);
+    if constexpr (Op::per_unit == 1 && kLowBlocks != kPlainBlocks)
+      if (p_.finish == Finish::low) return multiply_rows<Op, kPlainRows, kLowBlocks>((int)(to - from), p_, panel_, from, lines);
+    multiply_rows<Op, kPlainRows, kPlainBlocks>((int)(to - from), p_, panel_, from, lines);
   }
 
   const Product& p_;

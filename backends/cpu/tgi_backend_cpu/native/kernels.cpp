@@ -18,12 +18,48 @@ std::vector<Row> rows_of_step(const int32_t* row, int count, const int32_t* tabl
   return rows;
 }
 
+// How the blocks of a weight are put into panels.
+enum class Layout : int32_t { plain = 0, pairs = 1, low = 2 };
+int blocks_of(Layout layout) { return layout == Layout::pairs ? kPairBlocks : layout == Layout::low ? kLowBlocks : kPlainBlocks; }
+
 void run_product(Pool& pool, bool bfloat16, const Product& p) {
   const Cut cut(p, pool.threads());
   const auto work = [&](uint32_t task, Scratch& scratch, uint64_t) {
     bfloat16 ? run_task<Bf16>(p, cut, task, scratch) : run_task<Float>(p, cut, task, scratch);
   };
   pool.run({phase_of(Part::other, work, cut.tasks())});
+}
+
+// Rows before the first segment and behind the last stay untouched.
+template <class Op>
+void adapt(Pool& pool, const LowRanks* found, std::vector<Segment> segments, const void* x, size_t depth, void* y, size_t stride,
+           size_t columns) {
+  using number = typename Op::number;
+  Adapted adapted{&segments, found, 1};
+  if (!adapted.any()) return;
+  const int begin = segments.front().first;
+  for (Segment& segment : segments) segment.first -= begin, segment.last -= begin;
+  const size_t rows = segments.back().last;
+  number* const sums_to = (number*)y + begin * stride;
+  size_t ranks = 0;
+  for (const Segment& segment : segments)
+    for (int i = 0; i < adapted.of(segment).parts; i++)
+      ranks += (size_t)(segment.last - segment.first) * adapted.of(segment).part[i].up.steps;
+  thread_local Buffer<float> low, sums;
+  adapted.low = low.at_least(ranks), adapted.sums = sums.at_least(rows * columns);
+  const Additions<Op> additions(adapted, (const number*)x + begin * depth, depth, rows, columns, pool.threads());
+  const auto add_row = [&](uint32_t row, Scratch&, uint64_t) {
+    number* to = sums_to + row * stride;
+    const float* from = adapted.sums + row * columns;
+    for (int i = 0; i < (int)columns; i += 16) {
+      const int n = (int)columns - i;
+      store_first(to + i, add(load_first(to + i, n), load_first(from + i, n)), n);
+    }
+  };
+  std::vector<Phase> phases;
+  additions.phases(Part::other, [&](const Phase& phase) { phases.push_back(phase); });
+  phases.push_back(phase_of(Part::other, add_row, rows));
+  pool.run(phases);
 }
 
 }  // namespace
@@ -33,7 +69,7 @@ void run_product(Pool& pool, bool bfloat16, const Product& p) {
 extern "C" {
 
 // Changes whenever a signature or a structure does; kernels.py asks for it.
-int32_t tgi_interface() { return 3; }
+int32_t tgi_interface() { return 4; }
 
 void* tgi_pool(int32_t threads) { return new Pool(threads); }
 void tgi_pool_free(void* pool) { delete (Pool*)pool; }
@@ -46,15 +82,15 @@ void* tgi_map(size_t bytes) { return map_huge(bytes); }
 void tgi_unmap(void* memory, size_t bytes) { unmap_huge(memory, bytes); }
 
 // Panels of a packed weight, and the bytes of each; `columns` counts both of pairs.
-void tgi_packed_size(int32_t bfloat16, int32_t pairs, int32_t columns, int32_t depth, size_t* panels, size_t* panel_bytes) {
-  const size_t steps = bfloat16 ? (depth + 1) / 2 : depth, blocks = pairs ? kPairBlocks : kPlainBlocks;
+void tgi_packed_size(int32_t bfloat16, Layout layout, int32_t columns, int32_t depth, size_t* panels, size_t* panel_bytes) {
+  const size_t steps = bfloat16 ? (depth + 1) / 2 : depth, blocks = blocks_of(layout);
   *panels = (columns + 16 * blocks - 1) / (16 * blocks);
   *panel_bytes = steps * blocks * kLine;
 }
 
-// Rows of a weight [rows][depth] into a packed one, from block `first` on. With `pairs`, 0 and 1 are where the first and the second ones begin.
-void tgi_pack(void* pool, int32_t bfloat16, int32_t pairs, unit* to, const void* weight, int32_t rows, int32_t depth, int32_t first) {
-  const int blocks = pairs ? kPairBlocks : kPlainBlocks, stride = pairs ? kPairBlocks : 1;
+// Rows of a weight [rows][depth] into a packed one, from block `first` on. Of pairs, 0 and 1 are where the first and the second ones begin.
+void tgi_pack(void* pool, int32_t bfloat16, Layout layout, unit* to, const void* weight, int32_t rows, int32_t depth, int32_t first) {
+  const int blocks = blocks_of(layout), stride = layout == Layout::pairs ? kPairBlocks : 1;
   const size_t width = (size_t)depth * (bfloat16 ? 2 : 4);
   const auto work = [=](uint32_t task, Scratch&, uint64_t) {
     const int from = (int)task * 16, count = rows - from < 16 ? rows - from : 16;
@@ -76,6 +112,12 @@ size_t tgi_narrow(void* pool, const unit* weight, size_t panels, size_t panel_by
 // y [rows][columns] = x · Wᵀ + bias, all in one dtype.
 void tgi_linear(void* pool, int32_t bfloat16, const Linear* linear, const void* x, void* y, size_t rows) {
   run_product(*(Pool*)pool, bfloat16, {Finish::numbers, *linear, (const unit*)x, y, (size_t)linear->columns, rows});
+}
+
+// What adapters make of the segments of x [][depth] is added to y [][columns], whose rows are `stride` apart; `found` is by adapter.
+void tgi_adapt(void* pool, int32_t bfloat16, const LowRanks* found, const Segment* segment, int32_t segments, const void* x, size_t depth,
+               void* y, size_t stride, size_t columns) {
+  (bfloat16 ? adapt<Bf16> : adapt<Float>)(*(Pool*)pool, found, {segment, segment + segments}, x, depth, y, stride, columns);
 }
 
 // silu(gate) · up over a gated weight, for tests and for layers called one by one.

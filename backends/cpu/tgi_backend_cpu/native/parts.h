@@ -24,6 +24,11 @@ class StepPart {
     step_.tokens = last - first, step_.ids += first;
     step_.rows = (int32_t)rows_.size() / 3, step_.row = rows_.data();
     step_.wanted = (int32_t)wanted_.size(), step_.wanted_tokens = wanted_.data();
+    for (const Segment* segment = whole.segment; segment < whole.segment + whole.segments; segment++) {
+      const int from = std::max(first, segment->first), to = std::min(last, segment->last);
+      if (from < to) segments_.push_back({segment->adapter, from - first, to - first});
+    }
+    step_.segments = (int32_t)segments_.size(), step_.segment = segments_.data();
   }
   StepPart(const StepPart&) = delete;
 
@@ -35,6 +40,7 @@ class StepPart {
   Step step_;
   size_t chosen_;
   std::vector<int32_t> rows_, wanted_;
+  std::vector<Segment> segments_;
 };
 
 // The end is common: so few tokens are wanted that it is bound by reading weights, among them the largest.
@@ -42,7 +48,7 @@ template <class Op>
 void run_step(const Model& model, const Step& step, Workspace& space, Pool& pool) {
   const int parts = std::max(1, (step.tokens + kPartTokens - 1) / kPartTokens);
   const int size = rounded_up((step.tokens + parts - 1) / parts, kPage);
-  space.make_room<Op>(model, size, step.wanted);
+  space.make_room<Op>(model, size, step.wanted, step.segments > 0);
   for (int first = 0; first < step.tokens; first += size) {
     const StepPart part(step, first, std::min(first + size, step.tokens));
     const StepBody<Op> body(model, part.step(), part.chosen(), space, pool.threads());

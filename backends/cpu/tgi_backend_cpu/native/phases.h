@@ -4,7 +4,7 @@
 #include <deque>
 #include <functional>
 
-#include "gemm.h"
+#include "low_rank.h"
 #include "rows.h"
 
 namespace tgi {
@@ -31,11 +31,20 @@ class Phases {
     add(phase_of(part, each_.back(), (tokens + at_once - 1) / at_once));
   }
 
-  void product(Part part, const Product& p) { add_product(part, p, {}); }
+  // A product, and what adapters add to it.
+  void product(Part part, Product p, const Adapted& adapted) {
+    if (adapted.any()) {
+      const size_t columns = p.finish == Finish::gated ? 2 * (size_t)p.columns() : p.columns(), depth = (size_t)p.w.steps * Op::per_unit;
+      additions_.emplace_back(adapted, (const number*)p.x, depth, p.rows, columns, threads_);
+      additions_.back().phases(part, [this](const Phase& phase) { add(phase); });
+      p.added = adapted.sums, p.added_stride = columns;
+    }
+    add_product(part, p, {});
+  }
 
-  // A product of rows of `stream` [rows][width], each normalised and weighed by `norm`; `normed` has room for them.
-  void normed_product(Part part, Product p, const float* stream, const float* norm, int width, unit* normed) {
-    if (p.rows <= kNormedByEach) return add_product(part, p, {stream, norm, epsilon_, width});
+  // The same of rows of `stream` [rows][width], each normalised and weighed by `norm`; `normed` has room for them.
+  void normed_product(Part part, Product p, const float* stream, const float* norm, int width, unit* normed, const Adapted& adapted) {
+    if (p.rows <= kNormedByEach && !adapted.any()) return add_product(part, p, {stream, norm, epsilon_, width});
     each_token(
         Part::norm,
         [this, stream, norm, width, normed](size_t t) {
@@ -44,7 +53,7 @@ class Phases {
         },
         p.rows);
     p.x = normed;
-    product(part, p);
+    product(part, p, adapted);
   }
 
  private:
@@ -91,6 +100,7 @@ class Phases {
   const float epsilon_;
   std::deque<EachToken> each_;
   std::deque<ProductWork> products_;
+  std::deque<Additions<Op>> additions_;
   std::vector<Phase> phases_;
 };
 

@@ -23,25 +23,32 @@ struct Model {
   const float *final_norm, *frequencies;  // frequencies [rotary / 2]
   const void* embedding;
   Linear head;
+  const LowRanks* adapters;  // [adapters][layers][Where::count]
+  int32_t ranks;             // of all that one adapter adds to one product, at most
 };
 
+// The products of a layer that adapters add to.
+enum class Where : size_t { qkv, output, gate_up, down, count };
+
 // Tokens of one step, row by row. `rows` holds first token, count and past of each row; `tables` [rows][table_stride] its blocks.
-// `wanted` are the tokens whose logits [wanted][vocabulary] are to be computed.
+// `wanted` are the tokens whose logits [wanted][vocabulary] are to be computed, `segment` those that have an adapter, one after the other.
 struct Step {
   int32_t tokens, rows, wanted, table_stride;
   const int64_t* ids;
   const int32_t *row, *table, *wanted_tokens;
   float* logits;
+  const Segment* segment;
+  int32_t segments;
 };
 
 // Activations of a step; grows and is kept. `chosen` are those of the wanted tokens behind the last layer's attention, where no others count.
 struct Workspace {
-  Buffer<float> stream, raw_heads, rotation, chosen_stream;
+  Buffer<float> stream, raw_heads, rotation, chosen_stream, low, added;
   Buffer<unit> normed, heads, attended, inner, chosen;
 
   // For parts of so many tokens, of which so many are wanted in all.
   template <class Op>
-  void make_room(const Model& m, size_t tokens, size_t wanted) {
+  void make_room(const Model& m, size_t tokens, size_t wanted, bool adapted) {
     const size_t queries = (size_t)m.heads * m.head_size, all = queries + 2 * (size_t)m.kv_heads * m.head_size;
     const size_t most = std::max(tokens, wanted);
     stream.at_least(tokens * m.hidden);
@@ -53,20 +60,38 @@ struct Workspace {
     inner.at_least(most * (m.intermediate / Op::per_unit));
     chosen_stream.at_least(wanted * m.hidden);
     chosen.at_least(wanted * (queries / Op::per_unit));
+    if (!adapted) return;
+    low.at_least(most * m.ranks);
+    added.at_least(most * std::max({all, (size_t)m.hidden, 2 * (size_t)m.intermediate}) + 64);  // panels are read as a whole
+  }
+};
+
+// The adapters of a step, or of chosen tokens, layer by layer.
+struct StepAdapters {
+  const Model& model;
+  Workspace& space;
+  std::vector<Segment> segments;
+
+  Adapted of(const Layer& layer, Where where) const {
+    if (segments.empty()) return {};
+    const size_t count = (size_t)Where::count, at = (size_t)(&layer - model.layer) * count + (size_t)where;
+    return {&segments, model.adapters + at, model.layers * count, space.low.data(), space.added.data()};
   }
 };
 
 // What a layer does behind its attention, to `rows` rows of the stream.
 template <class Op>
-void add_output_and_mlp(Phases<Op>& phases, const Model& m, const Layer& layer, const unit* attended, float* stream, size_t rows,
-                        Workspace& w) {
+void add_output_and_mlp(Phases<Op>& phases, const StepAdapters& adapters, const Layer& layer, const unit* attended, float* stream,
+                        size_t rows) {
+  const Model& m = adapters.model;
+  Workspace& w = adapters.space;
   const auto back = [&](const Linear& linear, const unit* x) {
     return Product{Finish::add, linear, x, stream, (size_t)m.hidden, rows, m.residual_scale};
   };
   const Product gate_up{Finish::gated, layer.gate_up, nullptr, w.inner.data(), (size_t)m.intermediate, rows};
-  phases.product(Part::output, back(layer.output, attended));
-  phases.normed_product(Part::gate_up, gate_up, stream, layer.mlp_norm, m.hidden, w.normed.data());
-  phases.product(Part::down, back(layer.down, w.inner.data()));
+  phases.product(Part::output, back(layer.output, attended), adapters.of(layer, Where::output));
+  phases.normed_product(Part::gate_up, gate_up, stream, layer.mlp_norm, m.hidden, w.normed.data(), adapters.of(layer, Where::gate_up));
+  phases.product(Part::down, back(layer.down, w.inner.data()), adapters.of(layer, Where::down));
 }
 
 // Tokens of a step up to the last layer's attention, whose wanted tokens become the chosen ones from `chosen` on.
@@ -78,7 +103,7 @@ class StepBody {
   StepBody(const Model& model, const Step& step, size_t chosen, Workspace& space, size_t threads)
       : m_(model), s_(step), w_(space), threads_(threads), chosen_(chosen), half_(model.rotary / 2),
         heads_(model.heads * model.head_size), qkv_((model.heads + 2 * model.kv_heads) * model.head_size),
-        phases_(threads, model.epsilon) {
+        adapters_{model, space, {step.segment, step.segment + step.segments}}, phases_(threads, model.epsilon) {
     for (int r = 0; r < step.rows; r++)
       all_.rows.push_back({step.row[3 * r], step.row[3 * r + 1], step.row[3 * r + 2], step.table + (size_t)r * step.table_stride});
     for (int i = 0, r = 0; i < step.wanted; i++) {
@@ -94,7 +119,7 @@ class StepBody {
     for (int l = 0; l < m_.layers; l++) {
       const bool is_last = l == m_.layers - 1;
       add_attention(m_.layer[l], is_last ? last_ : m_.layer[l].window ? windowed_plan(m_.layer[l].window) : all_);
-      if (!is_last) add_output_and_mlp(phases_, m_, m_.layer[l], w_.attended.data(), w_.stream.data(), tokens, w_);
+      if (!is_last) add_output_and_mlp(phases_, adapters_, m_.layer[l], w_.attended.data(), w_.stream.data(), tokens);
     }
     phases_.each_token(Part::other, [this](size_t i) { choose(i); }, s_.wanted);
   }
@@ -108,7 +133,8 @@ class StepBody {
       qkv.finish = Finish::turned, qkv.y = w_.heads.data();
       qkv.turning = {w_.rotation.data(), half_, layer.rotary ? m_.heads + m_.kv_heads : 0};
     }
-    phases_.normed_product(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data());
+    const Adapted adapted = adapters_.of(layer, Where::qkv);
+    phases_.normed_product(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data(), adapted);
     const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, m_.layers};
     const Scoring scoring{m_.attention_scale, m_.softcap, layer.window};
     if (plan.tasks.empty()) Attention<Op>::plan(plan, cache, scoring, m_.heads, threads_);
@@ -210,6 +236,7 @@ class StepBody {
   std::deque<std::pair<int, typename Attention<Op>::Plan>> windowed_;
   std::vector<int> token_row_;
   std::deque<Attention<Op>> attention_;
+  const StepAdapters adapters_;
   Phases<Op> phases_;
 };
 
@@ -217,17 +244,30 @@ class StepBody {
 template <class Op>
 class StepEnd {
  public:
-  StepEnd(const Model& m, const Step& step, Workspace& w, size_t threads) : phases_(threads, m.epsilon) {
+  StepEnd(const Model& m, const Step& step, Workspace& w, size_t threads)
+      : adapters_{m, w, chosen_segments(step)}, phases_(threads, m.epsilon) {
     const size_t rows = step.wanted;
     float* stream = w.chosen_stream.data();
-    add_output_and_mlp(phases_, m, m.layer[m.layers - 1], w.chosen.data(), stream, rows, w);
+    add_output_and_mlp(phases_, adapters_, m.layer[m.layers - 1], w.chosen.data(), stream, rows);
     const Product head{Finish::floats, m.head, nullptr, step.logits, (size_t)m.head.columns, rows, m.logit_scale};
-    phases_.normed_product(Part::head, head, stream, m.final_norm, m.hidden, w.normed.data());
+    phases_.normed_product(Part::head, head, stream, m.final_norm, m.hidden, w.normed.data(), {});
   }
 
   const std::vector<Phase>& phases() const { return phases_.all(); }
 
  private:
+  // The step's segments over its wanted tokens alone.
+  static std::vector<Segment> chosen_segments(const Step& step) {
+    std::vector<Segment> found;
+    const int32_t *wanted = step.wanted_tokens, *end = wanted + step.wanted;
+    for (const Segment* segment = step.segment; segment < step.segment + step.segments; segment++) {
+      const auto first = std::lower_bound(wanted, end, segment->first) - wanted, last = std::lower_bound(wanted, end, segment->last) - wanted;
+      if (first < last) found.push_back({segment->adapter, (int32_t)first, (int32_t)last});
+    }
+    return found;
+  }
+
+  const StepAdapters adapters_;
   Phases<Op> phases_;
 };
 
