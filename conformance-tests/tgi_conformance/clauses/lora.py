@@ -15,32 +15,40 @@ from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import Feature, Request, Unsupported, Want
 
 
-def _golden(scene: Scene) -> Golden:
+def adapted_transcripts(scene: Scene) -> Golden:
+    """The golden checkpoint that has adapters."""
     return Golden.load(adapted_golden(scene.target.device_kind))
 
 
-def _stage(scene: Scene) -> Stage:
-    """A session with all adapters of the golden checkpoint, judged by its transcripts."""
-    golden = _golden(scene)
-    try:
-        stage = Stage(scene.play(Setup(golden=golden.name, adapters=True)), scene.seed)
-    except Unsupported as error:
-        raise Violation("lora", f"lora is declared, and opening with adapters raised Unsupported: {error}") from error
+def open_adapted(scene: Scene, dtype: str | None = None) -> Stage:
+    """A session with all adapters of the golden checkpoint, judged by its transcripts. Raises Unsupported."""
+    golden = adapted_transcripts(scene)
+    stage = Stage(scene.play(Setup(golden=golden.name, dtype=dtype, adapters=True)), scene.seed)
     given, found = tuple(adapter.name for adapter in golden.adapters), stage.capabilities.adapters
     if found != given:
         raise Violation("lora", f"it was opened with the adapters {given} and says {found}")
     return stage
 
 
+def _stage(scene: Scene) -> Stage:
+    """The same in the dtype of the run, where it must not be refused."""
+    try:
+        return open_adapted(scene)
+    except Unsupported as error:
+        raise Violation("lora", f"lora is declared, and opening with adapters raised Unsupported: {error}") from error
+
+
 def _greedy(scene: Scene, prompt: int) -> list[Case]:
     """One prompt's greedy cases: of the model alone, then of each adapter. `prompt` counts the prompts."""
-    cases = [case for case in _golden(scene).cases if case.id.startswith(("greedy", "adapted-greedy"))]
+    cases = [case for case in adapted_transcripts(scene).cases if case.id.startswith(("greedy", "adapted-greedy"))]
     prompts = list(dict.fromkeys(case.prompt for case in cases))
     return [case for case in cases if case.prompt == prompts[prompt]]
 
 
-def _request(stage: Stage, case: Case, take: int | None = None, want: Want = PLAIN) -> Request:
-    return stage.request(case.prompt, case.sampling, take, want=want, adapter=case.adapter)
+def case_request(stage: Stage, case: Case, take: int | None = None, want: Want = PLAIN, done: int = 0) -> Request:
+    """A case's request, or what goes on with it when so many of its tokens are made."""
+    tokens = (*case.prompt, *case.tokens[:done])
+    return stage.request(tokens, case.sampling, take, want=want, adapter=case.adapter, prompt_len=len(case.prompt))
 
 
 @clause(
@@ -68,8 +76,8 @@ def refusal(scene: Scene) -> None:
     """Names that are nearly right among them; then a session that has no adapters at all."""
     stage = _stage(scene)
     plain, adapted = _greedy(scene, 0)[:2]
-    mate = _request(stage, plain)
-    wrong = replace(_request(stage, adapted), adapter=None)
+    mate = case_request(stage, plain)
+    wrong = replace(case_request(stage, adapted), adapter=None)
     for name in ("third", "", "First", "first ", "../first", "first\0"):
         stage.refuse(Unsupported, Prefill((mate, replace(wrong, adapter=name))))
     stage.decode(stage.start(mate, replace(wrong, adapter="first")), steps=3)
@@ -82,9 +90,9 @@ def tokens(scene: Scene) -> None:
     """One row at a time, greedy and by the formula where it is declared, of every prompt and adapter."""
     stage = _stage(scene)
     wanted = ("adapted-greedy", "adapted-sampled")[: 1 + (stage.capabilities.determinism.value == "core")]
-    for case in _golden(scene).cases:
+    for case in adapted_transcripts(scene).cases:
         if case.id.startswith(wanted):
-            stage.filter(stage.decode(stage.start(_request(stage, case, want=stage.wants)), steps=4), ())
+            stage.filter(stage.decode(stage.start(case_request(stage, case, want=stage.wants)), steps=4), ())
 
 
 @clause(
@@ -98,8 +106,8 @@ def mates(scene: Scene) -> None:
     """In both orders; merged with another batch; then the first leaves."""
     for order in (1, -1):
         stage = _stage(scene)
-        first = [_request(stage, case) for case in _greedy(scene, 0)[::order]]
-        second = [_request(stage, case) for case in _greedy(scene, 2)[::-order]]
+        first = [case_request(stage, case) for case in _greedy(scene, 0)[::order]]
+        second = [case_request(stage, case) for case in _greedy(scene, 2)[::-order]]
         room = min(stage.capacity.max_rows // 2, stage.capacity.max_prefill_rows)
         batch = stage.decode(stage.start(*first[:room]), steps=2)
         batch = stage.decode(stage.start(*second[:room]), batch, steps=3)
@@ -117,8 +125,8 @@ def same_prompt(scene: Scene) -> None:
     stage = _stage(scene)
     cases = _greedy(scene, 1)
     for case in (*cases, *cases[::-1]):
-        stage.filter(stage.decode(stage.start(_request(stage, case)), steps=2), ())
-    batches = [stage.start(_request(stage, case)) for case in cases]
+        stage.filter(stage.decode(stage.start(case_request(stage, case)), steps=2), ())
+    batches = [stage.start(case_request(stage, case)) for case in cases]
     for batch in batches:
         stage.decode(batch, steps=2)
 
@@ -137,7 +145,7 @@ def prefix(scene: Scene) -> None:
     for case in _greedy(scene, 1):
         if size >= len(case.prompt):
             raise NotReached(f"the prompts have {len(case.prompt)} tokens at most, and a block holds {size}")
-        owner = stage.start(_request(stage, case))
+        owner = stage.start(case_request(stage, case))
         (row,) = stage.play.oracle.batches[owner]
         sharer = stage.request(case.prompt, cached=size, shares=row.request, adapter=case.adapter)
         stage.decode(stage.start(sharer), steps=3)
@@ -156,5 +164,5 @@ def chunks(scene: Scene) -> None:
     for chunk in (3, 7):
         stage = _stage(scene)
         for case in _greedy(scene, 1):
-            request = _request(stage, case, take=chunk)
+            request = case_request(stage, case, take=chunk)
             stage.filter(stage.decode(finish(stage, stage.start(request), request.id, chunk), steps=2), ())

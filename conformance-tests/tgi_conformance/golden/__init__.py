@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(slots=True)
 class Golden:
-    """A checkpoint with its transcripts; as a yardstick it answers for its own cases only."""
+    """A checkpoint with its transcripts; as a yardstick it answers for its own cases only, and for what goes on with one."""
 
     name: str
     model: Path
@@ -64,27 +64,29 @@ class Golden:
 
     def row(self, request: Request, index: int) -> Row:
         """The result that holds the token at `index`."""
-        return _row(request.want, self._case(request), index - len(request.tokens))
+        case = self._case(request)
+        return _row(request.want, case, index - request.prompt_len, index - len(request.tokens))
 
     def rows(self, request: Request, count: int) -> list[Row]:
-        """All results of a case, with what the request wants of them."""
-        case = self._case(request)
-        return [_row(request.want, case, index) for index in range(len(case.tokens))]
+        """All results of a case that are still to come, with what the request wants of them."""
+        case, done = self._case(request), len(request.tokens) - request.prompt_len
+        return [_row(request.want, case, index, index - done) for index in range(done, len(case.tokens))]
 
     def _case(self, request: Request) -> Case:
-        case = self._by_key.get((request.tokens, request.sampling, request.masked, request.adapter))
-        if case is None:
+        prompt, made = request.tokens[: request.prompt_len], request.tokens[request.prompt_len :]
+        case = self._by_key.get((prompt, request.sampling, request.masked, request.adapter))
+        if case is None or case.tokens[: len(made)] != made:
             raise SuiteFault(f"{self.name} has no golden transcript of {request.tokens} with {request.sampling}")
         return case
 
 
-def _row(want: Want, case: Case, index: int) -> Row:
+def _row(want: Want, case: Case, index: int, result: int) -> Row:
     return Row(
         0,
         (case.tokens[index],),
         (case.logprobs[index],) if want.logprobs else (),
         (case.tops[index][: want.top_n],) if want.top_n else (),
-        case.prompt_logprobs if want.prompt_logprobs and index == 0 else (),
+        case.prompt_logprobs if want.prompt_logprobs and result == 0 else (),
     )
 
 

@@ -1,10 +1,11 @@
-"""Adapters on the wrong rows."""
+"""Adapters on the wrong rows, or with bits that depend on the step."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tgi_conformance.mutants.base import Sound, mutant
+from tgi_conformance.mutants.invariance import Shaken
 from tgi_core.backend import (
     Capabilities,
     Capacity,
@@ -18,7 +19,7 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.ledger import Launch, LiveRow
+from tgi_core.backend.ledger import Launch, LiveRow, Work
 
 
 class Rerouted(Sound):
@@ -117,6 +118,47 @@ class AdapterInFirstChunk(Ending):
     def lost(self, row: LiveRow, position: int) -> bool:
         """Later chunks."""
         return row.request.cached + row.request.take <= position < len(row.request.tokens)
+
+
+@mutant("adapter-on-the-prompt", "lora.continue")
+class AdapterOnThePrompt(Ending):
+    """The adapter goes by the length of the prompt: tokens that were made before a request was continued are computed without it, although
+    it made them."""
+
+    def lost(self, row: LiveRow, position: int) -> bool:
+        """Tokens made elsewhere."""
+        return row.request.prompt_len <= position < len(row.request.tokens)
+
+
+@mutant("adapter-bits-by-tokens", "lora.continue")
+class AdapterBitsByTokens(Shaken):
+    """The adapters' products are a library's, which adds in another order when a segment has more tokens: a request that goes on after a
+    lost shard makes other last bits, and where two tokens are close another token (this project's own CPU backend)."""
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """Rows with an adapter that run more than one token."""
+        return work.row.request.adapter is not None and work.take > 1
+
+
+@mutant("adapter-bits-by-mates", "lora.continue")
+class AdapterBitsByMates(Shaken):
+    """Rows of one adapter are gathered into one product, whose order of additions is chosen by their number (grouped kernels)."""
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """Rows whose adapter another row has too."""
+        name = work.row.request.adapter
+        return name is not None and sum(other.row.request.adapter == name for other in launch.work) > 1
+
+
+@mutant("adapter-sums-vary")
+class AdapterSumsVary(AdapterBitsByTokens):
+    """A good twin: the same last bits, and batch invariance is not declared, so that rounding is forgiven."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """All but that."""
+        found = super().capabilities()
+        return replace(found, features=found.features - {Feature.BATCH_INVARIANT})
 
 
 @mutant("adapters-unnamed", "lora.names")

@@ -62,13 +62,15 @@ def absent_weight(weight: Tensor) -> nn.Parameter:
 
 @contextmanager
 def observed_inputs(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Inputs of every `nn.Linear` that runs inside, by module name, in call order."""
+    """Inputs of every linear layer that runs inside, by module name, in call order."""
+    from transformers.pytorch_utils import Conv1D  # the rest of this file is for devices too that need no transformers
+
     seen: dict[str, list[Tensor]] = {}
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda module, args: seen.setdefault(name, []).append(args[0])
 
-    hooks = [m.register_forward_pre_hook(watch(name)) for name, m in model.named_modules() if type(m) is nn.Linear]
+    hooks = [m.register_forward_pre_hook(watch(name)) for name, m in model.named_modules() if type(m) in (nn.Linear, Conv1D)]
     try:
         yield seen
     finally:
@@ -92,7 +94,9 @@ def linears(model: nn.Module, names: list[str]) -> list[nn.Linear]:
 
 def _alike(model: nn.Module, names: list[str]) -> bool:
     layers = linears(model, names)
-    return len({(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in layers}) == 1
+    return (
+        len(layers) == len(names) and len({(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in layers}) == 1
+    )
 
 
 def merge(model: nn.Module, names: list[str], factory: LinearFactory) -> None:

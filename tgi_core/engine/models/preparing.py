@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
-from tgi_core.engine.models.merging import LinearFactory, linears, merge, mergeable
+from tgi_core.engine.models.merging import LinearFactory, merge, mergeable
 
 
 def replace_linears(model: nn.Module, seen: dict[str, list[Tensor]], factory: LinearFactory) -> None:
@@ -18,6 +19,8 @@ def replace_linears(model: nn.Module, seen: dict[str, list[Tensor]], factory: Li
     for names in groups:
         merge(model, names, factory)
         seen_names.difference_update(names)
-    names = sorted(seen_names)
-    for name, layer in zip(names, linears(model, names), strict=True):
-        model.set_submodule(name, factory(layer.weight, layer.bias))
+    for name in sorted(seen_names):
+        layer = model.get_submodule(name)
+        weight, bias = layer.get_parameter("weight"), dict(layer.named_parameters()).get("bias")
+        # GPT-2's layers keep their weights the other way around.
+        model.set_submodule(name, factory(weight.t().contiguous() if type(layer) is Conv1D else weight, bias))
