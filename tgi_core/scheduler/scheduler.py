@@ -159,6 +159,7 @@ class Scheduler:
     def cancel(self, key: int) -> None:
         """Forget a request: it is in no step launched after this, and its blocks are free at once."""
         sequence = self._by_key.pop(key, None)
+        self._deadlines.forget(key)
         if sequence is not None and self._queue.pop(key) is None:
             del self._running[sequence.wire_id]
             self._flight.leave(sequence.wire_id)
@@ -166,7 +167,7 @@ class Scheduler:
 
     def expire(self) -> list[Event]:
         """End the requests whose time is up. To be called before each turn, and while there is no shard to plan for."""
-        late = [self._by_key[key] for key in self._deadlines.due(self._clock()) if key in self._by_key]
+        late = [self._by_key[key] for key in self._deadlines.due(self._clock())]
         return self._fail(late, DeadlineExceeded("the request took longer than its client allowed"))
 
     def plan(self) -> Turn:
