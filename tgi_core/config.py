@@ -129,6 +129,12 @@ class Settings:
         9000, "Port of TGI's metrics.", "HTTP", "metrics are at /metrics of --port, as in TGI", minimum=0, maximum=65535
     )
     payload_limit: int = setting(2_000_000, "Largest request body in bytes.", "HTTP", minimum=1)
+    total_payload_limit: int | None = setting(
+        None,
+        "Bytes of all request bodies that have begun and not ended; beyond it the slowest get 503. Default: 32 times --payload-limit.",
+        "HTTP",
+        minimum=1,
+    )
     api_key: str | None = setting(None, "Key that clients send as a bearer token.", "HTTP", secret=True)
     cors_allow_origin: tuple[str, ...] = setting((), "Origin that browsers may call from; repeatable.", "HTTP")
     graceful_termination_timeout: int = setting(
@@ -234,4 +240,8 @@ class Settings:
         if self.max_input_tokens and self.max_total_tokens and self.max_input_tokens >= self.max_total_tokens:
             raise StartupError(
                 f"--max-input-tokens {self.max_input_tokens} must be less than --max-total-tokens {self.max_total_tokens}"
+            )
+        if self.total_payload_limit is not None and self.total_payload_limit < self.payload_limit:
+            raise StartupError(
+                f"--total-payload-limit {self.total_payload_limit} must be at least --payload-limit {self.payload_limit}"
             )

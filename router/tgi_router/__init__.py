@@ -1,7 +1,8 @@
 """The HTTP side of tgi-core: TGI's routes and OpenAI's, on top of anything that keeps the `Generator` protocol."""
 
 from tgi_router.app import create_app
-from tgi_router.connection import Connection, ConnectionPolicy
+from tgi_router.connection import Connection
+from tgi_router.connection_policy import ConnectionPolicy
 from tgi_router.front import Front
 from tgi_router.generator import Generator, Load
 from tgi_router.lifecycle import Lifecycle, Phase

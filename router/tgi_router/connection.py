@@ -1,68 +1,40 @@
 """One HTTP connection: uvicorn's, with the limits that it lacks.
 
 A head is bounded in bytes, in headers and in time, a body in time and in its framing, an idle connection in time, and so is a client
-that does not read. What two servers could read differently is refused. The limit of a body's size is the app's, which answers in the
-dialect of the route.
+that does not read; so are the requests that wait behind one that is answered. What two servers could read differently is refused. The
+limit of a body's size is the app's, which answers in the dialect of the route.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import socket
 import struct
 from asyncio import AbstractEventLoop, TimerHandle, Transport
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from tgi_core.config import Settings
+from tgi_router.connection_policy import ConnectionPolicy
+from tgi_router.heads import MAX_HEAD_BYTES, Refused, check_head, too_large
+from tgi_router.lingering import AnswerTransport, Lingering
 from tgi_router.outlet import Outlet
+from tgi_router.pipelining import PipelinedProtocol
+from tgi_router.presence import Presence
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _log = logging.getLogger(__name__)
 
-MAX_HEAD_BYTES = 1 << 16
-MAX_HEADERS = 100
-MAX_PIPELINED = 64
-"""Requests that may have come while one is answered."""
-LINGER_S = 5.0
-"""How long a client may go on sending what nobody will read, so that it gets to read why."""
+_LOOK_AGAIN_S = 5.0
 _WRITE_HIGH, _WRITE_LOW = 1 << 16, 7 << 13
 """Unsent bytes at which a handler must wait, and from which it goes on: a client that reads 8 KiB is not stalled."""
-
-_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
-
-
-@dataclass(slots=True)
-class ConnectionPolicy:
-    """What the connections of a server share. Times in seconds."""
-
-    head_s: float
-    body_s: float
-    keep_alive_s: float
-    stall_s: float
-    body_bytes: int
-    max_descriptor: int | None = None
-    """A connection with a higher file descriptor is refused, so that the server keeps some for its own work."""
-    closing: bool = False
-    """From now on each connection ends with the answer under way."""
-
-    @classmethod
-    def of(cls, settings: Settings) -> ConnectionPolicy:
-        """What the settings say."""
-        return cls(
-            settings.header_timeout,
-            settings.body_timeout,
-            settings.keep_alive_timeout,
-            settings.stream_stall_timeout,
-            settings.payload_limit,
-        )
 
 
 class _Waiting(Enum):
@@ -70,19 +42,9 @@ class _Waiting(Enum):
 
     HEAD = "head"
     BODY = "body"
-    END = "end"
-    """The client's last bytes, which nobody reads."""
 
 
-class _Refused(Exception):
-    """Ends the parsing of a request."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-class Connection(HttpToolsProtocol):
+class Connection(PipelinedProtocol):
     """A connection that keeps to a policy."""
 
     def __init__(
@@ -102,12 +64,16 @@ class Connection(HttpToolsProtocol):
         self._stall: TimerHandle | None = None
         self._received = 0
         """Bytes of the head, or of the body with its framing."""
-        self._in_body = self._deaf = False
+        self._in_body = self._deaf = self._over = False
+        """Whether a body is coming, whether nothing more is read, and whether the last answer is written."""
+        self._lingering = Lingering(self.loop, self.reset)
+        self._presence: Presence | None = None
+        """Watches a client that has ended its side."""
         self._begun = self._crossed = False
         """Whether a request has begun whose head is not complete, and whether the last bytes held the end of a head or of a body."""
         self._upgrade: bytes | None = None
         """The method of a request that asks for another protocol."""
-        self._refusal: _Refused | None = None
+        self._refusal: Refused | None = None
         self._writers: list[Callable[[], None]] = []
 
     # the life of a connection
@@ -119,18 +85,26 @@ class Connection(HttpToolsProtocol):
         highest, descriptor = self._policy.max_descriptor, transport.get_extra_info("socket").fileno()
         if highest is not None and descriptor > highest:
             self._deaf = True
-            transport.write(b"".join(_answer(_Refused(503, "Too many connections"))))
+            transport.write(Refused(503, "Too many connections").answer)
             transport.close()  # without lingering, which would take up the descriptor
         else:
             self._wait_for(_Waiting.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the handler, and forget the timers."""
+        """Tell the handlers, and forget the timers."""
         self._wait_for(None)
         self._unset_keepalive_if_required()
+        self._lingering.end()
+        if self._presence is not None:
+            self._presence.end()
         if self._stall is not None:
             self._stall.cancel()
         super().connection_lost(exc)
+
+    def abandon(self, cycle: RequestResponseCycle) -> None:
+        """Nor is its body held any more."""
+        super().abandon(cycle)
+        self._policy.bodies.drop(cycle)
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is written to."""
@@ -188,18 +162,24 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse; then see what is still missing."""
-        if self._deaf:
-            return
-        self._unset_keepalive_if_required()
+        self._lingering.hear(len(data))
+        if not self._deaf:
+            self._unset_keepalive_if_required()
+            self.unparsed += data
+            self.parse()
+
+    def take(self, piece: bytes) -> bool:
+        """Parse; then see what is still missing."""
         self._crossed = False
         try:
-            self._feed(data)
+            self._feed(piece)
         except HttpParserError:
             refusal, self._refusal = self._refusal, None
-            self._refuse(refusal or _Refused(400, "Invalid HTTP request received."))
+            self._refuse(refusal or Refused(400, "Invalid HTTP request received."))
         else:
-            self._received = int(self._begun) if self._crossed else self._received + len(data)
+            self._received = int(self._begun) if self._crossed else self._received + len(piece)
             self._look_for_the_rest()
+        return not self._deaf
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -228,20 +208,35 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Judge the head, then start the request."""
         try:
-            self._check_head()
-        except _Refused as error:
+            check_head(self.url, self.headers, self.parser.get_http_version())
+        except Refused as error:
             self._refusal = error
             raise
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._upgrade = self.parser.get_method()
             return
         super().on_headers_complete()
-        Outlet(self.cycle, self.when_writable)
+        self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
+        Outlet(self.cycle, self.transport, self.when_writable)
         self.headers = []  # what follows a chunked body is no header of this request
         self._begun, self._in_body, self._crossed = False, True, True
         self._wait_for(None)
         if self._policy.closing:
             self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body; what nobody wants is not kept."""
+        cycle = self.cycle
+        if not (self._deaf or cycle.response_complete):
+            super().on_body(body)
+            self._policy.bodies.grow(cycle, len(body), lambda: self.loop.call_soon(self._give_up, cycle))
+
+    def _give_up(self, cycle: RequestResponseCycle) -> None:
+        """There are more unfinished bodies than the server will hold, and this one goes."""
+        if self._in_body and cycle is self.cycle:
+            self._refuse(Refused(503, "The server holds too many unfinished request bodies"))
+        elif cycle in self.unanswered():
+            self.reset()
 
     def on_message_complete(self) -> None:
         """The body is there."""
@@ -250,32 +245,51 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
         self._in_body, self._crossed = False, True
         self._wait_for(None)
+        self._lingering.end()
+        if self.cycle is self.running:
+            self._policy.bodies.drop(self.cycle)
 
-    def _check_head(self) -> None:
-        hosts, size = 0, len(self.url)
-        version = self.parser.get_http_version()
-        for name, value in self.headers:
-            size += len(name) + len(value) + 4
-            if name == b"host":
-                hosts += 1
-                if _HOST.fullmatch(value) is None:
-                    raise _Refused(400, "Host is not valid")
-            elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version != "1.1"):
-                raise _Refused(400, "Transfer-Encoding must be chunked")
-        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
-            raise _Refused(431, "The request's head is too large")
-        if hosts > 1 or (not hosts and version == "1.1"):
-            raise _Refused(400, "Host must be given once")
-        if version not in ("1.1", "1.0"):
-            raise _Refused(400, "Only HTTP/1.1 is spoken")
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise _Refused(400, "Too many requests at once")
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if not (cycle is self.cycle and cycle.more_body):
+            self._policy.bodies.drop(cycle)
+        super()._start_asgi_task(cycle, app)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client has no more to say. What it has asked in full is answered all the same, if it is still there to read."""
+        if self._presence is not None:
+            return True
+        if self._in_body and self.cycle in self.unanswered():
+            self.abandon_last()
+        asked = self.unanswered()
+        if not asked or self._over:
+            return False
+        asked[-1].keep_alive = False
+        self._deaf = True
+        self._wait_for(None)
+        self._presence = Presence(self.loop, self.transport.get_extra_info("socket"), self._probe, self.reset)
+        self._presence.look()
+        return True
+
+    def abandon_last(self) -> None:
+        """Its body has no end."""
+        super().abandon_last()
+        self._in_body = False
+
+    def _probe(self) -> None:
+        """Send what means nothing to whoever reads it."""
+        running = self.running
+        if running is None or running.response_complete:
+            return
+        if running.response_started:
+            Outlet.of(running.scope).fill()
+        else:
+            running.transport.send_ahead()
 
     def _look_for_the_rest(self) -> None:
         if self._in_body:
             self._look_for_the_body()
         elif self._received > MAX_HEAD_BYTES:
-            self._refuse(_Refused(431, "The request's head is too large"))
+            self._refuse(too_large())
         elif self._received:
             self._wait_for(_Waiting.HEAD)
         elif self.cycle is not None and self.cycle.response_complete:  # it was answered before all of it had come
@@ -283,22 +297,49 @@ class Connection(HttpToolsProtocol):
 
     def _look_for_the_body(self) -> None:
         if self.cycle.response_complete:
-            self._wait_for(_Waiting.END)
+            self._lingering.begin()
             return
         if self._received > 2 * self._policy.body_bytes + MAX_HEAD_BYTES:  # chunks of a byte each take six
-            self._refuse(_Refused(413, "Failed to buffer the request body: length limit exceeded"))
+            self._refuse(Refused(413, "Failed to buffer the request body: length limit exceeded"))
         else:
             self._wait_for(_Waiting.BODY)
 
     def on_response_complete(self) -> None:
         """Go on with the next request, or wait for it."""
+        self._policy.bodies.drop(self.running)
+        if self._over:
+            self.server_state.total_requests += 1
+            self._watch_unsent()
+            return
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_unsent()
-        elif self._in_body and self.cycle.response_complete:
-            self._wait_for(_Waiting.END)
+            return
+        if self.unparsed:
+            self._unset_keepalive_if_required()
+            self.parse()
+        if self._in_body and self.cycle.response_complete:
+            self._wait_for(None)
+            self._lingering.begin()
         elif self._received and not self._in_body:
             self._wait_for(_Waiting.HEAD)
+
+    def _end(self) -> None:
+        """The last answer is written."""
+        self._over = True
+        if self._presence is not None or not (self._in_body or self._deaf or self.unparsed):
+            self.transport.close()
+        else:  # the client may still be sending
+            self._linger()
+
+    def _linger(self) -> None:
+        self._deaf = self._over = True
+        self._wait_for(None)
+        self.hold(b"")
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._lingering.begin()
 
     # waiting
 
@@ -312,7 +353,7 @@ class Connection(HttpToolsProtocol):
             self._timer = None
         if what is not None:
             policy = self._policy
-            seconds = {_Waiting.HEAD: policy.head_s, _Waiting.BODY: policy.body_s, _Waiting.END: LINGER_S}[what]
+            seconds = policy.head_s if what is _Waiting.HEAD else policy.body_s
             self._timer = self.loop.call_later(seconds, self._overdue, what)
 
     def _wait_idle(self) -> None:
@@ -321,41 +362,27 @@ class Connection(HttpToolsProtocol):
 
     def _overdue(self, what: _Waiting) -> None:
         if self.flow.read_paused:  # it is us who do not read
-            self._timer = self.loop.call_later(LINGER_S, self._overdue, what)
-        elif what is _Waiting.END:
-            self.reset()
+            self._timer = self.loop.call_later(_LOOK_AGAIN_S, self._overdue, what)
         elif what is _Waiting.HEAD and not self._received:
             self.transport.close()
         else:
-            self._refuse(_Refused(408, f"The request's {what.value} took too long"))
+            self._refuse(Refused(408, f"The request's {what.value} took too long"))
 
     # refusing
 
-    def _refuse(self, refusal: _Refused) -> None:
-        """Answer, if no other answer is under way, and end the connection. Nothing that still comes is read."""
+    def _refuse(self, refusal: Refused) -> None:
+        """Answer, unless other answers must come first, and end the connection. Nothing that still comes is read."""
         self._deaf = True
         self._wait_for(None)
-        cycle, busy = self.cycle, self.cycle is not None and not self.cycle.response_complete
-        if self.pipeline or (busy and self._in_body and cycle.response_started):
-            self.reset()
+        if self._in_body and self.cycle in self.unanswered():
+            started = self.cycle.response_started
+            self.abandon_last()
+            if started:
+                self.reset()
+                return
+        before = self.unanswered()
+        if before:
+            before[-1].keep_alive = False
             return
-        if busy and not self._in_body:  # the request before this one
-            cycle.keep_alive = False
-            return
-        if busy:
-            cycle.disconnected = True  # its handler stops, and what it still says is not sent
-            cycle.message_event.set()
-        self.flow.resume_reading()
-        self.transport.write(b"".join(_answer(refusal)))
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self._wait_for(_Waiting.END)
-
-
-def _answer(refusal: _Refused) -> Iterator[bytes]:
-    text = str(refusal).encode()
-    yield STATUS_LINE[refusal.status]
-    if refusal.status == 503:
-        yield b"retry-after: 1\r\nretry-after-ms: 1000\r\n"
-    yield b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(text)
-    yield text
+        self.transport.write(refusal.answer)
+        self._linger()

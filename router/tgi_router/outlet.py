@@ -6,6 +6,7 @@ its end still take it.
 
 from __future__ import annotations
 
+from asyncio import Transport
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -23,10 +24,14 @@ WhenWritable = Callable[[Callable[[], None]], None]
 class Outlet:
     """Of one request, once the head of its answer has been sent."""
 
-    def __init__(self, cycle: RequestResponseCycle, when_writable: WhenWritable) -> None:
+    def __init__(self, cycle: RequestResponseCycle, transport: Transport, when_writable: WhenWritable) -> None:
         scope: Any = cycle.scope
         scope.setdefault("extensions", {})[_KEY] = self
         self._cycle = cycle
+        self._transport = transport
+        self._chunked = True
+        self.filler = b""
+        """What means nothing between two writes."""
         self._when_writable = when_writable
         self.written_at = monotonic()
         self.listeners: list[Callable[[], None]] = []
@@ -38,13 +43,24 @@ class Outlet:
         outlet: Outlet = scope["extensions"][_KEY]
         return outlet
 
+    def open(self, filler: bytes) -> None:
+        """To be called before the head of an answer that is streamed. A client of HTTP/1.0 knows no chunks: its answer ends with the
+        connection. `filler` is what means nothing between two writes."""
+        self.filler = filler
+        if self._cycle.scope["http_version"] == "1.0":
+            self._chunked = self._cycle.chunked_encoding = False
+
+    def fill(self) -> None:
+        """Write what means nothing."""
+        self.write(self.filler)
+
     def write(self, data: bytes) -> bool:
         """Write a part of the body, however full the connection is; whether there is room for more. What nobody reads is dropped."""
         cycle = self._cycle
         if cycle.disconnected or not data:
             return True
         self.written_at = monotonic()
-        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if not cycle.flow.write_paused:
             return True
         self._when_writable(self._go_on)

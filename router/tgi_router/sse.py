@@ -38,6 +38,7 @@ class EventStream(Response):
         self._outlet = outlet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._outlet.open(_COMMENT)
         async with aclosing(self._events):  # it may have begun before this
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_all(receive, send)
@@ -60,4 +61,4 @@ class EventStream(Response):
             if silent_for < KEEP_ALIVE_SECONDS:
                 await asyncio.sleep(KEEP_ALIVE_SECONDS - silent_for)
             else:
-                self._outlet.write(_COMMENT)
+                self._outlet.fill()
