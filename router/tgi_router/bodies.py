@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, isinf
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
@@ -10,20 +11,22 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 from tgi_router.json_text import dumps, single
 
 
-def _to_single(value: float) -> float:
+_LEAST = 2.0**-126
+"""The smallest float32 that is not denormal. Devices take smaller ones for 0, and their inverses for infinite."""
+
+
+def to_single(value: float) -> float:
+    """The nearest float32. Raises ValueError for a number that would become 0, denormal or infinite."""
     try:
-        return single(value)
+        nearest = single(value)
     except OverflowError:
-        raise ValueError("number out of range, expected f32") from None
-
-
-def _finite(value: float) -> float:
-    if value in (float("inf"), float("-inf")):
+        nearest = inf
+    if isinf(nearest) or (value and abs(nearest) < _LEAST):
         raise ValueError("number out of range, expected f32")
-    return value
+    return nearest
 
 
-F32 = Annotated[float, AfterValidator(_to_single), AfterValidator(_finite)]
+F32 = Annotated[float, AfterValidator(to_single)]
 I32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 U32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
 U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from tgi_core import __version__
 from tgi_core.client.types import FinishReason, Token
-from tgi_router.bodies import OpenAIBody, Parameters
+from tgi_router.bodies import OpenAIBody, Parameters, to_single
 from tgi_router.errors import (
     BodyRejected,
     PromptTooLong,
@@ -213,7 +213,13 @@ def _biases(given: dict[str, Any]) -> Iterator[tuple[int, float]]:
     for token, bias in given.items():
         if not _TOKEN_ID.fullmatch(token) or isinstance(bias, bool) or not isinstance(bias, int | float):
             raise ValidationFailed("`logit_bias` maps token ids to numbers")
-        yield int(token), float(min(max(bias, -101), 101))  # beyond is refused with the other rules, without a huge number
+        try:
+            yield (
+                int(token),
+                to_single(min(max(bias, -101), 101)),
+            )  # beyond is refused with the other rules, without a huge number
+        except ValueError as error:
+            raise ValidationFailed(f"`logit_bias`: {error}") from error
 
 
 def _call_id() -> str:

@@ -18,6 +18,7 @@ from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import GrammarChecker
+from tgi_router.json_text import single
 from tgi_router.served_model import ServedModel
 from tgi_router.tokenizing import Tokenizing
 
@@ -29,6 +30,9 @@ MAX_CHOICES = 16
 
 MAX_BIASES = 1024
 """The most tokens in `logit_bias`: each costs the device something at every step."""
+
+LEAST_PENALTY, MOST_PENALTY = single(1e-30), single(1e30)
+"""Of `repetition_penalty`: scores divided by less, or times more, are no float32 any more."""
 
 Rule = tuple[bool, str]
 """Whether it is broken, and what to tell the client then."""
@@ -141,6 +145,10 @@ class Validator:
         yield several and not (given.do_sample or drawn), "you must use sampling when `best_of` is > 1"
         yield _at_most(given.temperature, 0), "`temperature` must be strictly positive"
         yield _at_most(given.repetition_penalty, 0), "`repetition_penalty` must be strictly positive"
+        yield (
+            not LEAST_PENALTY <= (given.repetition_penalty or 1) <= MOST_PENALTY,
+            "`repetition_penalty` must be >= 1e-30 and <= 1e+30",
+        )
         yield not -2 <= (given.frequency_penalty or 0) <= 2, "`frequency_penalty` must be >= -2.0 and <= 2.0"
         yield _outside(given.top_p), "`top_p` must be > 0.0 and < 1.0"
         yield _outside(given.typical_p), "`typical_p` must be > 0.0 and < 1.0"

@@ -59,6 +59,51 @@ def test_counts_of_tgi(house: House, field: str, good: list[Any], bad: list[Any]
             house.refuses(path, carry({**NATIVE, **drawn, field: value}))
 
 
+TINY, HUGE = [1.1754944e-38, 1e-10], [1e10, 1e29]
+NO_FLOAT32 = [1e-46, 1e-45, 1e-40, 1.1e-38, -1e-45, 3.4028235677973366e38, 1e39, 1e308, -1e39]
+"""What becomes 0, denormal, which many devices take for 0, or infinite."""
+NUMBERS: list[tuple[str, list[float], list[float]]] = [
+    ("temperature", [*TINY, *HUGE, 3.4028234e38], []),
+    ("repetition_penalty", [1e-30, 1e-10, *HUGE, 1e30], [1.1754944e-38, 9e-31, 1.1e30, 3.4028234e38]),
+    ("top_p", [*TINY, 0.99999994], [0.99999999, *HUGE]),
+    ("typical_p", [*TINY, 0.99999994], [0.99999999, *HUGE]),
+    ("frequency_penalty", [*TINY, -0.0, -2.0], HUGE),
+]
+
+
+@pytest.mark.parametrize(("field", "good", "bad"), NUMBERS, ids=[case[0] for case in NUMBERS])
+def test_numbers_that_no_float32_holds(house: House, field: str, good: list[float], bad: list[float]) -> None:
+    """The ends of what a float32 holds are answered, what is beyond either end is refused without a step, on each route."""
+    infer = {"inputs": [{"name": "a", "data": ["Hi"]}], "outputs": [{"name": "b"}]}
+    sampled = {**NATIVE, "do_sample": True}
+    routes: list[tuple[str, Any]] = [
+        ("/generate", lambda given: {"inputs": "Hi", "parameters": {**sampled, **given}}),
+        ("/vertex", lambda given: {"instances": [{"inputs": "Hi", "parameters": {**sampled, **given}}]}),
+        ("/v2/models/m/infer", lambda given: {**infer, "parameters": {**sampled, **given}}),
+    ]
+    if field != "typical_p":
+        routes.append(("/v1/completions", lambda given: {**TEXT, **given}))
+    if field not in ("typical_p", "repetition_penalty"):
+        routes.append(("/v1/chat/completions", lambda given: {**CHAT, **given}))
+    for path, carry in routes:
+        for value in good:
+            assert house.post(path, carry({field: value})).status_code == 200, (path, value)
+        for value in [*bad, *NO_FLOAT32]:
+            if not (path.startswith("/v1/") and value == 0.99999999):  # 1 is OpenAI's default
+                house.refuses(path, carry({field: value}))
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)])
+def test_penalties_and_biases_that_no_float32_holds(house: House, path: str, body: dict[str, Any]) -> None:
+    """The same for OpenAI's own fields."""
+    for value in (1.1754944e-38, -2.0):
+        assert house.post(path, {**body, "presence_penalty": value, "logit_bias": {"5": value}}).status_code == 200
+    for value in NO_FLOAT32:
+        house.refuses(path, {**body, "presence_penalty": value})
+        house.refuses(path, {**body, "logit_bias": {"5": value}})
+        house.refuses(path, {**body, "logit_bias": [value]})
+
+
 LISTS: list[tuple[str, str, Any]] = [
     ("prompts", "/v1/completions", {**TEXT, "prompt": ["x"] * 5}),
     ("many prompts", "/v1/completions", {**TEXT, "prompt": ["x"] * 100_000}),
