@@ -10,7 +10,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 
 from tgi_router.json_text import dumps, single
 
-
 _LEAST = 2.0**-126
 """The smallest float32 that is not denormal. Devices take smaller ones for 0, and their inverses for infinite."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from httptools import HttpParserError
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -64,15 +64,13 @@ class Connection(PipelinedProtocol):
         self._stall: TimerHandle | None = None
         self._received = 0
         """Bytes of the head, or of the body with its framing."""
-        self._in_body = self._deaf = self._over = False
-        """Whether a body is coming, whether nothing more is read, and whether the last answer is written."""
+        self._in_body = self._deaf = self._over = self._ended = False
+        """Whether a body is coming, nothing more is read, the last answer is written, and the client has ended its side."""
         self._lingering = Lingering(self.loop, self.reset)
         self._presence: Presence | None = None
-        """Watches a client that has ended its side."""
+        """Watches a client that is not heard."""
         self._begun = self._crossed = False
         """Whether a request has begun whose head is not complete, and whether the last bytes held the end of a head or of a body."""
-        self._upgrade: bytes | None = None
-        """The method of a request that asks for another protocol."""
         self._refusal: Refused | None = None
         self._writers: list[Callable[[], None]] = []
 
@@ -172,7 +170,7 @@ class Connection(PipelinedProtocol):
         """Parse; then see what is still missing."""
         self._crossed = False
         try:
-            self._feed(piece)
+            self.feed(piece)
         except HttpParserError:
             refusal, self._refusal = self._refusal, None
             self._refuse(refusal or Refused(400, "Invalid HTTP request received."))
@@ -180,25 +178,6 @@ class Connection(PipelinedProtocol):
             self._received = int(self._begun) if self._crossed else self._received + len(piece)
             self._look_for_the_rest()
         return not self._deaf
-
-    def _feed(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except HttpParserUpgrade as upgrade:
-            if self._upgrade is None:
-                raise HttpParserError from upgrade
-            # The parser leaves the body to the other protocol, which is not spoken here: it is HTTP/1.1 that goes on, as is the
-            # server's right.
-            method, self._upgrade = self._upgrade, None
-            self.parser = HttpRequestParser(self)
-            self._feed(self._head_without_upgrade(method) + data[upgrade.args[0] :])
-
-    def _head_without_upgrade(self, method: bytes) -> bytes:
-        head = [method, b" ", self.url, b" HTTP/1.1\r\n"]
-        for name, value in self.headers:
-            if name not in (b"upgrade", b"connection", b"http2-settings"):
-                head += [name, b": ", value, b"\r\n"]
-        return b"".join([*head, b"\r\n"])
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -212,10 +191,9 @@ class Connection(PipelinedProtocol):
         except Refused as error:
             self._refusal = error
             raise
-        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
-            self._upgrade = self.parser.get_method()
-            return
         super().on_headers_complete()
+        if self.offered is not None:
+            return
         self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
         Outlet(self.cycle, self.transport, self.when_writable)
         self.headers = []  # what follows a chunked body is no header of this request
@@ -240,9 +218,9 @@ class Connection(PipelinedProtocol):
 
     def on_message_complete(self) -> None:
         """The body is there."""
-        if self._upgrade is not None:
-            return
         super().on_message_complete()
+        if self.offered is not None:
+            return
         self._in_body, self._crossed = False, True
         self._wait_for(None)
         self._lingering.end()
@@ -256,7 +234,7 @@ class Connection(PipelinedProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client has no more to say. What it has asked in full is answered all the same, if it is still there to read."""
-        if self._presence is not None:
+        if self._ended:
             return True
         if self._in_body and self.cycle in self.unanswered():
             self.abandon_last()
@@ -264,11 +242,24 @@ class Connection(PipelinedProtocol):
         if not asked or self._over:
             return False
         asked[-1].keep_alive = False
-        self._deaf = True
+        self._deaf = self._ended = True
         self._wait_for(None)
-        self._presence = Presence(self.loop, self.transport.get_extra_info("socket"), self._probe, self.reset)
-        self._presence.look()
+        self._watch_presence()
         return True
+
+    def hold(self, unparsed: bytes) -> None:
+        """Nor is it heard meanwhile that the client leaves."""
+        super().hold(unparsed)
+        if unparsed:
+            self._watch_presence()
+        elif self._presence is not None and not self._ended:
+            self._presence.end()
+            self._presence = None
+
+    def _watch_presence(self) -> None:
+        if self._presence is None:
+            self._presence = Presence(self.loop, self.transport.get_extra_info("socket"), self._probe, self.reset)
+            self._presence.look()
 
     def abandon_last(self) -> None:
         """Its body has no end."""
@@ -277,7 +268,7 @@ class Connection(PipelinedProtocol):
 
     def _probe(self) -> None:
         """Send what means nothing to whoever reads it."""
-        running = self.running
+        running: Any = self.running
         if running is None or running.response_complete:
             return
         if running.response_started:
@@ -327,7 +318,7 @@ class Connection(PipelinedProtocol):
     def _end(self) -> None:
         """The last answer is written."""
         self._over = True
-        if self._presence is not None or not (self._in_body or self._deaf or self.unparsed):
+        if self._ended or not (self._in_body or self._deaf or self.unparsed):
             self.transport.close()
         else:  # the client may still be sending
             self._linger()

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from tgi_router.upgrades import HttpOnlyProtocol
 
 if TYPE_CHECKING:
     from asyncio import Transport
@@ -34,8 +36,8 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class PipelinedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with bounds on what waits. `cycle` is the request that came last, `running` the one that is being answered."""
+class PipelinedProtocol(HttpOnlyProtocol):
+    """A protocol with bounds on what waits. `cycle` is the request that came last, `running` the one that is being answered."""
 
     flow: _Flow
 

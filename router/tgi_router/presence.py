@@ -1,4 +1,4 @@
-"""Whether a client that has said its last is still there to read.
+"""Whether a client that is not heard any more is still there to read.
 
 A client that has closed its connection and one that has only ended its own side (`nc -N`, `shutdown(SHUT_WR)`) look the same: each has
 sent a FIN, and neither poll nor TCP_INFO knows more until something is sent to it. The first answers that with a reset, the second takes
@@ -21,7 +21,7 @@ _RARER = 4
 
 
 class Presence:
-    """Watches a socket whose client has ended its side; calls `gone` once the connection turns out to be reset."""
+    """Watches a socket whose client has ended its side, or is not read; calls `gone` once the connection turns out to be reset."""
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket, probe: Callable[[], None], gone: Callable[[], None]) -> None:
         self._loop = loop

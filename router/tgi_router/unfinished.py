@@ -14,7 +14,7 @@ _STRIDE = 1 << 14
 
 @dataclass(slots=True)
 class _Body:
-    give_up: Callable[[], None]
+    give_up: Callable[[], object]
     held: int = 0
     since: int = 0
     """Bytes since it last came on."""
@@ -31,7 +31,7 @@ class UnfinishedBodies:
         self._large: OrderedDict[Hashable, _Body] = OrderedDict()
         """By what they belong to; those that have come on last are at the end."""
 
-    def grow(self, owner: Hashable, count: int, give_up: Callable[[], None]) -> None:
+    def grow(self, owner: Hashable, count: int, give_up: Callable[[], object]) -> None:
         """More of a body is there. Bodies that must go are out of the account when this returns, and their `give_up` has been called."""
         order = self._large if owner in self._large else self._small
         body = order.setdefault(owner, _Body(give_up))
