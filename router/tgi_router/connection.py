@@ -205,16 +205,24 @@ class Connection(PipelinedProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of the body; what nobody wants is not kept."""
         cycle = self.cycle
-        if not (self._deaf or cycle.response_complete):
+        if not (self._deaf or cycle.response_complete or cycle.disconnected):
             super().on_body(body)
-            self._policy.bodies.grow(cycle, len(body), lambda: self.loop.call_soon(self._give_up, cycle))
+            self._policy.bodies.grow(cycle, len(body), lambda: self._give_up(cycle))
 
     def _give_up(self, cycle: RequestResponseCycle) -> None:
-        """There are more unfinished bodies than the server will hold, and this one goes."""
-        if self._in_body and cycle is self.cycle:
-            self._refuse(Refused(503, "The server holds too many unfinished request bodies"))
-        elif cycle in self.unanswered():
+        """There are more unfinished bodies than the server will hold, and this one goes; its client is told a moment later, since this
+        may be in the middle of its parsing."""
+        cycle.disconnected = True
+        self.loop.call_soon(self._refuse_body, cycle)
+
+    def _refuse_body(self, cycle: RequestResponseCycle) -> None:
+        if cycle not in self.unanswered():
+            return
+        if cycle.response_started or cycle is not self.cycle:
             self.reset()
+        else:
+            self.abandon_last()
+            self._refuse(Refused(503, "The server holds too many unfinished request bodies"))
 
     def on_message_complete(self) -> None:
         """The body is there."""
