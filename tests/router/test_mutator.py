@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import select
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import httpx
@@ -21,7 +22,7 @@ from tests.serve.process import ServerProcess, served
 from tests.serve.raw import connect
 
 CROWDS = int(os.environ.get("MUTATED_CROWDS", "150"))
-"""Of eight requests each; `make soak` has more."""
+"""Of eight requests each; `python -m tests.soak mutants` has more."""
 
 BODIES = {**GENERATING, "/tokenize": {"inputs": "Hi"}, "/chat_tokenize": GENERATING["/v1/chat/completions"]}
 ASKED = (
@@ -58,44 +59,59 @@ MORSELS = (
     b"Content-Encoding: gzip\r\n", b"Content-Type: text/plain\r\n", b"X: " + b"y" * 70_000 + b"\r\n", b"A: b\r\n" * 120, b" " * 30_000,
 )  # fmt: skip
 
+SECONDS = 30
+"""Within which the server must answer, or close."""
+
 
 @dataclass(frozen=True, repr=False)
 class Sent:
-    """A request in pieces; a report shows so much of it as helps."""
+    """A request in pieces; a report shows so much of it as helps. Its client may have no more to say then."""
 
     pieces: tuple[bytes, ...]
+    ends: bool
 
     def __repr__(self) -> str:
         return ", ".join(repr(piece if len(piece) < 80 else piece[:80] + b"..") for piece in self.pieces)
 
 
-@st.composite
-def requests(draw: st.DrawFn) -> Sent:
+def mutant(chance: random.Random) -> Sent:
     """A good request, or two, with some bytes taken away, doubled, put in or changed, in pieces."""
-    data = bytearray(b"".join(draw(st.lists(st.sampled_from(PLAIN + POSTS + CHUNKED), min_size=1, max_size=2))))
-    for _ in range(draw(st.integers(0, 4))):
-        place = draw(st.integers(0, len(data)))
-        length = draw(st.integers(0, 12))
-        match draw(st.sampled_from(["cut", "double", "morsel", "byte", "stop"])):
+    data = bytearray(b"".join(chance.choice(PLAIN + POSTS + CHUNKED) for _ in range(chance.randint(1, 2))))
+    for _ in range(chance.randint(0, 4)):
+        place = chance.randint(0, len(data))
+        length = chance.randint(0, 12)
+        match chance.choice(["cut", "double", "morsel", "byte", "stop"]):
             case "cut":
                 del data[place : place + length]
             case "double":
                 data[place:place] = data[place : place + 4 * length]
             case "morsel":
-                data[place:place] = draw(st.sampled_from(MORSELS))
+                data[place:place] = chance.choice(MORSELS)
             case "byte":
-                data[place : place + 1] = draw(st.binary(min_size=1, max_size=2))
+                data[place : place + 1] = bytes(chance.choices(range(256), k=chance.randint(1, 2)))
             case "stop":
                 del data[place:]
-    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=2)))
-    return Sent(tuple(bytes(data[start:end]) for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)))
+    cuts = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(0, 2)))
+    pieces = tuple(bytes(data[start:end]) for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True))
+    return Sent(pieces, chance.random() < 0.9)
+
+
+requests = st.builds(mutant, st.randoms(use_true_random=False))
+"""Mutants that hypothesis can make smaller."""
+
+
+@contextmanager
+def patient_server() -> Iterator[ServerProcess]:
+    """A server in a process of its own that does not wait long."""
+    quick = [part for name in ("header", "body", "keep-alive") for part in (f"--{name}-timeout", "0.5")]
+    with served("--backend", "reference", "--payload-limit", "20000", "--max-total-tokens", "64", *quick) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[ServerProcess]:
-    """A server in a process of its own that does not wait long."""
-    quick = [part for name in ("header", "body", "keep-alive") for part in (f"--{name}-timeout", "0.5")]
-    with served("--backend", "reference", "--payload-limit", "20000", "--max-total-tokens", "64", *quick) as server:
+    """One for all that is here."""
+    with patient_server() as server:
         yield server
 
 
@@ -110,7 +126,7 @@ def known(patient: ServerProcess) -> set[str]:
 
 
 @settings(max_examples=CROWDS, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(crowd=st.lists(requests(), min_size=8, max_size=8))
+@given(crowd=st.lists(requests, min_size=8, max_size=8))
 def test_mutated(patient: ServerProcess, crowd: list[Sent]) -> None:
     """Whatever bytes come, on eight connections at a time, what is answered is well-formed and no fault of the server's."""
     for sent, answers in zip(crowd, exchange(patient, crowd), strict=True):
@@ -134,16 +150,21 @@ def series(server: ServerProcess) -> set[str]:
 
 
 def exchange(server: ServerProcess, crowd: list[Sent]) -> list[bytes]:
-    """What the server says on each connection until it closes, or says nothing for a moment."""
+    """What the server says on each connection until it closes; on those that do not end their side, until all others are closed."""
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(server.url)) for _ in crowd]
         for connection, sent in zip(connections, crowd, strict=True):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with suppress(ConnectionError):
+            with suppress(OSError):
                 for piece in sent.pieces:
                     connection.sendall(piece)
+                if sent.ends:
+                    connection.shutdown(socket.SHUT_WR)
         answers, open_ones = dict.fromkeys(connections, b""), list(connections)
-        while ready := select.select(open_ones, [], [], 0.02)[0]:
+        awaited = {connection for connection, sent in zip(connections, crowd, strict=True) if sent.ends}
+        while awaited or select.select(open_ones, [], [], 0)[0]:
+            ready = select.select(open_ones, [], [], SECONDS)[0]
+            assert ready, f"no end within {SECONDS} s: {[crowd[connections.index(each)] for each in awaited]}"
             for connection in ready:
                 piece = b""
                 with suppress(ConnectionError):
@@ -151,6 +172,7 @@ def exchange(server: ServerProcess, crowd: list[Sent]) -> list[bytes]:
                 answers[connection] += piece
                 if not piece:
                     open_ones.remove(connection)
+                    awaited.discard(connection)
         return list(answers.values())
 
 

@@ -36,6 +36,7 @@ SOAKS: dict[str, Run] = {
     "disconnects": command("tests.soak.disconnects", "--count", "20000"),
     "http": module("tests.soak.http"),
     "mixed": module("tests.soak.mixed"),
+    "mutants": module("tests.soak.mutants"),
 }
 """By name, in this order. Whoever has another one adds a line."""
 
