@@ -13,6 +13,7 @@ import struct
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from httptools import HttpParserError
@@ -20,6 +21,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from tgi_router.connection_policy import ConnectionPolicy
+from tgi_router.extract import when_read
 from tgi_router.heads import MAX_HEAD_BYTES, Refused, check_head, too_large
 from tgi_router.lingering import AnswerTransport, Lingering
 from tgi_router.outlet import Outlet
@@ -27,7 +29,6 @@ from tgi_router.pipelining import PipelinedProtocol
 from tgi_router.presence import Presence
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _log = logging.getLogger(__name__)
@@ -196,6 +197,7 @@ class Connection(PipelinedProtocol):
             return
         self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
         Outlet(self.cycle, self.transport, self.when_writable)
+        when_read(self.cycle.scope, partial(self._policy.bodies.drop, self.cycle))
         self.headers = []  # what follows a chunked body is no header of this request
         self._begun, self._in_body, self._crossed = False, True, True
         self._wait_for(None)
@@ -232,13 +234,7 @@ class Connection(PipelinedProtocol):
         self._in_body, self._crossed = False, True
         self._wait_for(None)
         self._lingering.end()
-        if self.cycle is self.running:
-            self._policy.bodies.drop(self.cycle)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        if not (cycle is self.cycle and cycle.more_body):
-            self._policy.bodies.drop(cycle)
-        super()._start_asgi_task(cycle, app)
+        self._policy.bodies.complete(self.cycle)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client has no more to say. What it has asked in full is answered all the same, if it is still there to read."""

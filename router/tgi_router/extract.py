@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -19,6 +20,14 @@ _NODES = (b"{", b"[", b":")
 _OTHERS = bytes(set(range(256)) - set(b'{[:"'))
 _BYTES = "tgi_body_bytes"
 
+_WHEN_READ = "tgi.when_read"
+"""The name of the extension to ASGI."""
+
+
+def when_read(scope: Any, callback: Callable[[], None]) -> None:
+    """Have `callback` called once the body of a request has become a typed value, or cannot."""
+    scope.setdefault("extensions", {})[_WHEN_READ] = callback
+
 
 async def read_body(request: Request, model: type[Body], limit: int) -> Body:
     """The body as `model`. Checks content type, size, syntax and types, in this order. Raises BodyRejected."""
@@ -27,7 +36,11 @@ async def read_body(request: Request, model: type[Body], limit: int) -> Body:
 
 async def judge(request: Request, value: Any, model: type[Body]) -> Body:
     """A JSON value of a body that has been read as `model`; a large one in a thread. Raises BodyRejected."""
-    judged: Body = await request.app.state.workers.run(body_bytes(request), validate, value, model)
+    judging = request.app.state.workers.run(body_bytes(request), validate, value, model)
+    try:
+        judged: Body = await judging
+    finally:
+        request.scope["extensions"][_WHEN_READ]()
     return judged
 
 

@@ -1,4 +1,4 @@
-"""How much of unfinished request bodies a server holds, over all its connections, and whose goes first when it is too much."""
+"""How much of request bodies a server holds, over all its connections, until they are read, and whose goes first when it is too much."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Body:
 
 class UnfinishedBodies:
     """An account in bytes. When it is overdrawn, the large body that has not come on for the longest is given up, and so forth: of many
-    that are held back on purpose these, while one that is being sent gets through."""
+    that are held back on purpose these, while one that is being sent gets through. One that is there in full stays."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -30,6 +30,7 @@ class UnfinishedBodies:
         self._small: OrderedDict[Hashable, _Body] = OrderedDict()
         self._large: OrderedDict[Hashable, _Body] = OrderedDict()
         """By what they belong to; those that have come on last are at the end."""
+        self._complete: dict[Hashable, _Body] = {}
 
     def grow(self, owner: Hashable, count: int, give_up: Callable[[], object]) -> None:
         """More of a body is there. Bodies that must go are out of the account when this returns, and their `give_up` has been called."""
@@ -45,12 +46,18 @@ class UnfinishedBodies:
                 self._large[owner] = body
             else:
                 order.move_to_end(owner)
-        while self.held > self._limit:
+        while self.held > self._limit and (self._large or self._small):
             self._forget_first(self._large or self._small).give_up()
 
-    def drop(self, owner: Hashable) -> None:
-        """A body is there in full and being read, or nobody wants it any more. Harmless for one that is not held."""
+    def complete(self, owner: Hashable) -> None:
+        """A body is there in full, and held until it is dropped. Harmless for one that is not held."""
         body = self._large.pop(owner, None) or self._small.pop(owner, None)
+        if body is not None:
+            self._complete[owner] = body
+
+    def drop(self, owner: Hashable) -> None:
+        """A body has been read, or nobody wants it any more. Harmless for one that is not held."""
+        body = self._large.pop(owner, None) or self._small.pop(owner, None) or self._complete.pop(owner, None)
         if body is not None:
             self.held -= body.held
 

@@ -112,6 +112,20 @@ def test_one_that_drips_goes_before_one_that_flows() -> None:
     assert bodies.held == 0
 
 
+def test_one_that_is_complete_stays() -> None:
+    """A body that is there and waits to be read counts, but it is those that are not there yet that go."""
+    gone: list[str] = []
+    bodies = UnfinishedBodies(1_000_000)
+    bodies.grow("complete", 900_000, lambda: gone.append("complete"))
+    bodies.complete("complete")
+    bodies.grow("new", 100_000, lambda: gone.append("new"))
+    assert not gone
+    bodies.grow("new", 1, lambda: None)
+    assert gone == ["new"] and bodies.held == 900_000
+    bodies.drop("complete")
+    assert bodies.held == 0
+
+
 def test_the_bound() -> None:
     """It is a multiple of the largest body unless it is given, and never less than one."""
     assert ConnectionPolicy.of(Settings()).bodies._limit == PAYLOADS * 2_000_000
