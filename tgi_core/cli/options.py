@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from tgi_core.config import Settings, environment_variable, flag
 from tgi_core.errors import StartupError
 from tgi_core.settings.files import read_settings_file
-from tgi_core.settings.spec import Effect, Setting, setting_of
+from tgi_core.settings.spec import Effect, Setting, check_secret, setting_of
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -113,12 +113,21 @@ def resolve(ctx: click.Context, chosen: list[Field[Any]], given: dict[str, Any])
             raise StartupError(f"{both} are both given, and are one setting; give only {flag(spec.name)}")
         name = sources[0] if sources else spec.name
         values[spec.name], origins[spec.name] = given[name], _origin(ctx, spec, name)
+        if values[spec.name] is None and setting_of(spec).secret:
+            _refuse_empty(spec)
     return Resolved(Settings(**values), origins)
 
 
 def variables(spec: Field[Any], name: str) -> tuple[str, ...]:
     """The environment variables of a setting, or of an old name of it; the first that is not empty counts."""
     return (environment_variable(name), *(setting_of(spec).variables if name == spec.name else ()))
+
+
+def _refuse_empty(spec: Field[Any]) -> None:
+    """An empty variable is none, as charts set them; but who sets a secret's means to guard something. Raises StartupError."""
+    for variable in variables(spec, spec.name):
+        if variable in os.environ:
+            check_secret(variable, os.environ[variable])
 
 
 def _origin(ctx: click.Context, spec: Field[Any], name: str) -> str:

@@ -83,10 +83,30 @@ def check_bounds(spec: Field[Any], value: object) -> None:
     low, high = known.minimum, known.maximum
     if value is None:
         return
+    for text in value if isinstance(value, tuple) else (value,):
+        if isinstance(text, str):
+            _check_text(spec, text)
     if known.choices and value not in known.choices:
         raise StartupError(f"{flag(spec.name)} {value}: choose from {', '.join(known.choices)}")
     if isinstance(value, int | float) and not _within(value, low, high):
         raise StartupError(f"{flag(spec.name)} {value}: must be {_range_text(low, high)}")
+
+
+def check_secret(name: str, secret: str) -> None:
+    """Raise StartupError for a key or token that opens to all, or that no client can send. The secret is not in the message."""
+    if not secret.strip():
+        raise StartupError(f"{name}: is empty, so that it would guard nothing; give a secret, or do not set it")
+    if secret != secret.strip() or not secret.isprintable():
+        raise StartupError(
+            f"{name}: begins or ends with a space, or has a line break or another character that no header can hold"
+        )
+
+
+def _check_text(spec: Field[Any], text: str) -> None:
+    if setting_of(spec).secret:
+        check_secret(flag(spec.name), text)
+    elif not text.strip():
+        raise StartupError(f"{flag(spec.name)}: is empty; give a value, or leave it out")
 
 
 def _within(value: float, low: float | None, high: float | None) -> bool:
