@@ -119,6 +119,26 @@ class Settings:
     shard_restarts: int = setting(
         5, "Restarts of a lost shard in a row, without a token in between, after which the server ends.", "Shard", minimum=0
     )
+    shard_token_file: str | None = setting(
+        None,
+        "File with the token of shards on TCP and of ranks on several machines, alike for shard, ranks and router; TGI_SHARD_TOKEN holds "
+        "the token itself.",
+        "Shard",
+        variables=("TGI_SHARD_TOKEN_FILE",),
+    )
+    shard_without_token: bool = setting(
+        False, "Let a shard or its ranks listen on TCP without a token: whoever reaches the port reads what users write.", "Shard"
+    )
+    shard_tls_cert: str | None = setting(
+        None, "PEM file of the certificate that a shard on TCP, or the router before it, shows the other.", "Shard"
+    )
+    shard_tls_key: str | None = setting(None, "PEM file of the key of --shard-tls-cert.", "Shard")
+    shard_tls_ca: str | None = setting(
+        None,
+        "PEM file of the authorities that the other side's certificate is checked against: the router needs it to use TLS, the shard to "
+        "want certificates of routers.",
+        "Shard",
+    )
     watchdog_floor: float = setting(
         60.0, "Seconds that any step may take before its shard counts as hanging; long steps get more.", "Shard", minimum=0.1
     )

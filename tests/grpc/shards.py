@@ -52,10 +52,10 @@ def model(tokenizer: Tokenizer, **options: Any) -> Model:
 
 
 @contextmanager
-def served(tokenizer: Tokenizer, folder: Path, token: str | None = None, **options: Any) -> Generator[ShardServer, None, None]:
+def served(tokenizer: Tokenizer, folder: Path, **options: Any) -> Generator[ShardServer, None, None]:
     """A shard behind a unix socket."""
     host = ShardHost()
-    server = ShardServer(host, f"unix:{folder / 'shard'}", token)
+    server = ShardServer(host, f"unix:{folder / 'shard'}")
     server.start()
     host.open(lambda: model(tokenizer, **options))
     try:

@@ -68,7 +68,7 @@ async def test_a_name_that_a_shard_does_not_know(demo_tokenizer: Tokenizer, tmp_
 async def test_a_router_of_tgis_may_send_any_name(demo_tokenizer: Tokenizer, tmp_path: Path, name: str) -> None:
     """To a shard of ours an unknown name from TGI's router means the model itself, as it does to TGI's."""
     with served(demo_tokenizer, tmp_path, adapters=NAMES) as server:
-        channel = ShardChannel(server.address, None)
+        channel = ShardChannel(server.address)
         await channel.call("Warmup", pb.WarmupRequest(max_input_tokens=16, max_prefill_tokens=64, max_total_tokens=32))
         made = []
         for number, adapter in enumerate((None, name, "poet"), 1):

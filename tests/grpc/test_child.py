@@ -29,7 +29,7 @@ from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import GenerationFailed, GenerationStream, SchedulerLoop
-from tgi_core.server.grpc_address import TOKEN_VARIABLE, prepare_tcp, prepare_unix
+from tgi_core.server.grpc_address import prepare_tcp, prepare_unix
 from tgi_core.tokenizer import Tokenizer
 
 REFERENCE = ["--backend", "reference"]
@@ -129,10 +129,10 @@ def test_a_child_dies_with_its_parent() -> None:
 
 
 @contextmanager
-def shard(*arguments: str, token: str = "") -> Generator[tuple[subprocess.Popen[str], str], None, None]:
+def shard(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str], None, None]:
     """`tgi shard` by itself, and where it listens."""
     command = [*TGI, "shard", str(DEMO), *REFERENCE, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment({TOKEN_VARIABLE: token})) as child:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as child:
         assert child.stdout is not None
         try:
             yield child, child.stdout.readline().removeprefix("listening: ").strip()
@@ -166,19 +166,9 @@ async def test_a_shard_by_itself(demo_tokenizer: Tokenizer, tmp_path: Path) -> N
         assert await asyncio.to_thread(child.wait, 60) == 0
 
 
-async def test_a_port_with_a_token(demo_tokenizer: Tokenizer) -> None:
-    """On a TCP port a router needs the shard's token; another is told so."""
-    with shard("--listen", "127.0.0.1:0", token="secret") as (_, address):
-        with pytest.raises(StartupError, match="wants a token"):
-            await connect(address, DEMO, demo_tokenizer, quiet)
-        connected = await connect(address, DEMO, demo_tokenizer, quiet, token="secret")
-        assert connected.info.backend == "reference"
-        await connected.shard.close()
-
-
 def test_addresses(tmp_path: Path) -> None:
-    """A socket that nobody listens on is removed; folders that others can enter, files that are no sockets, long paths and open
-    ports without a token are refused."""
+    """A socket that nobody listens on is removed; folders that others can enter, files that are no sockets, long paths and
+    names of hosts are refused."""
     tmp_path.chmod(0o700)
     stale = tmp_path / "stale"
     with socket.socket(socket.AF_UNIX) as old:
@@ -198,10 +188,9 @@ def test_addresses(tmp_path: Path) -> None:
     ):
         with pytest.raises(StartupError, match=text):
             prepare_unix(Path(path))
-    assert prepare_tcp("::1", 5, None) == "[::1]:5" and prepare_tcp("0.0.0.0", 5, "token") == "0.0.0.0:5"
-    for host, text in (("0.0.0.0", TOKEN_VARIABLE), ("localhost", "not an IP address")):
-        with pytest.raises(StartupError, match=text):
-            prepare_tcp(host, 5, None)
+    assert prepare_tcp("::1", 5) == "[::1]:5" and prepare_tcp("0.0.0.0", 5) == "0.0.0.0:5"
+    with pytest.raises(StartupError, match="not an IP address"):
+        prepare_tcp("localhost", 5)
 
 
 async def test_another_tokenizer_is_refused(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream, SchedulerLoop
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
+from tgi_core.shard_access import TOKEN_VARIABLE
 from tgi_core.tokenizer import Tokenizer
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=256, num_blocks=64)
@@ -127,7 +128,7 @@ async def test_ranks_started_by_hand(demo_tokenizer: Tokenizer) -> None:
     """RANK, WORLD_SIZE and the like, as torchrun sets them: rank 0 listens, rank 1 follows, whichever starts first; kill -9 of rank 0
     ends rank 1."""
     expected = await of_one_rank(demo_tokenizer)
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(two_free_ports())}
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(two_free_ports()), TOKEN_VARIABLE: "secret"}
     with ExitStack() as stack:
         second = stack.enter_context(shard(extra={**variables, "RANK": "1", "LOCAL_RANK": "1"}))
         first = stack.enter_context(shard(extra={**variables, "RANK": "0", "LOCAL_RANK": "0"}))
@@ -136,6 +137,16 @@ async def test_ranks_started_by_hand(demo_tokenizer: Tokenizer) -> None:
             assert await answers(loop) == expected
             first.send_signal(signal.SIGKILL)
             assert await asyncio.to_thread(second.wait, 60) == 1
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_ranks_on_tcp_want_a_token(rank: str) -> None:
+    """A rank that would meet others over TCP does not start without a token, on the loopback neither."""
+    variables = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(two_free_ports())}
+    result = run("shard", str(DEMO), "--backend", "reference", extra=variables)
+    lines = result.stderr.splitlines()
+    assert result.returncode == 1 and len(lines) == 1, result.stderr
+    assert "a group of ranks on TCP (--master-addr 127.0.0.1) needs a token" in lines[0] and TOKEN_VARIABLE in lines[0]
 
 
 def two_free_ports() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import signal
 import socket
@@ -38,6 +39,7 @@ from tgi_core.server.rank_messages import decode_arguments, plain
 from tgi_core.server.rank_peers import Peers
 from tgi_core.server.rank_place import Place, own_place
 from tgi_core.server.ranks import lead
+from tgi_core.shard_access import TOKEN_VARIABLE
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4)
 
@@ -248,16 +250,52 @@ def test_own_place() -> None:
 
 
 def test_only_ranks_that_know_the_token_are_let_in() -> None:
-    """Over TCP, a rank with another token is turned away, and the right one still comes in."""
+    """Over TCP who says nothing of sense, too much, or another token is turned away, the latter with what to do; as is a rank that is
+    there already; and the right one still comes in."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     found: dict[int, Link] = {}
-    waiting = threading.Thread(target=lambda: found.update(accept("127.0.0.1", port, 2, "secret")))
+    waiting = threading.Thread(target=lambda: found.update(accept("127.0.0.1", port, 3, "secret")))
     waiting.start()
-    stranger = join("127.0.0.1", port, 1, "guess")
-    friend = join("127.0.0.1", port, 1, "secret")
+    first = join("127.0.0.1", port, 1, "secret")
+    for said in (
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        (1 << 30).to_bytes(4, "little"),
+        b"\x02\0\0\0[]",
+        (9).to_bytes(4, "little") + b"[[],1,",
+    ):
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(1 << 10):
+                pass
+    for rank, token, says in ((2, "guess", TOKEN_VARIABLE), (1, "secret", "rank 1 has come already")):
+        with pytest.raises(StartupError, match=f"rank 0 turned rank {rank} away: .*{says}"):
+            join("127.0.0.1", port, rank, token)
+    second = join("127.0.0.1", port, 2, "secret")
     waiting.join(60)
-    found[1].send("welcome")
-    assert friend.receive(60) == "welcome"
-    for link in (stranger, friend, *found.values()):
+    for rank, link in ((1, first), (2, second)):
+        found[rank].send("welcome")
+        assert link.receive(60) == "welcome"
+    for link in (first, second, *found.values()):
         link.close()
+
+
+def test_a_rank_follows_no_stranger() -> None:
+    """Whoever has taken rank 0's port and does not know the token gets no rank to follow it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def impostor() -> None:
+            link = Link(server.accept()[0])
+            link.send("challenge")
+            rank, theirs, _ = link.receive(60)
+            link.send(["welcome", hmac.new(b"guess", f"0 {theirs}".encode(), "sha256").hexdigest()])
+            assert rank == 1
+            link.close()
+
+        answering = threading.Thread(target=impostor)
+        answering.start()
+        with pytest.raises(StartupError, match="does not know the ranks' token"):
+            join("127.0.0.1", server.getsockname()[1], 1, "secret")
+        answering.join(60)

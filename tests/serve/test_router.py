@@ -19,7 +19,7 @@ import pytest
 from tests.grpc.shards import served_by_tgi
 from tests.serve.process import TGI, ServerProcess, environment, served, started
 from tgi_core.model_files import DEMO
-from tgi_core.server.grpc_address import TOKEN_VARIABLE
+from tgi_core.shard_access import TOKEN_VARIABLE
 from tgi_core.tokenizer import Tokenizer
 
 LOCAL = ["--hostname", "127.0.0.1", "--port", "0"]

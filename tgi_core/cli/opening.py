@@ -27,6 +27,7 @@ from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.server.rank_place import Place
 from tgi_core.server.verb_log import VerbLog
+from tgi_core.shard_access import access_of_router
 from tgi_core.tokenizer import Tokenizer
 
 
@@ -105,25 +106,25 @@ class InChild:
 class AtAddress:
     """Joins a shard that runs already: one of ours, or one of TGI's."""
 
-    def __init__(self, address: str, directory: Path) -> None:
-        self._address, self._directory = address, directory
+    def __init__(self, address: str, directory: Path, settings: Settings) -> None:
+        self._address, self._directory, self._settings = address, directory, settings
 
     async def open(self, plan: Plan, progress: Progress) -> Opened:
         """Wait until it has read its model, and warm it up if nobody has. Raises StartupError."""
         from tgi_core.client.connecting import connect
-        from tgi_core.server.grpc_address import TOKEN_VARIABLE, check_socket
+        from tgi_core.server.grpc_address import check_socket
 
         check_socket(self._address)
+        access = access_of_router(self._settings, os.environ, self._address)
         tokenizer = await asyncio.to_thread(Tokenizer.load, self._directory)
-        token = os.environ.get(TOKEN_VARIABLE) or None
-        connected = await connect(self._address, self._directory, tokenizer, progress, token)
+        connected = await connect(self._address, self._directory, tokenizer, progress, access)
         return await _warm(connected.shard, connected.info, plan, progress)
 
 
 def choose_opener(directory: Path, settings: Settings, address: str | None) -> Opener:
     """The way that the command line means."""
     if address is not None:
-        return AtAddress(address, directory)
+        return AtAddress(address, directory, settings)
     return InProcess(directory, settings) if settings.in_process else InChild(directory, settings)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import shutil
@@ -22,12 +21,12 @@ from tgi_core.backend.session import Session
 from tgi_core.cli.asked import asked_of_backend
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
-from tgi_core.server.grpc_address import TOKEN_VARIABLE
 from tgi_core.server.rank_link import Link, LinkClosed, accept, join
 from tgi_core.server.rank_peers import Peer, Peers
 from tgi_core.server.rank_place import Place
 from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow, lead
+from tgi_core.shard_access import demanded_token
 from tgi_core.workers.command import python
 
 _OWN_VARIABLES = frozenset({"TGI_CONFIG", "NUM_SHARD", "SHARDED", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
@@ -110,17 +109,8 @@ def _awaited(settings: Settings, place: Place, lost: Callable[[], None] | None) 
 
 
 def _token(settings: Settings) -> str:
-    """What ranks of several machines prove that they know. Raises StartupError where there is none and others can reach rank 0."""
-    token = os.environ.get(TOKEN_VARIABLE) or ""
-    try:
-        found = {item[4][0] for item in socket.getaddrinfo(settings.master_addr, settings.master_port, type=socket.SOCK_STREAM)}
-    except OSError as error:
-        raise StartupError(f"--master-addr {settings.master_addr}: {error.strerror}") from error
-    if not token and not all(ipaddress.ip_address(address).is_loopback for address in found):
-        raise StartupError(
-            f"--master-addr {settings.master_addr}: other machines reach it; set {TOKEN_VARIABLE} alike on all ranks"
-        )
-    return token
+    """What ranks that meet over TCP prove to each other that they know; empty where they need not. Raises StartupError."""
+    return demanded_token(settings, os.environ, f"a group of ranks on TCP (--master-addr {settings.master_addr})") or ""
 
 
 def _started(

@@ -44,6 +44,7 @@ SETTINGS = frozenset(
         *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
         *("backend", "memory_fraction", "cuda_memory_fraction", "kv_cache_dtype"),
         *("sharded", "num_shard", "master_addr", "master_port"),
+        *("shard_token_file", "shard_without_token", "shard_tls_cert", "shard_tls_key", "shard_tls_ca"),
         *("disable_grammar_support", "json_output", "inject_faults"),
     }
 )
@@ -112,10 +113,10 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
     """Serve routers until told to stop: by a signal, or by the parent, whose turns may come over a socket of their own. Raises
     StartupError, also when the device or another rank is lost: whoever runs the shard is to start it again."""
     from tgi_core.cli.weights import fetch_model
-    from tgi_core.server.grpc_address import TOKEN_VARIABLE
     from tgi_core.server.grpc_host import ShardHost
     from tgi_core.server.grpc_server import ShardServer
     from tgi_core.server.steps_link import StepsLink
+    from tgi_core.shard_access import access_of_shard
 
     set_up(settings.json_output)
     fault_rules(settings)  # a mistake in them shows before the model is read
@@ -129,7 +130,7 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
         threading.Timer(_LAST_WORDS_S, stop.set).start()
 
     host = ShardHost(lose)
-    server = ShardServer(host, address, os.environ.get(TOKEN_VARIABLE) or None)
+    server = ShardServer(host, address, access_of_shard(settings, os.environ, address))
     server.start()
     link = None if steps is None else StepsLink(socket.socket(fileno=steps), server.tenancy)
     if link is not None:
@@ -188,7 +189,7 @@ def shard_arguments(settings: Settings) -> list[str]:
 
 
 def _address(uds_path: Path | None, port: str | None) -> str:
-    from tgi_core.server.grpc_address import TOKEN_VARIABLE, prepare_tcp, prepare_unix
+    from tgi_core.server.grpc_address import prepare_tcp, prepare_unix
 
     if uds_path is not None and port is not None:
         raise StartupError("--uds-path and --listen: two addresses; give one")
@@ -197,7 +198,7 @@ def _address(uds_path: Path | None, port: str | None) -> str:
     host, _, number = port.rpartition(":")
     if not number.isdecimal():
         raise StartupError(f"--listen {port}: give HOST:PORT")
-    return prepare_tcp(host.strip("[]"), int(number), os.environ.get(TOKEN_VARIABLE))
+    return prepare_tcp(host.strip("[]"), int(number))
 
 
 def _new_folder() -> Path:

@@ -12,6 +12,7 @@ from grpc import aio
 from tgi_core.backend import BackendBug, BackendError, DeviceLost, errors
 from tgi_core.client.base import TakenOver
 from tgi_core.proto.methods import ERROR_KIND, TOKEN, UNLIMITED, V3
+from tgi_core.shard_access import ShardAccess
 
 _OPTIONS = (
     *UNLIMITED,
@@ -30,12 +31,14 @@ _GONE = {
 
 
 class CallFailed(Exception):
-    """A call came to nothing. `gone` says that the shard is out of reach; `kind` is the class of the shard's error, if it says so."""
+    """A call came to nothing. `gone` says that the shard is out of reach, `unreachable` that nobody answers at all; `kind` is the class
+    of the shard's error, if it says so."""
 
-    def __init__(self, text: str, kind: str, gone: bool) -> None:
+    def __init__(self, text: str, kind: str, gone: bool, unreachable: bool = False) -> None:
         super().__init__(text)
         self.kind = kind
         self.gone = gone
+        self.unreachable = unreachable
 
     def translated(self) -> BackendError:
         """As an error of the contract."""
@@ -52,10 +55,10 @@ class CallFailed(Exception):
 class ShardChannel:
     """The methods of generate.v3 at one address: `unix:PATH` or `HOST:PORT`. Belongs to one event loop."""
 
-    def __init__(self, address: str, token: str | None = None) -> None:
+    def __init__(self, address: str, access: ShardAccess = ShardAccess()) -> None:  # noqa: B008  frozen
         self.address = address
-        self._channel = aio.insecure_channel(address, options=_OPTIONS)
-        self._metadata = ((TOKEN, token),) if token else ()
+        self._channel = _opened(address, access)
+        self._metadata = ((TOKEN, access.token),) if access.token else ()
         self._closed = False
         self._unary = {
             name: self._channel.unary_unary(
@@ -137,6 +140,14 @@ class StepStream:
         )
 
 
+def _opened(address: str, access: ShardAccess) -> aio.Channel:
+    tls = access.tls
+    if tls is None:
+        return aio.insecure_channel(address, options=_OPTIONS)
+    return aio.secure_channel(address, grpc.ssl_channel_credentials(tls.authorities, *(tls.own or ())), options=_OPTIONS)
+
+
 def _failed(error: aio.AioRpcError) -> CallFailed:
     kind = dict(error.trailing_metadata() or ()).get(ERROR_KIND, "")
-    return CallFailed(error.details() or error.code().name, str(kind), error.code() in _GONE)
+    code = error.code()
+    return CallFailed(error.details() or code.name, str(kind), code in _GONE, code is grpc.StatusCode.UNAVAILABLE)

@@ -17,6 +17,7 @@ from tgi_core.client.types import ShardInfo
 from tgi_core.errors import StartupError
 from tgi_core.proto.describing import decode_info
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.shard_access import ShardAccess
 from tgi_core.tokenizer import Tokenizer
 
 
@@ -38,7 +39,7 @@ async def connect(
     model: Path,
     tokenizer: Tokenizer | None,
     progress: Progress,
-    token: str | None = None,
+    access: ShardAccess = ShardAccess(),  # noqa: B008  frozen
     reached: Callable[[], None] | None = None,
     steps: socket.socket | None = None,
 ) -> Connected:
@@ -48,7 +49,7 @@ async def connect(
     model's tokenizer is needed. `reached` is called once there is a connection, long before the model is open. `steps` is a socket for
     the turns.
     """
-    channel = ShardChannel(address.replace("unix://", "unix:", 1), token)
+    channel = ShardChannel(address.replace("unix://", "unix:", 1), access)
     own = GrpcShard(channel, steps)
     try:
         if reached is not None:
@@ -65,7 +66,9 @@ async def connect(
         return Connected(own, decode_info(info))
     except (CallFailed, BackendError) as error:
         await channel.close()
-        raise StartupError(f"shard at {address}: {error}") from error
+        silent = isinstance(error, CallFailed) and error.unreachable and not address.startswith("unix:")
+        hint = "; is it up, and do both sides use TLS, or neither?" if silent else ""
+        raise StartupError(f"shard at {address}: {error}{hint}") from error
     except BaseException:
         await channel.close()
         raise

@@ -1,7 +1,7 @@
 """Where a shard listens: a unix socket in a folder of its own, or a TCP port.
 
 Whoever can connect to a shard can read what its users write, so a socket lives in a folder that nobody else can enter, and a port
-that others can reach wants a token.
+wants a token.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tgi_core.errors import StartupError
-
-TOKEN_VARIABLE = "TGI_SHARD_TOKEN"
-"""The secret that routers send to a shard on a TCP port."""
 
 _LONGEST_PATH = 107
 
@@ -59,16 +56,12 @@ def check_socket(address: str) -> None:
         raise StartupError(f"shard at {address}: the socket is another user's")
 
 
-def prepare_tcp(host: str, port: int, token: str | None) -> str:
-    """gRPC's address for a port. Raises StartupError for one that others can reach and that no token guards."""
+def prepare_tcp(host: str, port: int) -> str:
+    """gRPC's address for a port; `tgi_core.shard_access` says who may call there. Raises StartupError."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError as error:
         raise StartupError(f"{host}: not an IP address") from error
-    if not address.is_loopback and not token:
-        raise StartupError(
-            f"{host} can be reached from other machines: set {TOKEN_VARIABLE} here and for the router, or use 127.0.0.1"
-        )
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 

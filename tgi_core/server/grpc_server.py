@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,9 +16,14 @@ from tgi_core.proto.methods import TOKEN, UNLIMITED
 from tgi_core.server.grpc_address import bound_for_us_alone
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_service import ShardService
+from tgi_core.shard_access import HOW_TO_SHARE, ShardAccess, Tls
+
+_log = logging.getLogger(__name__)
 
 _CALLS = 16
 """Calls at once: a stream of steps holds one for its life, each unary verb one while it waits."""
+
+_TELL_EVERY_S = 60.0
 
 _OPTIONS = (
     *UNLIMITED,
@@ -30,24 +37,34 @@ _OPTIONS = (
 class ShardServer:
     """A shard's server on one address. `address` is where it listens, with the port that was chosen."""
 
-    def __init__(self, host: ShardHost, address: str, token: str | None = None) -> None:
+    def __init__(self, host: ShardHost, address: str, access: ShardAccess = ShardAccess()) -> None:  # noqa: B008  frozen
         self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="grpc")
-        guards: list[grpc.ServerInterceptor] = [_TokenGuard(token)] if token else []
+        guards: list[grpc.ServerInterceptor] = [_TokenGuard(access.token)] if access.token else []
         self._server = grpc.server(self._threads, options=_OPTIONS, interceptors=guards)
         service = ShardService(host)
         self.tenancy = service.tenancy
         self._server.add_generic_rpc_handlers(service.handlers())
         try:
             with bound_for_us_alone():
-                port = self._server.add_insecure_port(address)
+                port = self._bind(address, access.tls)
         except RuntimeError as error:
-            raise StartupError(f"{address}: cannot listen there: it is in use, or not an address of this machine") from error
+            raise StartupError(
+                f"{address}: cannot listen there: it is in use, not an address of this machine, or not for this user"
+            ) from error
         self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
         service.url = self.address.replace("unix:", "unix://")
 
     def start(self) -> None:
         """Begin to answer."""
         self._server.start()
+
+    def _bind(self, address: str, tls: Tls | None) -> int:
+        if tls is None:
+            return self._server.add_insecure_port(address)
+        if tls.own is None:
+            raise StartupError(f"{address}: TLS needs a certificate of the shard's own")
+        mutual = tls.authorities is not None
+        return self._server.add_secure_port(address, grpc.ssl_server_credentials([tls.own], tls.authorities, mutual))
 
     def stop(self) -> None:
         """End all calls."""
@@ -56,23 +73,27 @@ class ShardServer:
 
 
 class _TokenGuard(grpc.ServerInterceptor):
-    """Refuses calls without the token."""
+    """Refuses calls without the token, whatever their method, before it reads what they send."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._refuse)
+        self._told = float("-inf")
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Any], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
         """Hand the call on, or to a handler that ends it."""
-        given = dict(handler_call_details.invocation_metadata or ()).get(TOKEN, "")
-        if hmac.compare_digest(str(given).encode(), self._token):
+        given = [value for name, value in handler_call_details.invocation_metadata or () if name == TOKEN]
+        if len(given) == 1 and hmac.compare_digest(str(given[0]).encode(), self._token):
             return continuation(handler_call_details)
-        handler = continuation(handler_call_details)
-        if handler is not None and handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(_refuse)
-        return grpc.unary_unary_rpc_method_handler(_refuse)
+        return self._refusal
 
-
-def _refuse(request: Any, context: grpc.ServicerContext) -> Any:
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, "this shard wants a token")
+    def _refuse(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        if time.monotonic() - self._told > _TELL_EVERY_S:
+            self._told = time.monotonic()
+            _log.warning(
+                "a call from %s without this shard's token was refused; for a router of yours, %s", context.peer(), HOW_TO_SHARE
+            )
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, f"this shard wants a token, and got none or another: {HOW_TO_SHARE}")
+        yield

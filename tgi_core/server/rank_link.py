@@ -5,20 +5,28 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import os
 import select
 import socket
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 from tgi_core.errors import StartupError
 from tgi_core.server.rank_messages import encode
+from tgi_core.shard_access import HOW_TO_SHARE
 
 _MAX_BYTES = 1 << 30
 _MEETING_S = 600.0
 """How long the ranks of a group may take to start one after the other."""
+_HELLO_S = 10.0
+_HELLO_BYTES = 1 << 10
+"""What somebody gets to say who has not proved yet to be a rank."""
+
+_log = logging.getLogger(__name__)
 
 
 class LinkClosed(Exception):
@@ -42,25 +50,28 @@ class Link:
         except OSError as error:
             raise LinkClosed(error.strerror or "closed") from error
 
-    def receive(self, seconds: float | None = None) -> Any:
-        """The next message. Raises LinkClosed, and TimeoutError where there is none in time."""
+    def receive(self, seconds: float | None = None, longest: int = _MAX_BYTES) -> Any:
+        """The next message, of `longest` bytes at most. Raises LinkClosed, and TimeoutError where it is not there in time."""
+        end = None if seconds is None else time.monotonic() + seconds
         try:
-            self._stream.settimeout(seconds)
-            length = int.from_bytes(self._read(4), "little")
-            if length > _MAX_BYTES:
+            self._stream.settimeout(None)
+            length = int.from_bytes(self._read(4, end), "little")
+            if length > longest:
                 raise LinkClosed(f"a message of {length} bytes")
-            return json.loads(self._read(length))
+            return json.loads(self._read(length, end))
         except TimeoutError:
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise LinkClosed(str(error)) from error
         finally:
             with suppress(OSError):
                 self._stream.settimeout(None)
 
-    def _read(self, count: int) -> bytes:
+    def _read(self, count: int, end: float | None) -> bytes:
         parts = []
         while count:
+            if end is not None:
+                self._stream.settimeout(max(end - time.monotonic(), 0.001))
             part = self._stream.recv(min(count, 1 << 20))
             if not part:
                 raise LinkClosed("closed by the other side")
@@ -95,9 +106,10 @@ def accept(host: str, port: int, world: int, token: str) -> dict[int, Link]:
         with socket.create_server((host, port), family=_family(host, port)) as server:
             while len(links) < world - 1:
                 server.settimeout(max(0.0, end - time.monotonic()) or 0.001)
-                link = Link(server.accept()[0])
-                rank = _welcomed(link, token)
-                if rank is None or not 0 < rank < world or rank in links:
+                stream, whence = server.accept()
+                link = Link(stream)
+                rank = _welcomed(link, token, set(range(1, world)).difference(links), whence[0])
+                if rank is None:
                     link.close()
                 else:
                     links[rank] = link
@@ -112,33 +124,66 @@ def accept(host: str, port: int, world: int, token: str) -> dict[int, Link]:
 
 
 def join(host: str, port: int, rank: int, token: str) -> Link:
-    """Reach rank 0, which may start later. Raises StartupError."""
+    """Reach rank 0, which may start later. Raises StartupError, also where rank 0 has another token."""
     end = time.monotonic() + _MEETING_S
+    where = f"--master-addr {host}, --master-port {port - 1}"
     while True:
         try:
-            link = Link(socket.create_connection((host, port), timeout=10))
-            link.send([rank, _proof(token, rank, link.receive(10))])
-        except (OSError, LinkClosed) as error:
-            if time.monotonic() > end:
-                raise StartupError(f"--master-addr {host}, --master-port {port - 1}: rank 0 does not answer: {error}") from error
-            time.sleep(0.2)
+            link = Link(socket.create_connection((host, port), timeout=_HELLO_S))
+        except OSError as error:
+            failure: Exception = error
         else:
-            return link
+            try:
+                _introduce(link, token, rank, where)
+            except (OSError, LinkClosed) as error:
+                link.close()
+                failure = error
+            except StartupError:
+                link.close()
+                raise
+            else:
+                return link
+        if time.monotonic() > end:
+            raise StartupError(f"{where}: rank 0 does not answer: {failure}") from failure
+        time.sleep(0.2)
 
 
-def _welcomed(link: Link, token: str) -> int | None:
-    """The rank of one that knows the token."""
+def _welcomed(link: Link, token: str, missing: Collection[int], whence: str) -> int | None:
+    """The rank of one that is missing and knows the token; it is shown that this side knows it too."""
     challenge = os.urandom(16).hex()
     try:
         link.send(challenge)
-        rank, proof = link.receive(10)
-        known = isinstance(rank, int) and hmac.compare_digest(str(proof), _proof(token, rank, challenge))
+        rank, theirs, proof = link.receive(_HELLO_S, _HELLO_BYTES)
+        if not hmac.compare_digest(str(proof).encode(), _proof(token, rank, challenge).encode()):
+            _log.warning(
+                "somebody at %s who does not know the ranks' token was turned away; for a rank, %s", whence, HOW_TO_SHARE
+            )
+            link.send(["refused", f"it does not know rank 0's token; {HOW_TO_SHARE}"])
+        elif rank not in missing:
+            link.send(["refused", f"rank {rank} has come already, or WORLD_SIZE differs"])
+        else:
+            link.send(["welcome", _proof(token, 0, theirs)])
+            return int(rank)
     except (LinkClosed, TimeoutError, TypeError, ValueError):
-        return None
-    return rank if known else None
+        pass
+    return None
 
 
-def _proof(token: str, rank: int, challenge: Any) -> str:
+def _introduce(link: Link, token: str, rank: int, where: str) -> None:
+    """Prove to rank 0 that this rank knows the token, and have it proved back. Raises StartupError, LinkClosed, TimeoutError."""
+    mine = os.urandom(16).hex()
+    link.send([rank, mine, _proof(token, rank, link.receive(_HELLO_S, _HELLO_BYTES))])
+    try:
+        word, told = map(str, link.receive(_HELLO_S, _HELLO_BYTES))
+    except (TypeError, ValueError) as error:
+        raise LinkClosed("what answers is no rank 0") from error
+    if word != "welcome":
+        raise StartupError(f"{where}: rank 0 turned rank {rank} away: {told}")
+    if not hmac.compare_digest(told.encode(), _proof(token, 0, mine).encode()):
+        raise StartupError(f"{where}: what listens there does not know the ranks' token; {HOW_TO_SHARE}")
+
+
+def _proof(token: str, rank: int, challenge: object) -> str:
     return hmac.new(token.encode(), f"{rank} {challenge}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -18,6 +18,7 @@ _OWN_KERNELS = "the backend chooses its kernels at start and says which"
 
 VARIABLES = (
     Variable("TGI_CONFIG", "File of settings, as --config."),
+    Variable("TGI_SHARD_TOKEN", "Token of shards on TCP and of ranks on several machines, as --shard-token-file holds it."),
     Variable("LOG_LEVEL", "Least level of log lines: debug, info, warning or error."),
     Variable("NO_COLOR", "Plain text on a terminal too."),
     Variable("HF_TOKEN", "Token for the hub; HUGGING_FACE_HUB_TOKEN and HF_API_TOKEN are read where it is not set."),
