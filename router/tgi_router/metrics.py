@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from tgi_core.scheduler.types import Limits
 from tgi_core.telemetry.catalog import Instruments
 from tgi_core.telemetry.exchange import Timings, current
+from tgi_core.telemetry.logs import dropped_lines
 from tgi_router.errors import ModelOverloaded, RouterError
 from tgi_router.exposition import expose
 from tgi_router.generator import Generator
@@ -30,6 +31,7 @@ class Metrics:
         self._tokens(make, limits)
         make.gauge("tgi_queue_size", lambda: generator.snapshot().queued)
         make.gauge("tgi_batch_current_size", lambda: generator.snapshot().running)
+        make.counted("tgi_log_lines_dropped", dropped_lines)
 
     def _durations(self, make: Instruments) -> None:
         self._duration = make.histogram("tgi_request_duration")

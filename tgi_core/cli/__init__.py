@@ -6,13 +6,16 @@ Each command is imported when it is called, so that `tgi --help` loads neither t
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 import click
 
 from tgi_core import __version__
+from tgi_core.cli.streams import give_up_stdout, keep_standard_streams
 from tgi_core.errors import StartupError
 
 _COMMANDS = {
@@ -55,10 +58,27 @@ def main() -> None:
 
 
 def run(command: Callable[[], object], name: str) -> None:
-    """Run a command line; a StartupError is one line and exit status 1."""
+    """Run a command line; a StartupError, or an error of the system that nobody expected, is one line and exit status 1."""
+    keep_standard_streams()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when grpc is imported; it would report each connection that ends
     try:
-        command()
+        try:
+            command()
+        finally:
+            sys.stdout.flush()
     except StartupError as error:
-        click.echo(f"{name}: error: {error}", err=True)
+        _end(name, str(error))
+    except BrokenPipeError:  # whoever read the output has seen enough
+        give_up_stdout()
         sys.exit(1)
+    except OSError as error:
+        logging.getLogger(__name__).debug("what failed", exc_info=error)
+        give_up_stdout()
+        _end(name, f"{error.filename or 'input or output'}: {error.strerror or error}")
+
+
+def _end(name: str, reason: str) -> NoReturn:
+    from tgi_core.telemetry.logs import last_words
+
+    last_words(f"{name}: error: {reason}")
+    sys.exit(1)

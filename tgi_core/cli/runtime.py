@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
-import click
-
 from tgi_core import __version__
+from tgi_core.telemetry.logs import announce
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy", "pydantic", "starlette", "uvicorn")
 
@@ -23,9 +22,9 @@ def runtime_lines() -> list[str]:
 
 def print_runtime() -> None:
     """Print the lines to standard error."""
-    click.echo("Runtime environment:", err=True)
+    announce("Runtime environment:")
     for line in runtime_lines():
-        click.echo(f"  {line}", err=True)
+        announce(f"  {line}")
 
 
 def _version(package: str) -> str:

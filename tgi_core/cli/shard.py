@@ -154,9 +154,11 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
         raise error
     if lost.is_set():
         _log.error("the device, or another rank, is lost")
+        logging.shutdown()
         os._exit(1)  # nobody knows what it does to a thread that closes it
     if not in_time:  # a device that hangs would keep its thread, and that this process
         _log.error("the backend did not close within %.0f s", _CLOSE_S)
+        logging.shutdown()
         os._exit(1)
 
 

@@ -10,10 +10,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import click
-
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
+from tgi_core.telemetry.logs import announce
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ async def tunnel(settings: Settings, port: int) -> AsyncGenerator[None, None]:
     ngrok: Any = importlib.import_module("ngrok")
     # In a thread without an event loop ngrok's calls wait for their result; on the loop they would return tasks.
     url = await asyncio.to_thread(_open, ngrok, settings, port)
-    click.echo(f"ngrok: {url}", err=True)
+    announce(f"ngrok: {url}")
     try:
         yield
     finally:

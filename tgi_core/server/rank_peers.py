@@ -188,4 +188,5 @@ class Peers:
         """A device that waits for a rank that is gone may wait for ever; only the end of its process cures it."""
         if self.busy == number:
             _log.error("rank 0 still waits for a rank that is gone; its process ends")
+            logging.shutdown()
             os._exit(1)

@@ -5,10 +5,11 @@ A name that TGI has too means what it means there. No string from a client is ev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily
 
 from tgi_core.telemetry.quantiles import Summary
 from tgi_core.telemetry.tally import Tally
@@ -90,9 +91,21 @@ METRICS = (
         (("verb", VERBS), ("error", ())),
         ours=True,
     ),
+    Metric("tgi_log_lines_dropped", "counter", "Log lines that could not be written: nobody read them.", ours=True),
 )
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+class _Counted:
+    """A collector of one counter."""
+
+    def __init__(self, name: str, read: Callable[[], float]) -> None:
+        self._name, self._read = name, read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Its value now."""
+        yield CounterMetricFamily(self._name, _BY_NAME[self._name].text, value=float(self._read()))
 
 
 class Instruments:
@@ -109,6 +122,10 @@ class Instruments:
             for value in metric.labels[0][1]:
                 counter.labels(value)
         return counter
+
+    def counted(self, name: str, read: Callable[[], float]) -> None:
+        """A counter that is kept elsewhere, and read at each scrape."""
+        self._registry.register(_Counted(name, read))
 
     def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> Tally:
         """A histogram."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from tgi_core.backend import BackendError
 from tgi_core.errors import StartupError
 from tgi_core.telemetry.exchange import current
+from tgi_core.telemetry.line_writer import LineWriter
 
 _log = logging.getLogger("tgi_core.cli")
 
@@ -61,17 +61,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
+_writer = LineWriter()
+
+
 class _Lines:
     """Where lines go: to standard error, unless a bar is shown there that must be moved out of their way."""
 
     def __init__(self) -> None:
-        self.write: Callable[[str], object] | None = None
+        self.write: Callable[[str], object] = _writer.write
 
     def __call__(self, line: str) -> None:
-        if self.write is not None:
-            self.write(line)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        self.write(line)
 
 
 _lines = _Lines()
@@ -79,6 +79,15 @@ _lines = _Lines()
 
 class LineHandler(logging.Handler):
     """Each record is a line among those of `announce`."""
+
+    def flush(self) -> None:
+        """Wait a moment for lines that wait; the logging module asks for it when the process ends."""
+        _writer.flush()
+
+    def told(self, dropped: int) -> str:
+        """The line that says how many were dropped."""
+        text = "%d log lines were dropped: nobody read them, or they could not be written"
+        return self.format(_log.makeRecord(_log.name, logging.WARNING, __file__, 0, text, (dropped,), None))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write it."""
@@ -95,13 +104,14 @@ def lines_through(write: Callable[[str], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        _lines.write = None
+        _lines.write = _writer.write
 
 
 def set_up(json_output: bool) -> None:
     """Send the logs of this process to standard error; LOG_LEVEL sets the level."""
     handler = LineHandler()
     handler.setFormatter(JsonFormatter() if json_output else PlainFormatter())
+    _writer.told = handler.told
     level = os.environ.get("LOG_LEVEL", "info").upper()
     logging.basicConfig(level=level if level in logging.getLevelNamesMapping() else "INFO", handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -118,6 +128,17 @@ def announce(line: str) -> None:
         _log.info("%s", line)
     else:
         _lines(line)
+
+
+def last_words(line: str) -> None:
+    """Write why the process ends, below all that was written before; whoever reads it must, within a second."""
+    _writer.write(line, last=True)
+    _writer.flush()
+
+
+def dropped_lines() -> int:
+    """How many lines nobody will read."""
+    return _writer.dropped
 
 
 def _request_id() -> str | None:
