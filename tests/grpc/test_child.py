@@ -63,7 +63,7 @@ async def opened(tokenizer: Tokenizer) -> AsyncGenerator[tuple[Opened, Scheduler
 async def test_a_child_serves(demo_tokenizer: Tokenizer) -> None:
     """Requests are answered as in process; the socket has no name any more that could be left behind; closing ends the process."""
     async with opened(demo_tokenizer) as (child, loop):
-        assert not process(child).folder.exists()
+        assert not process(child).folder.path.exists()
         asked = [request((index, 2), 12, seed=index) for index in range(5)]
         assert await asyncio.gather(*(collect(loop.submit(one)) for one in asked)) == [
             alone(demo_tokenizer, one) for one in asked

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import resource
 import shutil
 import socket
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.serve.process import run
+from tests.serve.process import TGI, environment, run
 from tgi_core.model_files import DEMO
 
 Break = Callable[[Path], object]
@@ -116,6 +119,56 @@ def test_the_port_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         failed(run("serve", "--hostname", "127.0.0.1", "--port", port), [f"--port {port}", "in use"])
+
+
+def without(capability: int) -> Callable[[], None]:
+    """Takes a capability of Linux from root, before it starts a program."""
+
+    def drop() -> None:
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; who has none to drop needs no dropping
+
+    return drop
+
+
+def full_disk() -> None:
+    """No file may grow, as where every disk is full; pipes are none."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def ran(*arguments: str, before: Callable[[], None]) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself, in a process that `before` prepares."""
+    return subprocess.run(
+        [*TGI, *arguments], capture_output=True, text=True, timeout=120, env=environment(), preexec_fn=before, check=False
+    )
+
+
+@pytest.mark.parametrize("command", [["serve", "--hostname", "127.0.0.1", "--port", "7"], ["shard", "--listen", "127.0.0.1:7"]])
+def test_the_port_is_for_root(command: list[str]) -> None:
+    """A port below 1024 without the right to it: one line with flag and number."""
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 7:
+        pytest.skip("here every user may listen on every port")
+    result = ran(*command, "--backend", "reference", "--shard-without-token", before=without(10))
+    failed(result, ["7", "cannot listen"])
+    assert command[0] != "serve" or "--port 7: cannot listen: Permission denied" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["serve", "--hostname", "127.0.0.1", "--port", "0"], ["shard"]])
+def test_no_temporary_folder(command: list[str]) -> None:
+    """Where nothing can be written, not in the temporary folder either, the line says what to set."""
+    result = ran(*command, "--backend", "reference", before=full_disk)
+    failed(result, ["a temporary folder cannot be made", "TMPDIR"])
+    assert len([line for line in result.stderr.splitlines() if "error" in line]) == 1, result.stderr
+
+
+def test_the_output_cannot_be_written() -> None:
+    """`tgi config show > /dev/full`: one line, exit status 1."""
+    with Path("/dev/full").open("w") as full:
+        command = [*TGI, "config", "show"]
+        result = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, env=environment(), check=False
+        )
+    failed(result, ["No space left on device"])
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_typing_error_is_shown_with_its_flag() -> None:

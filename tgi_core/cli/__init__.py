@@ -15,6 +15,7 @@ from typing import NoReturn
 import click
 
 from tgi_core import __version__
+from tgi_core.cli.first_process import step_aside
 from tgi_core.cli.streams import give_up_stdout, keep_standard_streams
 from tgi_core.errors import StartupError
 
@@ -60,6 +61,7 @@ def main() -> None:
 def run(command: Callable[[], object], name: str) -> None:
     """Run a command line; a StartupError, or an error of the system that nobody expected, is one line and exit status 1."""
     keep_standard_streams()
+    step_aside()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when grpc is imported; it would report each connection that ends
     try:
         try:

@@ -43,13 +43,15 @@ the first is looked at. asyncio takes one number for this and for the backlog.""
 def bind(settings: Settings) -> socket.socket:
     """The socket to listen on, bound before any slow work. Raises StartupError."""
     host, port = _address(settings.hostname), settings.port
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = None
     try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
-        listener.close()
+        if listener is not None:
+            listener.close()
         if error.errno == errno.EADDRINUSE:
             raise StartupError(f"--port {port}: in use on {host}; choose another, or end the process that has it") from error
         raise StartupError(f"--hostname {host} --port {port}: cannot listen: {error.strerror}") from error

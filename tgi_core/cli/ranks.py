@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from tgi_core.backend.session import Session
 from tgi_core.cli.asked import asked_of_backend
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
+from tgi_core.run_folder import RunFolder
 from tgi_core.server.rank_link import Link, LinkClosed, accept, join
 from tgi_core.server.rank_peers import Peer, Peers
 from tgi_core.server.rank_place import Place
@@ -54,11 +53,11 @@ def open_ranks(
 
     if place is not None:
         return lead(_awaited(settings, place, lost), plugin.name, open_own)
-    folder = Path(tempfile.mkdtemp(prefix="tgi-ranks-"))
+    folder = RunFolder("ranks")
     try:
-        return lead(_started(plugin, Path(options.model), settings, count, folder, lost), plugin.name, open_own)
+        return lead(_started(plugin, Path(options.model), settings, count, folder.path, lost), plugin.name, open_own)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # the ranks have met
+        folder.remove()  # the ranks have met
 
 
 def num_ranks(settings: Settings, plugin: Plugin) -> int:

@@ -25,6 +25,7 @@ from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promise
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO, read_json
+from tgi_core.run_folder import end_at_once, remove_all
 from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
 from tgi_core.scheduler.phase import Phase
 from tgi_core.telemetry.batches import BatchMetrics
@@ -96,11 +97,12 @@ async def _either(serving: asyncio.Task[None], ended: asyncio.Task[Literal[True]
 
 def _leave(stopped_by: int | None) -> None:
     """End a process that was told to stop before it served: the thread that loads cannot be stopped. Ctrl-C ends it as it would any."""
-    logging.shutdown()
     if stopped_by == signal.SIGINT:
+        remove_all()
+        logging.shutdown()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    os._exit(0)
+    end_at_once(0)
 
 
 async def _open_house(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +23,7 @@ from tgi_core.cli.serve import named
 from tgi_core.config import Settings, flag
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
+from tgi_core.run_folder import RunFolder, end_at_once
 from tgi_core.settings.review import review
 from tgi_core.settings.spec import setting_of
 from tgi_core.telemetry.logs import set_up
@@ -154,12 +152,10 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
         raise error
     if lost.is_set():
         _log.error("the device, or another rank, is lost")
-        logging.shutdown()
-        os._exit(1)  # nobody knows what it does to a thread that closes it
+        end_at_once(1)  # nobody knows what it does to a thread that closes it
     if not in_time:  # a device that hangs would keep its thread, and that this process
         _log.error("the backend did not close within %.0f s", _CLOSE_S)
-        logging.shutdown()
-        os._exit(1)
+        end_at_once(1)
 
 
 def _read(directory: Path, settings: Settings, show: Progress, place: Place | None, lost: Callable[[], None]) -> Model:
@@ -196,18 +192,11 @@ def _address(uds_path: Path | None, port: str | None) -> str:
     if uds_path is not None and port is not None:
         raise StartupError("--uds-path and --listen: two addresses; give one")
     if port is None:
-        return prepare_unix(uds_path or _new_folder() / "shard")
+        return prepare_unix(uds_path or RunFolder("shard").path / "shard")
     host, _, number = port.rpartition(":")
     if not number.isdecimal():
         raise StartupError(f"--listen {port}: give HOST:PORT")
     return prepare_tcp(host.strip("[]"), int(number))
-
-
-def _new_folder() -> Path:
-    """For one socket; it goes with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="tgi-shard-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def _listen_for_the_end(stop: threading.Event, has_parent: bool) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from tgi_core.client.base import Opened, Plan, ShardClient
 from tgi_core.client.connecting import Connected, connect
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.errors import StartupError
+from tgi_core.run_folder import RunFolder, sweep
 from tgi_core.telemetry.logs import pass_on
 from tgi_core.workers.command import python
 
@@ -35,7 +34,7 @@ class ShardProcess:
     """`tgi shard` as a child. Its standard error is forwarded line by line; its standard input is our goodbye; on its standard output
     it says where it listens and how far it is."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path, steps: socket.socket, show: Progress) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, folder: RunFolder, steps: socket.socket, show: Progress) -> None:
         self._process = process
         self.steps = steps
         """Where it takes turns; to be taken over."""
@@ -78,7 +77,7 @@ class ShardProcess:
 
     def hide(self) -> None:
         """Remove the socket's name once we are connected: then a death of both processes leaves nothing behind."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.remove()
 
     def kill(self) -> None:
         """End it at once, whatever it is at."""
@@ -97,6 +96,7 @@ class ShardProcess:
         await asyncio.wait({self._forwarding, self._hearing}, timeout=_DEATH_S)
         self.steps.close()
         self.hide()
+        sweep()  # what it may have left
 
     async def _hear(self, show: Progress) -> None:
         """Other lines on its standard output are a backend's, and are forwarded."""
@@ -169,8 +169,8 @@ class ChildShard:
 
 async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress) -> ShardProcess:
     """Start `tgi shard MODEL` on a socket in a folder of its own. Call it on the main thread: the child dies with the caller's thread."""
-    folder = Path(tempfile.mkdtemp(prefix="tgi-shard-"))
-    command = python("tgi_core", "shard", model, "--uds-path", folder / "shard", *arguments)
+    folder = RunFolder("shard")
+    command = python("tgi_core", "shard", model, "--uds-path", folder.path / "shard", *arguments)
     ours, theirs = socket.socketpair()
     with theirs:
         process = await asyncio.create_subprocess_exec(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 import time
@@ -12,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
 from tgi_core.backend import BackendError, Group, PeerLost
+from tgi_core.run_folder import end_at_once
 from tgi_core.server.rank_link import Link, LinkClosed
 from tgi_core.server.rank_messages import plain
 
@@ -188,5 +188,4 @@ class Peers:
         """A device that waits for a rank that is gone may wait for ever; only the end of its process cures it."""
         if self.busy == number:
             _log.error("rank 0 still waits for a rank that is gone; its process ends")
-            logging.shutdown()
-            os._exit(1)
+            end_at_once(1)
