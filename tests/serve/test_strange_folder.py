@@ -73,7 +73,7 @@ def test_commands(folder: Path, tmp_path: Path, command: tuple[str, ...]) -> Non
     program, *arguments = command
     kept = {name: value for name, value in environment(cache).items() if name != "PYTHONPATH"}
     result = subprocess.run(
-        [str(BIN / program), *arguments], cwd=folder, capture_output=True, text=True, timeout=120, env=kept, check=False
+        [str(BIN / program), *arguments], cwd=folder, capture_output=True, text=True, timeout=280, env=kept, check=False
     )
     assert "Traceback" not in result.stderr and "No such command" not in result.stderr, result.stderr
     assert "No such option" not in result.stderr, result.stderr
