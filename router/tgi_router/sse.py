@@ -55,10 +55,11 @@ class EventStream(Response):
             keep_alive.cancel()
 
     async def _keep_alive(self) -> None:
-        self._outlet.written_at = monotonic()
+        wait = KEEP_ALIVE_SECONDS
         while True:
+            await asyncio.sleep(wait)
             silent_for = monotonic() - self._outlet.written_at
-            if silent_for < KEEP_ALIVE_SECONDS:
-                await asyncio.sleep(KEEP_ALIVE_SECONDS - silent_for)
-            else:
-                self._outlet.fill()
+            wait = KEEP_ALIVE_SECONDS - silent_for
+            if wait <= 0:
+                self._outlet.fill()  # which writes nothing to a client that has just left
+                wait = KEEP_ALIVE_SECONDS

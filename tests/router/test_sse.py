@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tgi_router import sse
 from tgi_router.json_text import quote
-from tgi_router.sse import event
+from tgi_router.sse import EventStream, event
 
 from tests.router.conftest import Serve
 from tests.router.scripted import says
@@ -34,3 +39,45 @@ def test_streams_survive_odd_texts(serve: Serve) -> None:
     assert [each["choices"][0]["text"] for each in chunks(complete(served, stream=True).text)] == [*odd, ""]
     text = served.client.post("/generate_stream", json={"inputs": "Hi"}).text
     assert [json.loads(frame[6:])["token"]["text"] for frame in text.split("\n\n")[:-1]][:-1] == odd
+
+
+class Gone:
+    """An outlet whose client has left: nothing is written, however often."""
+
+    written_at = 0.0
+    tried = 0
+
+    def open(self, filler: bytes) -> None:
+        """Nothing needs to be known."""
+
+    def write(self, data: bytes) -> bool:
+        """Into nothing."""
+        return True
+
+    def fill(self) -> None:
+        """Count; too many tries are an error."""
+        self.tried += 1
+        if self.tried > 100:
+            raise AssertionError("it tries and tries")
+
+
+async def test_comments_to_nobody_hold_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that leaves at the very moment of a comment, while its stream takes a moment to end, does not keep the loop busy."""
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.001)
+    filled, outlet = asyncio.Event(), Gone()
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        while outlet.tried < 3:
+            await asyncio.sleep(0)
+        filled.set()
+        yield b""
+
+    async def receive() -> Any:
+        await filled.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody listens."""
+
+    await EventStream(events(), outlet, {})({"type": "http"}, receive, send)  # type: ignore[arg-type]
+    assert 3 <= outlet.tried < 100
