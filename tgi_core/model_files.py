@@ -12,12 +12,20 @@ DEMO = Path(__file__).parent / "demo"
 """The bundled demo model."""
 
 
+MAX_JSON_BYTES = 64 * 2**20
+"""Of a small file; the largest index of a checkpoint known has 15 MB."""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises StartupError that names the file."""
     try:
+        if (size := path.stat().st_size) > MAX_JSON_BYTES:
+            raise StartupError(f"{path}: has {size} bytes; the most that is read is {MAX_JSON_BYTES}")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StartupError(f"{path}: not found") from error
+    except RecursionError as error:
+        raise StartupError(f"{path}: not readable as JSON: it is nested too deeply") from error
     except (OSError, ValueError) as error:
         raise StartupError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(value, dict):

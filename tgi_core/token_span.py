@@ -30,8 +30,8 @@ def longest_span(path: Path) -> int | None:
     described: Part = json.loads(path.read_text(encoding="utf-8"))
     shrink = _shrink(described.get("normalizer"))
     added: list[Part] = described.get("added_tokens") or []
-    whole = described.get("truncation") is None and not any(token["lstrip"] or token["rstrip"] for token in added)
-    if shrink is None or not whole or not _only_splits(described.get("pre_tokenizer")):
+    strips = any(token["lstrip"] or token["rstrip"] for token in added)
+    if shrink is None or strips or not _only_splits(described.get("pre_tokenizer")):
         return None
     longest = _longest_token(described)
     return None if longest is None else ceil(shrink * max([longest, *(len(token["content"].encode()) for token in added)]))

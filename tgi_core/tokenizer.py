@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,11 @@ from tokenizers import Tokenizer as Fast
 
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json
+from tgi_core.model_sizes import named_vocab_size
+from tgi_core.tokenizer_file import MAX_ID, decoding_steps, less, read_fast, strays
+from tgi_core.tokenizer_trial import try_tokenizer
+
+_log = logging.getLogger(__name__)
 
 _LOCAL_DECODERS = frozenset({"ByteLevel", "ByteFallback", "Fuse", "Replace", "Strip", "Metaspace"})
 """Steps of decoding after which a token that follows another adds the same text whatever that other is, as long as all characters are
@@ -41,22 +47,31 @@ class Tokenizer:
         self._pieces: dict[int, str | None] = {}
 
     @classmethod
-    def load(cls, directory: Path) -> Tokenizer:
-        """Read tokenizer.json and the end-of-sequence ids of a model directory. Raises StartupError."""
+    def load(cls, directory: Path, tried: bool = False) -> Tokenizer:
+        """Read tokenizer.json and the end-of-sequence ids of a model directory, after a trial in a child process unless that was done.
+        Raises StartupError for what is damaged, costs too much, or names tokens that the model does not have."""
         path = directory / "tokenizer.json"
-        if not path.exists():
+        if not path.is_file():
             raise StartupError(f"{path}: not found; a model needs its tokenizer.json")
-        try:
-            fast = Fast.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise StartupError(f"{path}: not a tokenizer: {error}") from error
+        vocab_size = named_vocab_size(directory)
+        if not tried:
+            try_tokenizer(path, vocab_size)
+        fast = read_fast(path)
+        if few := strays(fast, vocab_size):
+            _log.warning("%s: the model's vocabulary ends before %s, which it reads as text", path, ", ".join(few))
+            fast = less(fast, few)
         special = frozenset(id for id, token in fast.get_added_tokens_decoder().items() if token.special)
-        return cls(fast, directory.absolute(), _eos_ids(directory, fast), special)
+        return cls(fast, directory.absolute(), _eos_ids(directory, fast, vocab_size), special)
 
     @property
     def vocab_size(self) -> int:
         """Number of ids, added tokens included."""
         return int(self._fast.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def num_added(self) -> int:
+        """Number of tokens beside the vocabulary of the tokenizer's model."""
+        return len(self._fast.get_added_tokens_decoder())
 
     @property
     def special_texts(self) -> frozenset[str]:
@@ -114,28 +129,25 @@ class Tokenizer:
     def _anchor(self) -> int | None:
         """A token of a letter, to stand before others; None for a decoder that looks at more than one token."""
         decoder = self._fast.decoder
-        kinds = set() if decoder is None else set(_kinds(json.loads(decoder.__getstate__())))
+        kinds = set() if decoder is None else set(decoding_steps(json.loads(decoder.__getstate__())))
         ids = self._fast.encode("a", add_special_tokens=False).ids
         return int(ids[-1]) if ids and kinds and kinds <= _LOCAL_DECODERS else None
 
 
-def _kinds(decoder: dict[str, Any]) -> Iterator[str]:
-    """The steps of a decoder. One that strips the end of a text looks ahead."""
-    if decoder["type"] == "Sequence":
-        for step in decoder["decoders"]:
-            yield from _kinds(step)
-    else:
-        yield "StripEnd" if decoder.get("stop") else str(decoder["type"])
-
-
-def _eos_ids(directory: Path, fast: Any) -> frozenset[int]:
-    """generation_config.json, else config.json, else the eos_token of tokenizer_config.json."""
+def _eos_ids(directory: Path, fast: Any, vocab_size: int | None) -> frozenset[int]:
+    """generation_config.json, else config.json, else the eos_token of tokenizer_config.json. Raises StartupError for ids that are none."""
     for name in ("generation_config.json", "config.json"):
         declared = read_optional_json(directory / name).get("eos_token_id")
-        if isinstance(declared, int):
-            return frozenset({declared})
-        if isinstance(declared, list) and declared:
-            return frozenset(declared)
+        if declared is None or declared == []:
+            continue
+        ids = declared if isinstance(declared, list) else [declared]
+        for id in ids:
+            if type(id) is not int or not 0 <= id < (vocab_size or MAX_ID):
+                raise StartupError(
+                    f"{directory / name}: eos_token_id {str(id)[:60]!r} is no token of the model, whose ids are 0 to "
+                    f"{(vocab_size or MAX_ID) - 1}; name the tokens that end a text"
+                )
+        return frozenset(ids)
     token = read_optional_json(directory / "tokenizer_config.json").get("eos_token")
     if isinstance(token, dict):
         token = token.get("content")

@@ -45,7 +45,7 @@ def tokens_of_text(tokenizer: Tokenizer, text: str, special: bool, literals: Seq
 
 def main(directory: Path) -> None:
     """Answer requests: a line of JSON, then the text."""
-    tokenizer = Tokenizer.load(directory)
+    tokenizer = Tokenizer.load(directory, tried=True)
 
     def answer(request: bytes) -> bytes:
         head, _, text = request.partition(b"\n")

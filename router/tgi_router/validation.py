@@ -120,6 +120,7 @@ class Validator:
         length, ids = await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
         _check(self._length_rules(length if parameters.truncate is None else len(ids), parameters), PromptTooLong)
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may make nothing of a text
+        _check(self._token_rules(ids))
         grammar = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)
         request = GenerationRequest(
@@ -215,6 +216,11 @@ class Validator:
         largest = self._limits.max_input_tokens
         yield from self._total_rules(length, given, str(length))
         yield length > largest, f"`inputs` must have less than {largest} tokens. Given: {length}"
+
+    def _token_rules(self, ids: tuple[int, ...]) -> Iterator[Rule]:
+        """A tokenizer may have tokens of the model's larger siblings."""
+        last, vocabulary = max(ids), self._capabilities.vocab_size
+        yield last >= vocabulary, f"`inputs` has the token {last}, which the model does not have: its ids are < {vocabulary}"
 
     def _prompt_logprobs(self, given: Parameters) -> bool:
         """TGI shows no prompt details, and says nothing, unless the operator has switched them on."""

@@ -65,6 +65,16 @@ def edit_config(folder: Path, **fields: Any) -> None:
 
 NORM = "model.norm.weight"
 
+
+def twice(raw: bytes) -> bytes:
+    """One tensor described two times."""
+    length = int.from_bytes(raw[:8], "little")
+    header = raw[8 : 8 + length].rstrip()
+    described = json.dumps({NORM: json.loads(header)[NORM]})[1:-1].encode()
+    header = header[:-1] + b"," + described + b"}"
+    return len(header).to_bytes(8, "little") + header + raw[8 + length :]
+
+
 CORPUS: dict[str, tuple[Damage, str]] = {
     "empty": (cut(0), "model.safetensors: truncated"),
     "short": (cut(6), "model.safetensors: truncated"),
@@ -88,7 +98,20 @@ CORPUS: dict[str, tuple[Damage, str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: not found"),
     "broken config": (lambda f: (f / "config.json").write_text("{") and None, "config.json: not readable"),
     "unknown type": (lambda f: (f / "config.json").write_text('{"model_type": "klingon"}') and None, "'klingon'"),
-    "impossible config": (lambda f: edit_config(f, num_attention_heads=0), "'llama' cannot be"),
+    "impossible config": (lambda f: edit_config(f, num_attention_heads=5), "'llama' cannot be"),
+    "no heads": (lambda f: edit_config(f, num_attention_heads=0), "config.json: num_attention_heads is 0"),
+    "nested": (lambda f: edit_config(f, text_config={"hidden_size": -1}), "config.json: text_config.hidden_size is -1"),
+    "many layers": (
+        lambda f: edit_config(f, num_hidden_layers=10**5),
+        "num_hidden_layers is 100000, but the tensors of model.safetensors",
+    ),
+    "wide": (
+        lambda f: edit_config(f, intermediate_size=10**6),
+        "intermediate_size is 1000000, but no tensor of model.safetensors",
+    ),
+    "experts": (lambda f: edit_config(f, hidden_size=60000, intermediate_size=60000), "many times what its checkpoint holds"),
+    "twice": (lambda f: with_bytes(f, twice), f"its header names '{NORM}' twice"),
+    "deep config": (lambda f: (f / "config.json").write_text('{"a":' * 100_000) and None, "nested too deeply"),
     "no type": (lambda f: (f / "config.json").write_text("{}") and None, "has no model_type"),
     "an encoder": (lambda f: (f / "config.json").write_text('{"model_type": "vit"}') and None, "not a causal language model"),
 }
@@ -138,6 +161,10 @@ def test_shards(llama: Path, tmp_path: Path) -> None:
         (lambda f, m: m.update({NORM: "../../etc/passwd"}), "names the file '../../etc/passwd'"),
         (lambda f, m: m.update({"model.absent": "part-0.safetensors"}), "lacks tensor 'model.absent'"),
         (lambda f, m: m.clear(), "has no weight_map"),
+        (
+            lambda f, m: save_file({**load_file(f / "part-1.safetensors"), NORM: torch.ones(64)}, f / "part-1.safetensors"),
+            "holds too",
+        ),
     ],
 )
 def test_damaged_index(change: Callable[[Path, dict[str, str]], None], message: str, llama: Path, tmp_path: Path) -> None:

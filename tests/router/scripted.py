@@ -18,11 +18,11 @@ EVERYTHING = Capabilities(
     block_sizes=(16,),
     mixing=Mixing.EAGER,
     determinism=Determinism.CORE,
-    vocab_size=1024,
+    vocab_size=2048,
     max_positions=2048,
 )
 
-NOTHING = Capabilities(frozenset(), frozenset(), (16,), Mixing.NONE, Determinism.NONE, 1024, 2048)
+NOTHING = Capabilities(frozenset(), frozenset(), (16,), Mixing.NONE, Determinism.NONE, 2048, 2048)
 
 HOLD = None
 """In a script: the stream stays open, and nothing more comes."""

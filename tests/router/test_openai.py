@@ -192,7 +192,7 @@ def test_null_fields_mean_absent(hello: Served) -> None:
         ({"presence_penalty": 2.5}, "validation", "Input validation error: `presence_penalty` must be >= -2.0 and <= 2.0"),
         ({"logit_bias": {"x": 1}}, "validation", "Input validation error: `logit_bias` maps token ids to numbers"),
         ({"logit_bias": {"5": 101}}, "validation", "Input validation error: `logit_bias` values must be >= -100.0 and <= 100.0"),
-        ({"logit_bias": {"1024": 1}}, "validation", "Input validation error: `logit_bias` names tokens by their ids, which are"),
+        ({"logit_bias": {"2048": 1}}, "validation", "Input validation error: `logit_bias` names tokens by their ids, which are"),
         ({"n": 0}, "validation", "Input validation error: `n` must be > 0 and <= 16. Given: 0"),
         ({"n": 2**32 - 1}, "validation", "Input validation error: `n` must be > 0 and <= 16. Given: 4294967295"),
         ({"stop": "x" * 1025}, "validation", "Input validation error: `stop` strings must have at most 1024 characters"),

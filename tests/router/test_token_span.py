@@ -67,7 +67,6 @@ UNBOUNDED: dict[str, Json] = {
                   "continuing_subword_prefix": "##"},
     },
     "a byte is missing": {**DEMO_JSON, "model": {**DEMO_JSON["model"], "vocab": _LACKING}},
-    "truncated": {**DEMO_JSON, "truncation": {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}},
 }  # fmt: skip
 RUNS = st.tuples(st.text(min_size=1, max_size=3), st.integers(1, 200)).map(lambda run: run[0] * run[1])
 LONG = st.sampled_from(["\u1100\u1161\u11a8", "\u212b\u0301", "\u03b1\u0313\u0301\u0345", "\U0001d400", "İ", "    ", "\n" * 40])

@@ -76,7 +76,7 @@ def index(model: Path) -> None:
         pytest.param(write("model.safetensors", b""), ["model.safetensors"], id="empty file"),
         pytest.param(rename_tensor, ["model.safetensors", "model.norm.weight"], id="missing tensor"),
         pytest.param(index, ["model-00001-of-00002.safetensors"], id="index names a missing file"),
-        pytest.param(edit("config.json", vocab_size=1024), ["model.safetensors", "shape"], id="wrong shape"),
+        pytest.param(edit("config.json", vocab_size=4096), ["model.safetensors", "shape"], id="wrong shape"),
     ],
 )
 def test_a_broken_model(tmp_path: Path, broken: Break, names: list[str]) -> None:

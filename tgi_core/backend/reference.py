@@ -50,7 +50,8 @@ from tgi_core.backend.types import (
     WarmupPlan,
 )
 from tgi_core.errors import StartupError
-from tgi_core.model_files import read_json, text_config
+from tgi_core.model_files import text_config
+from tgi_core.model_sizes import read_sizes
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 _CANDIDATES = 8
@@ -84,10 +85,12 @@ def backend_open(options: OpenOptions) -> ReferenceSession:
     if options.group.world != 1:
         raise Unsupported(f"a group of {options.group.world} ranks: the toy model runs on one")
     try:
-        config = text_config(read_json(Path(options.model) / "config.json"))
+        config = text_config(read_sizes(Path(options.model)))
     except StartupError as error:
         raise InvalidModel(str(error)) from error
-    vocab_size, max_positions = int(config.get("vocab_size", 256)), int(config.get("max_position_embeddings", 2048))
+    vocab_size, max_positions = config.get("vocab_size", 256), config.get("max_position_embeddings", 2048)
+    if type(vocab_size) is not int or type(max_positions) is not int or max_positions < 1:
+        raise InvalidModel(f"{options.model}/config.json: vocab_size and max_position_embeddings must be numbers above 0")
     adapters = tuple(adapter.name for adapter in options.adapters)
     return ReferenceSession(vocab_size, max_positions, masks=options.masks, adapters=adapters)
 

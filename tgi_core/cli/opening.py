@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,11 @@ from tgi_core.server.rank_place import Place
 from tgi_core.server.verb_log import VerbLog
 from tgi_core.shard_access import access_of_router
 from tgi_core.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+_MOST_ADDED = 20_000
+"""llguidance takes time by their square, holding the interpreter's lock: 4 s for so many, 40 s for the 65,536 of a model that speaks."""
 
 
 def choose_backend(name: str | None) -> Plugin:
@@ -70,7 +76,12 @@ def open_model(
 
 def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> GrammarMasks | None:
     """Masks for a model's grammars; None where they are switched off, or its tokenizer cannot have them."""
-    return None if settings.disable_grammar_support else GrammarMasks.for_model(directory, tokenizer.eos_ids)
+    if settings.disable_grammar_support:
+        return None
+    if tokenizer.num_added > _MOST_ADDED:
+        _log.warning("%s: grammars are not supported with %d added tokens", directory / "tokenizer.json", tokenizer.num_added)
+        return None
+    return GrammarMasks.for_model(directory, tokenizer.eos_ids)
 
 
 class InProcess:

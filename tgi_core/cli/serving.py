@@ -24,7 +24,8 @@ from tgi_core.client.base import Opened, Opener
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
-from tgi_core.model_files import DEMO, read_json
+from tgi_core.model_files import DEMO
+from tgi_core.model_sizes import read_sizes
 from tgi_core.run_folder import end_at_once, remove_all
 from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
 from tgi_core.scheduler.phase import Phase
@@ -116,7 +117,7 @@ async def _open_house(
         directory = await asyncio.to_thread(fetch_model, model, settings, show, weights=address is None)
         if address is None:
             settings = await asyncio.to_thread(pin_adapters, settings, show)
-    read_json(directory / "config.json")
+    read_sizes(directory)
     opener = choose_opener(directory, settings, address)
     served, opened = await _opened(opener, directory, model, settings, lifecycle)
     divided = bool(settings.sharded) or (settings.num_shard or 1) > 1

@@ -66,7 +66,7 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     if group.world == 1:
         runner, shape = choose_runner(source, kit, progress)
         return _session(runner, shape, kit, options.masks, tuple(adapter.name for adapter in adapters), kernels)
-    check_partition(config, source.dtype, group.rank, group.world)
+    check_partition(config, source.dtype, group.rank, group.world, open_checkpoint(directory).most_elements)
     collectives = open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
     runner, shape = choose_runner(replace(source, load=load), kit, progress, collectives)

@@ -11,7 +11,7 @@ from tgi_backend_cpu import __version__
 from tgi_backend_cpu.limits import cpu_count, cpu_name
 from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, Progress, hookimpl
 from tgi_core.engine.lora.files import open_adapter
-from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.engine.weights.sizes import check_model
 
 _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 
@@ -34,7 +34,7 @@ def backend_probe() -> Probe:
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, OutOfMemory."""
-    open_checkpoint(Path(options.model))  # damaged files are found before torch is loaded, which takes seconds
+    check_model(Path(options.model))  # what is damaged or absurd is found before torch is loaded, which takes seconds
     for adapter in options.adapters:
         open_adapter(adapter)
     ranks = options.group.local_world

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tgi_core.backend import DeviceLost, OpenOptions, Probe, ProbeStatus, Progress
 from tgi_core.engine.lora.files import open_adapter
-from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.engine.weights.sizes import check_model
 
 if TYPE_CHECKING:
     from tgi_core.engine.device import DeviceKit
@@ -20,7 +20,7 @@ def open_accelerator(
 ) -> object:
     """A session on the device that was `found`. `defaults` go into the environment where the operator has set nothing, before `kit`
     loads torch. Raises InvalidModel, Unsupported, OutOfMemory; DeviceLost where there is no device."""
-    open_checkpoint(Path(options.model))  # damaged files are found before torch is loaded, which takes seconds
+    check_model(Path(options.model))  # what is damaged or absurd is found before torch is loaded, which takes seconds
     for adapter in options.adapters:
         open_adapter(adapter)
     if found.status is not ProbeStatus.READY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,12 @@ class Checkpoint:
         return sum(entry.num_bytes for entry in self.tensors.values())
 
     @property
+    def most_elements(self) -> int:
+        """Numbers that a model with these weights can have while it is built: tied weights count twice, and tables of positions, which
+        the files may lack, are small."""
+        return 4 * sum(math.prod(entry.shape) for entry in self.tensors.values()) + (1 << 24)
+
+    @property
     def files(self) -> list[Path]:
         """The files, sorted."""
         return sorted({entry.file for entry in self.tensors.values()})
@@ -56,11 +63,15 @@ def _read_sharded(directory: Path) -> dict[str, TensorEntry]:
     if not isinstance(places, dict) or not places:
         raise InvalidModel(f"{index}: has no weight_map")
     headers: dict[str, dict[str, TensorEntry]] = {}
+    owners: dict[str, str] = {}
     for file in sorted(set(map(str, places.values()))):
         # A name with a slash could lead out of the model's directory.
         if Path(file).name != file or not (directory / file).is_file():
             raise InvalidModel(f"{index}: names the file {file!r}, which is not in {directory}")
         headers[file] = read_header(directory / file)
+        for name in headers[file]:
+            if (first := owners.setdefault(name, file)) != file:
+                raise InvalidModel(f"{directory / file}: holds tensor {name!r}, which {first} holds too")
     for name, file in places.items():
         if name not in headers[str(file)]:
             raise InvalidModel(f"{directory / str(file)}: lacks tensor {name!r}, which {INDEX} places there")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,23 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
     return {entry.name: entry for entry in entries}
 
 
+class _Twice(ValueError):
+    """A JSON object names something twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise _Twice(name)
+    return found
+
+
 def _parse(file: Path, raw: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(raw)
+        header = json.loads(raw, object_pairs_hook=_unique)
+    except _Twice as error:
+        raise InvalidModel(f"{file}: damaged: its header names {str(error)[:200]!r} twice") from error
     except (ValueError, RecursionError) as error:
         raise InvalidModel(f"{file}: damaged: its header is not JSON") from error
     if not isinstance(header, dict):
@@ -103,7 +118,8 @@ def _check_overlap(file: Path, entries: list[TensorEntry], base: int, size: int)
     at = base
     for entry in sorted(entries, key=lambda entry: (entry.start, entry.end)):
         if entry.start != at:
-            raise InvalidModel(f"{file}: damaged: tensor {entry.name!r} overlaps another or leaves a gap before it")
+            fault = "overlaps another" if entry.start < at else "leaves a gap before it"
+            raise InvalidModel(f"{file}: damaged: tensor {entry.name!r} {fault}")
         at = entry.end
     if at != size:
         raise InvalidModel(f"{file}: damaged: {size - at} bytes behind the last tensor")

@@ -23,7 +23,17 @@ from tgi_core.engine.weights.checkpoint import Checkpoint
 from tgi_core.engine.weights.headers import TensorEntry
 from tgi_core.engine.weights.mapped import MappedFile
 
-CONFIG_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, StrictDataclassError, TypeError, ValueError)
+CONFIG_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+)
 """What transformers raises for a config that no model can be built from."""
 
 STEP_NAME = "loading weights"
@@ -32,7 +42,7 @@ STEP_NAME = "loading weights"
 def load_model(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype, progress: Progress) -> PreTrainedModel:
     """The model in `dtype` in host memory, in evaluation mode. Raises InvalidModel naming file and tensor."""
     progress(STEP_NAME, 0, checkpoint.num_bytes, "B")
-    model = build_empty(config, dtype)
+    model = build_empty(config, dtype, checkpoint.most_elements)
     places = None if model is None or _is_converted(model) else _match_names(model, checkpoint)
     if model is None or places is None:
         del model
@@ -43,10 +53,11 @@ def load_model(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dt
     return model.eval().requires_grad_(False)
 
 
-def build_empty(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel | None:
-    """The model without weights; None if its constructor computes with them. Raises InvalidModel for an impossible config."""
+def build_empty(config: PretrainedConfig, dtype: torch.dtype, most: int) -> PreTrainedModel | None:
+    """The model without weights, of `most` numbers at most; None if its constructor computes with them. Raises InvalidModel for an
+    impossible config."""
     try:
-        with parameters_on_meta():
+        with parameters_on_meta(most):
             return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
     except (RuntimeError, NotImplementedError):
         return None
@@ -55,12 +66,18 @@ def build_empty(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel
 
 
 @contextmanager
-def parameters_on_meta() -> Iterator[None]:
-    """Modules built inside get parameters without storage; buffers, which no checkpoint holds, are computed as ever."""
+def parameters_on_meta(most: int) -> Iterator[None]:
+    """Modules built inside get parameters without storage; buffers, which no checkpoint holds, are computed as ever. Raises InvalidModel
+    at the parameter that makes them more than `most` numbers."""
     original = nn.Module.register_parameter
+    made = 0
 
     def register(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        nonlocal made
         original(module, name, param)
+        made += 0 if param is None else param.numel()
+        if made > most:
+            raise InvalidModel(f"config.json describes a model of more than {most} numbers, many times what its checkpoint holds")
         if param is not None and param.device.type != "meta":
             module._parameters[name] = nn.Parameter(param.to("meta"), requires_grad=False)
 

@@ -21,9 +21,10 @@ from tgi_core.engine.weights.sources import Maps, Source, find_sources
 _log = logging.getLogger("tgi_core.engine")
 
 
-def check_partition(config: PretrainedConfig, dtype: torch.dtype, rank: int, world: int) -> None:
-    """Refuse at once what cannot be divided, before ranks meet and weights are read. Raises Unsupported, InvalidModel."""
-    partition(_empty(config, dtype, world), rank, world)
+def check_partition(config: PretrainedConfig, dtype: torch.dtype, rank: int, world: int, most: int) -> None:
+    """Refuse at once what cannot be divided, or has more numbers than `most`, before ranks meet and weights are read. Raises Unsupported,
+    InvalidModel."""
+    partition(_empty(config, dtype, world, most), rank, world)
 
 
 def load_partition(
@@ -31,7 +32,7 @@ def load_partition(
 ) -> PreTrainedModel:
     """This rank's part of the model, joined to the others'. Raises InvalidModel naming file and tensor, Unsupported."""
     progress(STEP_NAME, 0, checkpoint.num_bytes, "B")
-    model = _empty(config, dtype, collectives.world)
+    model = _empty(config, dtype, collectives.world, checkpoint.most_elements)
     whole = {name: value.shape for name, value in chain(*_named(model))}
     sources = None if _keeps_float32(model) and dtype is not torch.float32 else find_sources(model, checkpoint)
     tied = tied_groups(model)
@@ -50,8 +51,8 @@ def load_partition(
     return model.eval().requires_grad_(False)
 
 
-def _empty(config: PretrainedConfig, dtype: torch.dtype, world: int) -> PreTrainedModel:
-    model = build_empty(config, dtype)
+def _empty(config: PretrainedConfig, dtype: torch.dtype, world: int, most: int) -> PreTrainedModel:
+    model = build_empty(config, dtype, most)
     if model is None:
         raise Unsupported(
             f"--num-shard {world}: model type {config.model_type!r} cannot be divided while it is built; leave it out"

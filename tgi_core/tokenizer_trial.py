@@ -1,0 +1,79 @@
+"""A model's tokenizer is first loaded and used in a child process, which can be ended.
+
+The library bounds nothing: a file of a few kilobytes can make gigabytes of a word, and what panics in it is no `Exception`. One that
+costs the child more than its allowance of processor time or memory, or its life, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tgi_core.errors import StartupError
+from tgi_core.tokenizer_file import fault, less, read_fast, strays
+from tgi_core.workers.command import python
+
+SECONDS = 30.0
+"""Processor time for all of it; a vocabulary of 262,144 tokens takes less than two."""
+MEMORY_BYTES = 4 * 2**30
+"""Address space of the child."""
+MAX_FILE_BYTES = 256 * 2**20
+"""The largest that are served have 40 MB."""
+_WALL_SECONDS = 300.0
+_LONGEST = 300
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+"""Threads would take address space by the number of the machine's cores."""
+
+
+def try_tokenizer(file: Path, vocab_size: int | None) -> None:
+    """Raises StartupError for what cannot be served with a model of so many tokens. Never called on an event loop."""
+    if file.stat().st_size > MAX_FILE_BYTES:
+        raise StartupError(f"{file}: has {file.stat().st_size} bytes; the largest tokenizer that is served has {MAX_FILE_BYTES}")
+    command = python("tgi_core.tokenizer_trial", file, "" if vocab_size is None else vocab_size)
+    try:
+        child = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | _ONE_THREAD,
+            timeout=_WALL_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+        answer = child.stdout
+    except subprocess.TimeoutExpired:
+        answer = b""
+    if not answer:
+        raise StartupError(
+            f"{file}: takes more than {SECONDS:.0f} s of processor time or {MEMORY_BYTES >> 30} GiB of memory to load or to use"
+        )
+    if found := json.loads(answer):
+        raise StartupError(f"{file}: {found}")
+
+
+def _try(file: Path, vocab_size: int | None) -> str:
+    try:
+        fast = read_fast(file)
+        if few := strays(fast, vocab_size):
+            fast = less(fast, few)
+        return fault(fast, vocab_size)
+    except BaseException as error:  # noqa: BLE001  the library's own is a bare Exception, a panic in it not even that
+        return f"not a tokenizer: {' '.join(str(error).split())[:_LONGEST]}"
+
+
+def _main(file: str, vocab_size: str) -> None:
+    """The child. It has no handler for the timer's signal, which therefore ends it."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    sys.stdout.write(json.dumps(_try(Path(file), int(vocab_size) if vocab_size else None)))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
