@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def made(decoder: decoders.Decoder | None, kind: type[Tokenizer] = Tokenizer) ->
     """A tokenizer of words and bytes."""
     fast = Fast(models.BPE(_VOCABULARY, [], unk_token="<unk>", byte_fallback=True))
     fast.decoder = decoder  # type: ignore[assignment]
-    return kind(fast, frozenset(), frozenset())
+    return kind(fast, Path(), frozenset(), frozenset())
 
 
 DECODERS = {
@@ -55,7 +57,7 @@ def test_looked_up_as_decoded(name: str, tokens: list[int], prompt: list[int]) -
 @given(tokens=st.lists(st.integers(0, 2047), max_size=40))
 def test_a_real_vocabulary(demo_tokenizer: Tokenizer, tokens: list[int]) -> None:
     """The same for that of a real model, where most tokens are looked up."""
-    slow = Decoding(demo_tokenizer._fast, demo_tokenizer.eos_ids, demo_tokenizer.special_ids)
+    slow = Decoding(demo_tokenizer._fast, demo_tokenizer.directory, demo_tokenizer.eos_ids, demo_tokenizer.special_ids)
     looking, decoding = Detokenizer(demo_tokenizer, (70,)), Detokenizer(slow, (70,))
     assert [looking.push(token) for token in tokens] == [decoding.push(token) for token in tokens]
     assert demo_tokenizer.piece(demo_tokenizer.encode(" the", add_special_tokens=False).ids[0]) is not None
