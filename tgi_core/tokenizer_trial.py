@@ -17,6 +17,7 @@ from pathlib import Path
 from tgi_core.errors import StartupError
 from tgi_core.tokenizer_file import fault, less, read_fast, strays
 from tgi_core.workers.command import python
+from tgi_core.workers.worker import ONE_THREAD
 
 SECONDS = 30.0
 """Processor time for all of it; a vocabulary of 262,144 tokens takes less than two."""
@@ -26,8 +27,6 @@ MAX_FILE_BYTES = 256 * 2**20
 """The largest that are served have 40 MB."""
 _WALL_SECONDS = 300.0
 _LONGEST = 300
-_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-"""Threads would take address space by the number of the machine's cores."""
 
 
 def try_tokenizer(file: Path, vocab_size: int | None) -> None:
@@ -41,7 +40,7 @@ def try_tokenizer(file: Path, vocab_size: int | None) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=os.environ | _ONE_THREAD,
+            env=os.environ | ONE_THREAD,
             timeout=_WALL_SECONDS,
             start_new_session=True,
             check=False,

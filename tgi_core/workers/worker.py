@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from tgi_core.workers.serving import LENGTH
 
+ONE_THREAD = {"MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""More threads would take address space, which is bounded, by the number of the machine's cores."""
 _CHUNK = 1 << 20
 _POLLS, _POLL_S = 200, 0.005
 """A process closes its sockets a moment before its end can be seen."""
@@ -31,6 +34,7 @@ class Worker:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what a request makes a library say
+                env=os.environ | ONE_THREAD,
                 start_new_session=True,
             )
         self.end: Callable[[], object] = weakref.finalize(self, _end, self._process, self._channel)
