@@ -73,7 +73,7 @@ def test_turns(turn: Turn) -> None:
 @given(values.results)
 def test_results(result: TurnResult) -> None:
     """What the shard answers."""
-    assert decode_result(pb.TurnResult.FromString(encode_result(result).SerializeToString())) == result
+    assert decode_result(pb.TurnResult.FromString(encode_result(result).SerializeToString()), 1 << 32) == result
 
 
 @given(values.infos)
@@ -103,7 +103,7 @@ def test_healths(health: ShardHealth) -> None:
 def test_a_missing_logprob_stays_missing() -> None:
     """A backend without logprobs yields NaN, which arrives as NaN."""
     made = TurnResult(result=StepResult(1, (Generation(1, (Token(1, "a", math.nan, False),)),)))
-    result = decode_result(encode_result(made)).result
+    result = decode_result(encode_result(made), 1 << 32).result
     assert result is not None and math.isnan(result.generations[0].tokens[0].logprob)
 
 
@@ -113,7 +113,7 @@ def test_a_newer_shard_is_understood() -> None:
     info = decode_info(pb.InfoResponse(capabilities=newer))
     assert [feature.value for feature in info.capabilities.features] == ["masks"] and not info.capabilities.sampling
     assert (info.capabilities.mixing, info.capabilities.determinism) == (Mixing.NONE, Determinism.NONE)
-    fault = decode_result(pb.TurnResult(refused=contract.Fault(scope="galaxy"))).refused
+    fault = decode_result(pb.TurnResult(refused=contract.Fault(scope="galaxy")), 1 << 32).refused
     assert fault is not None and fault.scope is types.Scope.SESSION
 
 
@@ -128,7 +128,7 @@ def test_a_newer_shard_is_understood() -> None:
 def test_columns_that_do_not_fit_are_an_error(message: pb.TurnResult) -> None:
     """A result whose columns differ in length raises ValueError; it is never read askew."""
     with pytest.raises(ValueError, match=r"zip\(\)|fewer"):
-        decode_result(message)
+        decode_result(message, 1 << 32)
 
 
 def test_a_turn_without_meaning_is_an_error() -> None:

@@ -22,6 +22,7 @@ from tgi_core.cli.weights import fetch_adapters
 from tgi_core.client.base import Opened, Opener, Plan, ShardClient
 from tgi_core.client.local import LocalShard
 from tgi_core.client.types import ShardInfo
+from tgi_core.client.warming import warm
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.server.masks import GrammarMasks
@@ -158,10 +159,7 @@ def warmup_plan(settings: Settings) -> Plan:
 
 async def _warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> Opened:
     try:
-        return Opened(shard, info, await shard.warmup(plan(info.capabilities), progress))
-    except BackendError as error:
-        await shard.close()
-        raise StartupError(f"backend {info.backend}: {error}") from error
+        return await warm(shard, info, plan, progress)
     except StartupError:
         await shard.close()
         raise

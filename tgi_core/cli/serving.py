@@ -185,10 +185,13 @@ def _run(
 
 async def _end(running: asyncio.Task[None]) -> None:
     """End the scheduler's loop. A fault of ours in it is raised: it is not to pass for an orderly end."""
+    by_itself = running.done()
     running.cancel()
     [outcome] = await asyncio.gather(running, return_exceptions=True)
     if isinstance(outcome, Exception):
         raise outcome
+    if by_itself and isinstance(outcome, asyncio.CancelledError):
+        raise RuntimeError("the scheduler's loop was cancelled by nobody who may")
 
 
 def _both(first: Progress, second: Progress) -> Progress:

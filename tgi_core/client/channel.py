@@ -7,15 +7,19 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
 from tgi_core.backend import BackendBug, BackendError, DeviceLost, errors
+from tgi_core.client.answers import wrong
 from tgi_core.client.base import TakenOver
-from tgi_core.proto.methods import ERROR_KIND, TOKEN, UNLIMITED, V3
+from tgi_core.proto.frames import LONGEST
+from tgi_core.proto.methods import ERROR_KIND, TOKEN, V3
 from tgi_core.shard_access import ShardAccess
 
 _OPTIONS = (
-    *UNLIMITED,
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", LONGEST),
     ("grpc.enable_http_proxy", 0),
     ("grpc.keepalive_time_ms", 30_000),  # a shard whose machine is gone must be noticed
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -60,31 +64,29 @@ class ShardChannel:
         self._channel = _opened(address, access)
         self._metadata = ((TOKEN, access.token),) if access.token else ()
         self._closed = False
-        self._unary = {
-            name: self._channel.unary_unary(
-                method.path,
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=method.response.FromString,
-            )
+        self._unary: dict[str, Any] = {
+            name: self._channel.unary_unary(method.path, request_serializer=method.request.SerializeToString)
             for name, method in V3.items()
             if not method.streaming
         }
 
     async def call(self, name: str, request: Any, timeout: float | None = None) -> Any:
-        """Call a unary method. Raises CallFailed."""
+        """Call a unary method. Raises CallFailed, also when the channel is closed meanwhile; BackendBug for bytes that are no answer."""
         self._check_open()
         try:
-            return await self._unary[name](request, metadata=self._metadata, timeout=timeout)
+            answer = await self._unary[name](request, metadata=self._metadata, timeout=timeout)
         except aio.AioRpcError as error:
             raise _failed(error) from error
+        except asyncio.CancelledError:
+            _raise_if_asked()
+            raise CallFailed("this router has left it", "", gone=True) from None
+        return parsed(V3[name].response, answer)
 
     def steps(self) -> StepStream:
         """Open the stream of steps. Raises CallFailed once the channel is closed."""
         self._check_open()
         method = V3["Steps"]
-        open_stream = self._channel.stream_stream(
-            method.path, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
-        )
+        open_stream: Any = self._channel.stream_stream(method.path, request_serializer=method.request.SerializeToString)
         return StepStream(open_stream(metadata=self._metadata))
 
     async def broken(self) -> None:
@@ -113,7 +115,7 @@ class StepStream:
         self._call = call
 
     async def exchange(self, message: Any) -> Any:
-        """Write one message and read its answer. Raises CallFailed."""
+        """Write one message and read its answer. Raises CallFailed, and BackendBug for bytes that are none."""
         try:
             await self._call.write(message)
             answer = await self._call.read()
@@ -124,13 +126,11 @@ class StepStream:
         except asyncio.InvalidStateError:
             await self._ended()
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
+            _raise_if_asked()
             raise CallFailed("this router has left it", "", gone=True) from None  # the channel was closed meanwhile
         if answer is aio.EOF:
             await self._ended()
-        return answer
+        return parsed(V3["Steps"].response, answer)
 
     async def _ended(self) -> NoReturn:
         """The stream is over, with or without a reason."""
@@ -145,6 +145,21 @@ def _opened(address: str, access: ShardAccess) -> aio.Channel:
     if tls is None:
         return aio.insecure_channel(address, options=_OPTIONS)
     return aio.secure_channel(address, grpc.ssl_channel_credentials(tls.authorities, *(tls.own or ())), options=_OPTIONS)
+
+
+def parsed(kind: type[Message], data: bytes) -> Any:
+    """An answer of that kind. Raises BackendBug for bytes that are none, text that is not UTF-8 among them."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise wrong(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}") from error
+
+
+def _raise_if_asked() -> None:
+    """To be called where a call is cancelled: raises that if it is this task that somebody has cancelled, not the call alone."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _failed(error: aio.AioRpcError) -> CallFailed:

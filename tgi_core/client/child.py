@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tgi_core.backend import BackendError, Capacity, DeviceLost, Progress, WarmupPlan
+from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.base import Opened, Plan, ShardClient
 from tgi_core.client.connecting import Connected, connect
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
+from tgi_core.client.warming import warm
 from tgi_core.errors import StartupError
 from tgi_core.run_folder import RunFolder, sweep
 from tgi_core.telemetry.logs import pass_on
@@ -194,12 +195,7 @@ async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, pr
     process = await spawn_shard(model, arguments, progress)
     try:
         connected = await _connected(process, model)
-        shard = ChildShard(process, connected.shard)
-        try:
-            capacity = await shard.warmup(plan(connected.info.capabilities), _untold)
-        except BackendError as error:
-            raise StartupError(f"backend {connected.info.backend}: {error}") from error
-        return Opened(shard, connected.info, capacity)
+        return await warm(ChildShard(process, connected.shard), connected.info, plan, _untold)
     except BaseException:
         process.kill()  # it has nothing yet that could be lost, and a model being read would keep it from hearing a goodbye
         await process.end()

@@ -15,10 +15,14 @@ from tgi_core.client.foreign import ForeignShard
 from tgi_core.client.grpc import GrpcShard, shown
 from tgi_core.client.types import ShardInfo
 from tgi_core.errors import StartupError
+from tgi_core.model_files import read_optional_json, text_config
 from tgi_core.proto.describing import decode_info
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.shard_access import ShardAccess
 from tgi_core.tokenizer import Tokenizer
+
+_TIMEOUT_S = 30.0
+"""How long a shard may take to name its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,10 @@ async def connect(
             if tokenizer is None:
                 raise StartupError(f"shard at {address}: it does not speak this project's own API")
             await _check_alone(channel)
-            foreign = ForeignShard(channel, info, tokenizer)
+            foreign = ForeignShard(channel, info, tokenizer, _vocab_size(model, tokenizer))
             return Connected(foreign, await foreign.info())
         _check(info, model, address)
+        own.vocab_size = info.capabilities.vocab_size
         return Connected(own, decode_info(info))
     except (CallFailed, BackendError) as error:
         await channel.close()
@@ -84,7 +89,13 @@ def _check(info: pb.InfoResponse, model: Path, address: str) -> None:
         raise StartupError(f"shard at {address}: its tokenizer.json is not that of {model}; give both the same model")
 
 
+def _vocab_size(model: Path, tokenizer: Tokenizer) -> int:
+    """How many tokens a model may make: often a few more than its tokenizer knows."""
+    told = text_config(read_optional_json(model / "config.json")).get("vocab_size")
+    return max(tokenizer.vocab_size, told if isinstance(told, int) else 0)
+
+
 async def _check_alone(channel: ShardChannel) -> None:
-    urls = (await channel.call("ServiceDiscovery", pb.ServiceDiscoveryRequest())).urls
+    urls = (await channel.call("ServiceDiscovery", pb.ServiceDiscoveryRequest(), _TIMEOUT_S)).urls
     if len(urls) > 1:
         raise StartupError(f"shard at {channel.address}: one of {len(urls)}; a group of TGI shards is not supported")

@@ -6,9 +6,11 @@ it is told of a device with fixed places, each for the longest request, which ne
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tgi_core.backend import (
+    BackendError,
     CacheGroup,
     CacheKind,
     Capabilities,
@@ -22,14 +24,16 @@ from tgi_core.backend import (
     Scope,
     WarmupPlan,
 )
+from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, ShardChannel
-from tgi_core.client.foreign_text import decode_generation, encode_request
+from tgi_core.client.foreign_text import ForeignRow, decode_generation, encode_request
 from tgi_core.client.foreign_warmup import warmup_request
 from tgi_core.client.types import (
     Bookkeeping,
     Decode,
     Fault,
     Filter,
+    Generation,
     Prefill,
     ShardInfo,
     ShardRequest,
@@ -52,31 +56,31 @@ _UNBOUNDED = (1 << 31) - 1
 _HEALTH_TIMEOUT_S = 5.0
 
 
-@dataclass(slots=True)
-class _Row:
-    place: int
-    before: str
-    made: int
+_CLEAR_TIMEOUT_S = 60.0
+"""How long a shard that another router has left may be at its last step."""
+
+Made = pb.PrefillResponse | pb.DecodeResponse
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The shard's name of a batch of ours, and its rows."""
+    """The shard's name of a batch of ours, and its rows in order."""
 
     id: int
-    rows: set[int]
+    rows: list[int]
 
 
 class ForeignShard:
     """A `ShardClient` of such a shard. Belongs to one event loop."""
 
-    def __init__(self, channel: ShardChannel, info: pb.InfoResponse, tokenizer: Tokenizer) -> None:
+    def __init__(self, channel: ShardChannel, info: pb.InfoResponse, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._channel = channel
         self._info = info
         self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
         self._place_tokens = 0
         self._places: list[int] = []
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, ForeignRow] = {}
         self._batches: dict[int, _Batch] = {}
 
     async def info(self) -> ShardInfo:
@@ -87,7 +91,7 @@ class ForeignShard:
             block_sizes=(max(1, self._info.block_size),),
             mixing=Mixing.NONE,
             determinism=Determinism.SELF,
-            vocab_size=self._tokenizer.vocab_size,
+            vocab_size=self._vocab_size,
             max_positions=_UNBOUNDED,
         )
         return ShardInfo("", "generate.v3", self._info.device_type, self._info.dtype, (0, 0), capabilities)
@@ -96,7 +100,7 @@ class ForeignShard:
         """Clear it and warm it up as TGI's router does. Raises BackendError."""
         prefill = plan.max_step_tokens or _PREFILL_TOKENS
         try:
-            await self._channel.call("ClearCache", pb.ClearCacheRequest())
+            await self._channel.call("ClearCache", pb.ClearCacheRequest(), _CLEAR_TIMEOUT_S)
             progress("warming up", 0, 1, "step")
             response = await self._channel.call("Warmup", warmup_request(prefill, plan.max_row_tokens))
         except CallFailed as error:
@@ -114,12 +118,14 @@ class ForeignShard:
             return await (self._prefill(turn.launch) if isinstance(turn.launch, Prefill) else self._decode(turn.launch))
         except CallFailed as error:
             raise error.translated() from error
+        except ValueError as error:
+            raise wrong(str(error)) from error
 
     async def healthy(self) -> bool:
         """Whether the shard says that it is."""
         try:
             await self._channel.call("Health", pb.HealthRequest(), _HEALTH_TIMEOUT_S)
-        except CallFailed:
+        except (CallFailed, BackendError):
             return False
         return True
 
@@ -175,10 +181,13 @@ class ForeignShard:
         batch = self._batches.get(name)
         if batch is None:
             return
-        self._leave(batch.rows - keep)
-        batch.rows &= keep
+        self._leave(id for id in batch.rows if id not in keep)
+        batch.rows = [id for id in batch.rows if id in keep]
         if batch.rows:
-            await self._channel.call("FilterBatch", pb.FilterBatchRequest(batch_id=batch.id, request_ids=sorted(batch.rows)))
+            request = pb.FilterBatchRequest(batch_id=batch.id, request_ids=batch.rows)
+            response = await self._channel.call("FilterBatch", request)
+            if response.HasField("batch"):
+                _check_batch(response.batch, set(batch.rows), set(batch.rows))
         else:
             del self._batches[name]
             await self._channel.call("ClearCache", pb.ClearCacheRequest(id=batch.id))
@@ -189,20 +198,20 @@ class ForeignShard:
             try:
                 requests.append(self._seat(request))
             except InvalidRequest as error:
-                self._leave({item.id for item in verb.requests})
+                self._leave(item.id for item in verb.requests)
                 return TurnResult(Fault(error.scope, "InvalidRequest", str(error), (request.id,)))
         tokens = sum(len(request.input_ids) for request in verb.requests)
         most = max(len(request.blocks) for request in requests)
         batch = pb.Batch(id=verb.step, requests=requests, size=len(requests), max_tokens=tokens, max_blocks=most)
-        return await self._step("Prefill", pb.PrefillRequest(batch=batch), verb.step, {}, {item.id for item in verb.requests})
+        return await self._step("Prefill", pb.PrefillRequest(batch=batch), verb.step, {}, [item.id for item in verb.requests])
 
     async def _decode(self, verb: Decode) -> TurnResult:
         joined = {name: self._batches[name] for name in verb.batches if name in self._batches}
-        rows = set().union(*(batch.rows for batch in joined.values()))
-        batches = [pb.CachedBatch(id=batch.id, request_ids=sorted(batch.rows), size=len(batch.rows)) for batch in joined.values()]
+        rows = [id for batch in joined.values() for id in batch.rows]
+        batches = [pb.CachedBatch(id=batch.id, request_ids=batch.rows, size=len(batch.rows)) for batch in joined.values()]
         return await self._step("Decode", pb.DecodeRequest(batches=batches), verb.step, joined, rows)
 
-    async def _step(self, method: str, request: object, step: int, joined: dict[int, _Batch], rows: set[int]) -> TurnResult:
+    async def _step(self, method: str, request: object, step: int, joined: dict[int, _Batch], rows: list[int]) -> TurnResult:
         """As in TGI, a step that fails fails its requests."""
         try:
             response = await self._channel.call(method, request)
@@ -212,22 +221,44 @@ class ForeignShard:
             for id in {batch.id for batch in joined.values()} or {step}:
                 await self._channel.call("ClearCache", pb.ClearCacheRequest(id=id))
             self._forget(joined, rows)
-            return TurnResult(Fault(Scope.REQUEST, "ForeignShardFailed", str(error), tuple(sorted(rows))))
-        made = tuple(
-            decode_generation(item, self._rows[item.request_id].before, self._rows[item.request_id].made)
-            for item in response.generations
-            if item.request_id in self._rows
-        )
-        self._forget(joined, set() if response.HasField("batch") else rows)
+            return TurnResult(Fault(Scope.REQUEST, "ForeignShardFailed", str(error), tuple(rows)))
+        made = self._made(response, rows)
+        going_on = {item.request_id for item in made if item.finished is None}
+        if going_on and not response.HasField("batch"):
+            raise ValueError(f"no batch, though request {min(going_on)} goes on")
+        self._forget(joined, [] if response.HasField("batch") else rows)
         if response.HasField("batch"):
-            self._batches[step] = _Batch(response.batch.id, rows)
+            _check_batch(response.batch, going_on, set(rows))
+            self._batches[step] = _Batch(self._new_id(response.batch.id), rows)
         return TurnResult(result=StepResult(step, made, forward_ns=response.forward_ns, sample_ns=response.decode_ns))
+
+    def _made(self, response: Made, rows: list[int]) -> tuple[Generation, ...]:
+        """One generation for each row, in the order of the batch. Raises ValueError."""
+        found = {item.request_id: item for item in response.generations}
+        for id in found.keys() - set(rows):
+            raise ValueError(f"a row of request {id}, which is not in the step")
+        for id in set(rows) - found.keys():
+            raise ValueError(f"it lacks the row of request {id}")
+        if len(response.generations) != len(rows):
+            raise ValueError("rows that come twice")
+        most = 1 + self._info.speculate
+        for item in response.generations:
+            if len(item.tokens.ids) > most:
+                raise ValueError(f"{len(item.tokens.ids)} tokens for request {item.request_id} in one step")
+        return tuple(decode_generation(found[id], self._rows[id], self._vocab_size) for id in rows)
+
+    def _new_id(self, id: int) -> int:
+        """The shard's name of a batch. Raises ValueError for one that it has another batch under."""
+        if any(batch.id == id for batch in self._batches.values()):
+            raise ValueError(f"a batch {id} beside the one of that name")
+        return id
 
     def _seat(self, request: ShardRequest) -> pb.Request:
         """Give a request a place. Raises InvalidRequest."""
         made = request.input_ids[request.prompt_len :]
         place = self._places.pop()
-        self._rows[request.id] = _Row(place, self._tokenizer.decode(made, skip_special_tokens=True), len(made))
+        left = request.stopping.max_new_tokens - len(made)
+        self._rows[request.id] = ForeignRow(place, left, self._tokenizer.decode(made, skip_special_tokens=True), len(made))
         blocks, slots = range(0), range(0)
         if not self._info.requires_padding:
             tokens = request.prompt_len + request.stopping.max_new_tokens + self._info.speculate - 1
@@ -236,12 +267,20 @@ class ForeignShard:
             slots = range(first * self._block_size, first * self._block_size + tokens)
         return encode_request(request, self._tokenizer, blocks, slots)
 
-    def _forget(self, joined: dict[int, _Batch], rows: set[int]) -> None:
+    def _forget(self, joined: dict[int, _Batch], rows: Iterable[int]) -> None:
         """Batches that are no more, and rows that left with them."""
         for name in joined:
             del self._batches[name]
         self._leave(rows)
 
-    def _leave(self, rows: set[int]) -> None:
-        for id in rows & self._rows.keys():
-            self._places.append(self._rows.pop(id).place)
+    def _leave(self, rows: Iterable[int]) -> None:
+        for id in rows:
+            if id in self._rows:
+                self._places.append(self._rows.pop(id).place)
+
+
+def _check_batch(batch: pb.CachedBatch, least: set[int], most: set[int]) -> None:
+    """A TGI shard names the rows that have just ended too, or only those that go on. Raises ValueError for any others."""
+    named = set(batch.request_ids)
+    if named and not least <= named <= most:
+        raise ValueError(f"a batch of the requests {sorted(named)} in place of {sorted(most)}")

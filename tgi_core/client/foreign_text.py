@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from tgi_core.backend import InvalidRequest, Sampling
 from tgi_core.client.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardRequest, Token
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.results import check_logprobs
 from tgi_core.tokenizer import Tokenizer
 
 _REASONS = {
@@ -66,32 +68,66 @@ def _parameters(sampling: Sampling) -> pb.NextTokenChooserParameters:
     )
 
 
-def decode_generation(message: pb.Generation, before: str, made: int) -> Generation:
-    """What the shard made; `before` is the text of the `made` tokens that a continued request has brought along."""
-    finished = None
-    if message.HasField("generated_text"):
-        text = message.generated_text
-        finished = GeneratedText(before + text.text, made + text.generated_tokens, _REASONS[text.finish_reason])
+@dataclass(slots=True)
+class ForeignRow:
+    """A request at the shard: its place, how many tokens it may still make, and those that it has brought along with their text."""
+
+    place: int
+    left: int
+    before: str
+    brought: int
+    made: int = 0
+
+
+def decode_generation(message: pb.Generation, row: ForeignRow, vocab_size: int) -> Generation:
+    """What a step made for a row. Raises ValueError for what no step can have."""
+    count = len(message.tokens.ids)
+    if not 1 <= count <= row.left:
+        raise ValueError(f"{count} tokens for request {message.request_id}, which may have {row.left} more")
+    row.made += count
+    row.left -= count
     return Generation(
         request_id=message.request_id,
-        tokens=_tokens(message),
-        prompt=tuple(
-            PromptToken(id, text, None if math.isnan(logprob) else logprob)
-            for id, logprob, text in zip(
-                message.prefill_tokens.ids, message.prefill_tokens.logprobs, message.prefill_tokens.texts, strict=True
-            )
-        ),
-        finished=finished,
+        tokens=_tokens(message, vocab_size),
+        prompt=_prompt(message.prefill_tokens, vocab_size),
+        finished=_finished(message, row),
     )
 
 
-def _tokens(message: pb.Generation) -> tuple[Token, ...]:
+def _finished(message: pb.Generation, row: ForeignRow) -> GeneratedText | None:
+    if not message.HasField("generated_text"):
+        if not row.left:
+            raise ValueError(f"request {message.request_id} has all of its tokens and no end")
+        return None
+    text = message.generated_text
+    if text.finish_reason not in _REASONS:
+        raise ValueError(f"request {message.request_id} ends for a reason of number {text.finish_reason}")
+    if text.generated_tokens != row.made:
+        raise ValueError(f"request {message.request_id} ends with {text.generated_tokens} tokens, of which {row.made} were made")
+    return GeneratedText(row.before + text.text, row.brought + row.made, _REASONS[text.finish_reason])
+
+
+def _tokens(message: pb.Generation, vocab_size: int) -> tuple[Token, ...]:
     made = message.tokens
+    _check(made, vocab_size)
     columns = zip(made.ids, made.texts, made.logprobs, made.is_special, strict=True)
-    top = [_candidates(item) for item in message.top_tokens] or [()] * len(made.ids)
+    top = [_candidates(item, vocab_size) for item in message.top_tokens] or [()] * len(made.ids)
     return tuple(Token(*column, top=likely) for column, likely in zip(columns, top, strict=True))
 
 
-def _candidates(message: pb.Tokens) -> tuple[Candidate, ...]:
+def _candidates(message: pb.Tokens, vocab_size: int) -> tuple[Candidate, ...]:
+    _check(message, vocab_size, unlikely=True)
     columns = zip(message.ids, message.texts, message.logprobs, message.is_special, strict=True)
     return tuple(Candidate(*column) for column in columns)
+
+
+def _prompt(message: pb.Tokens, vocab_size: int) -> tuple[PromptToken, ...]:
+    _check(message, vocab_size, unlikely=True)
+    columns = zip(message.ids, message.texts, message.logprobs, strict=True)
+    return tuple(PromptToken(id, text, None if math.isnan(logprob) else logprob) for id, text, logprob in columns)
+
+
+def _check(message: pb.Tokens, vocab_size: int, unlikely: bool = False) -> None:
+    if message.ids and max(message.ids) >= vocab_size:
+        raise ValueError(f"token {max(message.ids)} of a vocabulary of {vocab_size}")
+    check_logprobs(message.logprobs, unlikely)

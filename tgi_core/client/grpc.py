@@ -8,7 +8,8 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tgi_core.backend import BackendBug, BackendError, Capacity, Progress, Scope, WarmupPlan
+from tgi_core.backend import BackendError, Capacity, Progress, Scope, WarmupPlan
+from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, ShardChannel, StepStream
 from tgi_core.client.health import ShardHealth
 from tgi_core.client.steps_link import StepsLink, open_link
@@ -26,23 +27,29 @@ _HEALTH_TIMEOUT_S = 5.0
 
 class GrpcShard:
     """A `ShardClient` of a shard that announces our API. Belongs to one event loop. `steps` is the socket for turns of a shard that has
-    one; without it they go over the channel like everything else."""
+    one; without it they go over the channel like everything else. `vocab_size` is to be set to what its information says."""
 
     def __init__(self, channel: ShardChannel, steps: socket.socket | None = None) -> None:
         self._channel = channel
         self._socket = steps
+        self.vocab_size = 0
         self._link: StepsLink | None = None
         self._stream: StepStream | StepsLink | None = None
 
     async def info(self) -> ShardInfo:
         """What the shard has opened; waits until it has. Raises BackendError."""
-        return decode_info(await self._call("Info", pb.InfoRequest()))
+        info = decode_info(await self._call("Info", pb.InfoRequest()))
+        self.vocab_size = info.capabilities.vocab_size
+        return info
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm up; a shard that is warm already answers what it promised. Raises BackendError."""
         request = pb.WarmupRequest(plan=encode_plan(plan))
         response = await shown(self._call("Warmup", request), self, progress)
-        return decode_capacity(response.capacity)
+        try:
+            return decode_capacity(response.capacity)
+        except ValueError as error:
+            raise wrong(str(error)) from error
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """One message there, one back. Raises DeviceLost when the shard is gone."""
@@ -54,11 +61,11 @@ class GrpcShard:
         try:
             if self._stream is None:
                 self._stream = await self._open_stream()
-            return decode_result(await self._stream.exchange(message))
+            return decode_result(await self._stream.exchange(message), self.vocab_size)
         except CallFailed as error:
             raise error.translated() from error
         except ValueError as error:
-            raise BackendBug(f"the shard's answer makes no sense: {error}") from error
+            raise wrong(str(error)) from error
 
     async def health(self) -> ShardHealth:
         """How the shard is; answered while it computes. Raises DeviceLost when it is gone or its device is."""
@@ -66,6 +73,8 @@ class GrpcShard:
             return decode_health(await self._channel.call("Health", pb.HealthRequest(), _HEALTH_TIMEOUT_S))
         except CallFailed as error:
             raise error.translated() from error
+        except ValueError as error:
+            raise wrong(str(error)) from error
 
     async def healthy(self) -> bool:
         """Whether the shard answers and has not lost its device."""

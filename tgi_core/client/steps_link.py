@@ -6,9 +6,13 @@ import asyncio
 import socket
 from typing import Any, cast
 
-from tgi_core.client.channel import CallFailed
-from tgi_core.proto.frames import HEAD, Kind, frame
+from tgi_core.backend import BackendError
+from tgi_core.client.answers import wrong
+from tgi_core.client.channel import CallFailed, parsed
+from tgi_core.proto.frames import HEAD, LONGEST, Kind, frame
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+
+_KINDS = frozenset(Kind)
 
 
 class StepsLink(asyncio.Protocol):
@@ -17,10 +21,14 @@ class StepsLink(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport
         self._received = bytearray()
-        self._answer: asyncio.Future[tuple[Kind, bytes]] | None = None
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._broken: BackendError | None = None
+        """What made no sense, and ended the connection."""
 
     async def exchange(self, message: Any) -> Any:
-        """Write one message and read its answer. Raises CallFailed."""
+        """Write one message and read its answer. Raises CallFailed, and BackendBug for what is no answer."""
+        if self._broken is not None:
+            raise self._broken
         if self._transport.is_closing():
             raise CallFailed("the connection is closed", "", gone=True)
         self._transport.write(frame(Kind.MESSAGE, message.SerializeToString()))
@@ -30,11 +38,11 @@ class StepsLink(asyncio.Protocol):
         except asyncio.CancelledError:
             self.close()  # an answer that nobody waits for must not pass for the next one
             raise
-        if kind is Kind.FAILURE:
+        if kind == Kind.FAILURE:
             self.close()
-            name, _, text = data.decode().partition("\n")
+            name, _, text = data.decode(errors="replace").partition("\n")
             raise CallFailed(text, name, gone=False)
-        return pb.TurnResult.FromString(data)
+        return parsed(pb.TurnResult, data)
 
     def close(self) -> None:
         """Leave. Idempotent."""
@@ -46,20 +54,31 @@ class StepsLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A part of an answer, or all of it."""
+        if self._answer is None or self._answer.done():
+            self._break("an answer to nothing")
+            return
         self._received += data
         if len(self._received) < HEAD.size:
             return
         length, kind = HEAD.unpack_from(self._received)
-        if len(self._received) >= HEAD.size + length:
-            answer = bytes(self._received[HEAD.size : HEAD.size + length])
-            del self._received[: HEAD.size + length]
-            if self._answer is not None and not self._answer.done():
-                self._answer.set_result((Kind(kind), answer))
+        whole = HEAD.size + length
+        if length > LONGEST or kind not in _KINDS:
+            self._break(f"a frame of kind {kind} and {length} bytes")
+        elif len(self._received) > whole:
+            self._break("two answers to one turn")
+        elif len(self._received) == whole:
+            self._answer.set_result((kind, bytes(self._received[HEAD.size :])))
+            self._received.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The shard is gone, or we have left it."""
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(CallFailed("the connection broke", "", gone=True))
+            self._answer.set_exception(self._broken or CallFailed("the connection broke", "", gone=True))
+
+    def _break(self, what: str) -> None:
+        """End a connection over which something came that cannot be."""
+        self._broken = self._broken or wrong(what)
+        self._transport.abort()
 
 
 async def open_link(stream: socket.socket) -> StepsLink:

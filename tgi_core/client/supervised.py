@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
+from tgi_core.client.answers import AnswerCheck
 from tgi_core.client.base import Opened, Plan, ShardGone, TakenOver
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.client.watchdog import Patience, Watchdog
@@ -89,6 +90,7 @@ class SupervisedShard:
         """None while there is none to talk to."""
         self._lost = opened
         """The last one that there was."""
+        self._answers = AnswerCheck(opened.capacity.draft)
         self._watching = asyncio.create_task(self._watch(opened))
         self._ticking = asyncio.create_task(self._watchdog.run())
 
@@ -110,7 +112,7 @@ class SupervisedShard:
         return self._promised.capacity
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """One turn. Raises DeviceLost when the shard is gone; `restart` makes another."""
+        """One turn. Raises DeviceLost when the shard is gone, BackendBug when its answer is none; `restart` makes another."""
         if self._opened is None:
             raise DeviceLost("there is no shard at present")
         self._watchdog.begin(turn)
@@ -120,6 +122,7 @@ class SupervisedShard:
             if self._hang is not None:
                 raise DeviceLost(self._hang) from error
             raise
+        self._answers.check(turn, result)
         self._watchdog.end()
         if self._restarts and result.result is not None and any(made.tokens for made in result.result.generations):
             self._restarts, self._watchdog.factor = 0, 1
@@ -205,6 +208,7 @@ class SupervisedShard:
 
     def _attach(self, opened: Opened) -> None:
         self._opened = self._lost = opened
+        self._answers = AnswerCheck(opened.capacity.draft)
         self._watching = asyncio.create_task(self._watch(opened))
 
     def _detach(self) -> str | None:

@@ -3,13 +3,13 @@
 They carry the meaning of TGI's `generate.v3` interface, with our numbered steps, grants and row faults. In process they are passed
 as they are; the gRPC codec translates them. One `Turn` goes out per step, one `TurnResult` comes back.
 
-Nobody changes a value once it is made. `Token` and `Generation` are not frozen all the same: one of each is made for every token, and
-freezing makes that twice as dear.
+Nobody changes a value once it is made. Those of which one is made for every token or step are not frozen all the same: freezing makes
+that twice as dear.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tgi_core.backend import Capabilities, Grant, RowFault, Sampling, Scope, Want
@@ -176,7 +176,7 @@ class Generation:
         return 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """The rows of one step as text; or the fault that killed the step."""
 
@@ -185,9 +185,11 @@ class StepResult:
     fault: Fault | None = None
     forward_ns: int = 0
     sample_ns: int = 0
+    plain: bool = field(default=False, compare=False)
+    """Known to have one token in each row and nothing else, as most steps do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class VerbCall:
     """One call of a backend's hook: what it took, and the class of its error, "" if it went well."""
 
@@ -196,7 +198,7 @@ class VerbCall:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TurnResult:
     """The answer to a turn. With `refused` the step was not launched, and nothing changed unless it says that all batches are lost;
     `result` is the step that was read; `verbs` are what the turn asked of the backend, in order."""

@@ -12,6 +12,9 @@ from struct import Struct
 HEAD = Struct("<IB")
 """The length of what follows, and its `Kind`."""
 
+LONGEST = 1 << 28
+"""Bytes that an answer may have: many times what a step of thousands of rows takes, with all that may be asked for."""
+
 
 class Kind(IntEnum):
     """What a frame is."""

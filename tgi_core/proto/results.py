@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from math import inf, isnan
+from typing import Any, TypeVar
 
 from tgi_core.backend import RowFault, RowFaultKind, Scope
 from tgi_core.client.types import (
@@ -21,6 +23,11 @@ from tgi_core.client.types import (
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 
+T = TypeVar("T")
+
+LARGEST = 3.4028234663852886e38
+"""What a 32-bit float can hold; no logprob is further from 0, and clients are told them as such."""
+
 
 def encode_result(result: TurnResult) -> pb.TurnResult:
     """What a turn brought."""
@@ -31,11 +38,11 @@ def encode_result(result: TurnResult) -> pb.TurnResult:
     )
 
 
-def decode_result(message: pb.TurnResult) -> TurnResult:
-    """Raises ValueError for columns that do not fit each other."""
+def decode_result(message: pb.TurnResult, vocab_size: int) -> TurnResult:
+    """Raises ValueError for columns that do not fit each other, token ids outside the vocabulary and numbers that are none."""
     return TurnResult(
         refused=_decode_fault(message.refused) if message.HasField("refused") else None,
-        result=_decode_step(message.result) if message.HasField("result") else None,
+        result=_decode_step(message.result, vocab_size) if message.HasField("result") else None,
         verbs=tuple(VerbCall(call.verb, call.ns, call.error) for call in message.verbs),
     )
 
@@ -88,38 +95,78 @@ def _encode_step(step: StepResult) -> contract.StepResult:
     )
 
 
-def _decode_step(message: contract.StepResult) -> StepResult:
-    generations = _decode_generations(message, _decode_tokens(message))
+def _decode_step(message: contract.StepResult, vocab_size: int) -> StepResult:
+    if message.ids and max(message.ids) >= vocab_size:
+        raise ValueError(f"token {max(message.ids)} of a vocabulary of {vocab_size}")
+    plain = _is_plain(message)
     return StepResult(
         step=message.step,
-        generations=generations,
+        generations=_decode_plain(message) if plain else _decode_generations(message, vocab_size),
         fault=_decode_fault(message.fault) if message.HasField("fault") else None,
         forward_ns=message.forward_ns,
         sample_ns=message.sample_ns,
+        plain=plain,
     )
 
 
-def _decode_generations(message: contract.StepResult, tokens: list[Token]) -> tuple[Generation, ...]:
-    if not (message.token_counts or message.prompts or message.finished or message.faults):  # as most steps are
-        return tuple([Generation(id, (token,)) for id, token in zip(message.request_ids, tokens, strict=True)])
+def _is_plain(message: contract.StepResult) -> bool:
+    """Whether there is nothing but one token in each row, as in most steps."""
+    if message.token_counts or message.prompts or message.finished or message.faults:
+        return False
+    return not (message.special or message.candidates)
+
+
+def _decode_plain(message: contract.StepResult) -> tuple[Generation, ...]:
+    columns = zip(message.request_ids, message.ids, message.texts, message.logprobs, strict=True)
+    made = [
+        Generation(id, (Token(token, text, logprob, False),))
+        for id, token, text, logprob in columns
+        if -LARGEST <= logprob <= LARGEST or logprob != logprob
+    ]
+    if len(made) != len(message.request_ids):
+        raise ValueError("a logprob that is no number")
+    return tuple(made)
+
+
+def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[Generation, ...]:
+    rows, tokens = len(message.request_ids), _decode_tokens(message, vocab_size)
+    counts: Sequence[int] = message.token_counts or (1,) * rows
+    if len(counts) != rows or sum(counts) != len(tokens):
+        raise ValueError(f"{len(tokens)} tokens in {rows} rows, where it counts {sum(counts)} in {len(counts)}")
     rest = iter(tokens)
-    counts: Iterable[int] = message.token_counts or (1,) * len(message.request_ids)
-    prompts = {item.generation: _decode_prompt(item) for item in message.prompts}
-    finished = {item.generation: _decode_finished(item) for item in message.finished}
-    faults = {item.generation: RowFault(RowFaultKind(item.kind), item.message) for item in message.faults}
+    prompts = _placed(message.prompts, rows, lambda item: (item.generation, _decode_prompt(item, vocab_size)))
+    finished = _placed(message.finished, rows, lambda item: (item.generation, _decode_finished(item)))
+    faults = _placed(message.faults, rows, lambda item: (item.generation, RowFault(RowFaultKind(item.kind), item.message)))
     return tuple(
         Generation(id, tuple(islice(rest, count)), prompts.get(place, ()), finished.get(place), faults.get(place))
         for place, (id, count) in enumerate(zip(message.request_ids, counts, strict=True))
     )
 
 
-def _decode_tokens(message: contract.StepResult) -> list[Token]:
-    special = set(message.special)
-    top = {item.token: _decode_candidates(item) for item in message.candidates}
+def _placed(items: Sequence[Any], places: int, decode: Callable[[Any], tuple[int, T]]) -> dict[int, T]:
+    """What belongs to some of so many places, by place."""
+    found = dict(map(decode, items))
+    if found and (len(found) != len(items) or max(found) >= places):
+        raise ValueError(f"a place twice, or one that is none of {places}")
+    return found
+
+
+def _decode_tokens(message: contract.StepResult, vocab_size: int) -> list[Token]:
+    special, count = set(message.special), len(message.ids)
+    if special and max(special) >= count:
+        raise ValueError(f"special token {max(special)} of {count}")
+    check_logprobs(message.logprobs)
+    top = _placed(message.candidates, count, lambda item: (item.token, _decode_candidates(item, vocab_size)))
     columns = zip(message.ids, message.texts, message.logprobs, strict=True)
-    if not special and not top:  # as most steps are
-        return [Token(id, text, logprob, False) for id, text, logprob in columns]
     return [Token(id, text, logprob, place in special, top.get(place, ())) for place, (id, text, logprob) in enumerate(columns)]
+
+
+def check_logprobs(logprobs: Iterable[float], unlikely: bool = False) -> None:
+    """Raises ValueError for one that clients cannot be told. NaN stands for none; minus infinity is one of a token that is `unlikely`
+    to be chosen, since it cannot be."""
+    for logprob in logprobs:
+        if not (-LARGEST <= logprob <= LARGEST or isnan(logprob) or (unlikely and logprob == -inf)):
+            raise ValueError("a logprob that is no number")
 
 
 def _encode_candidates(place: int, top: tuple[Candidate, ...]) -> contract.Candidates:
@@ -132,9 +179,17 @@ def _encode_candidates(place: int, top: tuple[Candidate, ...]) -> contract.Candi
     )
 
 
-def _decode_candidates(message: contract.Candidates) -> tuple[Candidate, ...]:
+def _decode_candidates(message: contract.Candidates, vocab_size: int) -> tuple[Candidate, ...]:
+    _check_tokens(message, vocab_size)
     columns = zip(message.ids, message.texts, message.logprobs, strict=True)
     return tuple(Candidate(id, text, logprob, rank in message.special) for rank, (id, text, logprob) in enumerate(columns))
+
+
+def _check_tokens(message: contract.Candidates | contract.Prompt, vocab_size: int) -> None:
+    """Tokens that nobody has chosen."""
+    if message.ids and max(message.ids) >= vocab_size:
+        raise ValueError(f"token {max(message.ids)} of a vocabulary of {vocab_size}")
+    check_logprobs(message.logprobs, unlikely=True)
 
 
 def _encode_prompt(place: int, prompt: tuple[PromptToken, ...]) -> contract.Prompt:
@@ -147,9 +202,10 @@ def _encode_prompt(place: int, prompt: tuple[PromptToken, ...]) -> contract.Prom
     )
 
 
-def _decode_prompt(message: contract.Prompt) -> tuple[PromptToken, ...]:
+def _decode_prompt(message: contract.Prompt, vocab_size: int) -> tuple[PromptToken, ...]:
+    _check_tokens(message, vocab_size)
     known, without = iter(message.logprobs), set(message.without)
-    if len(message.ids) != len(message.logprobs) + len(without):
+    if len(message.ids) != len(message.logprobs) + len(without) or (without and max(without) >= len(message.ids)):
         raise ValueError("a prompt has fewer or more logprobs than it says")
     return tuple(
         PromptToken(id, text, None if place in without else next(known))

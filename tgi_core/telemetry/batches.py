@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from tgi_core.backend import CacheKind, Capacity
+from tgi_core.backend import CacheKind, Capacity, errors
 from tgi_core.client.types import Prefill, StepResult, StepVerb, Turn, TurnResult
 from tgi_core.scheduler.scheduler import Snapshot
 from tgi_core.telemetry.catalog import SIZE_BUCKETS, VERBS, Instruments
@@ -70,7 +70,8 @@ class BatchMetrics:
         self._seconds[verb] = self._seconds.get(verb, 0.0) + seconds
         self._verbs.labels(verb).observe(seconds)
         if error:
-            self._verb_failure.labels(verb, error).inc()
+            known = isinstance(getattr(errors, error, None), type)  # a shard's word is not to become a label
+            self._verb_failure.labels(verb, error if known else "BackendError").inc()
 
     def _launched(self, verb: StepVerb, refused: bool) -> None:
         method = "prefill" if isinstance(verb, Prefill) else "decode"

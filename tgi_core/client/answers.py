@@ -1,0 +1,241 @@
+"""What a shard owes, and whether its answers are that.
+
+A shard may be anybody's, and one of ours may be broken. Whatever it says is compared with what it was asked before anything is made of
+it: an answer that fits no question would lose tokens in silence, or end the scheduler. In a step in which nobody begins or ends that
+takes one comparison of lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tgi_core.backend import BackendBug, Grant, Scope
+from tgi_core.client.types import (
+    Bookkeeping,
+    Clear,
+    Decode,
+    Fault,
+    FinishReason,
+    GeneratedText,
+    Generation,
+    Prefill,
+    ShardRequest,
+    StepResult,
+    StepVerb,
+    Turn,
+    TurnResult,
+)
+
+
+def wrong(what: str) -> BackendBug:
+    """The error for an answer that cannot be one."""
+    return BackendBug(f"the shard's answer makes no sense: {what}")
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row that the shard has, and may make `tokens` for, behind the `before` that it has brought along. `end` is the count of the
+    step that makes the last of them, 0 until its first one is launched."""
+
+    tokens: int
+    before: int
+    end: int = 0
+
+
+@dataclass(slots=True)
+class _Step:
+    """A launched step: the rows that it makes a token for, in the order of the batch; those of them whose last token that is."""
+
+    rows: list[int]
+    count: int
+    ending: set[int] = field(default_factory=set)
+
+
+class AnswerCheck:
+    """Follows the turns of one shard, and checks each answer against them. `draft` is the capacity's: with drafts a row makes up to so
+    many tokens more in a step, and may end earlier."""
+
+    def __init__(self, draft: int) -> None:
+        self._draft = draft
+        self._rows: dict[int, _Row] = {}
+        self._prompts: dict[int, int] = {}
+        """Tokens that no step has taken yet, of rows whose prompt is incomplete."""
+        self._batches: dict[int, list[int]] = {}
+        """The rows of each, in order."""
+        self._steps: dict[int, _Step] = {}
+        """Those that are launched and not read."""
+        self._count = 0
+        """How many steps have gone on with batches; a row takes part in all of them."""
+        self._ends: dict[int, set[int]] = {}
+        """Rows by the count at which they end."""
+
+    def check(self, turn: Turn, result: TurnResult) -> None:
+        """Take note of a turn and of its answer. Raises BackendBug for what is no answer to it."""
+        refused = result.refused
+        if refused is not None:
+            self._check_refusal(turn, refused)
+        self._keep_books(turn.bookkeeping)
+        if refused is None and turn.launch is not None:
+            self._launch(turn.launch)
+        self._check_read(turn, result.result)
+        if refused is not None and (refused.lost or refused.scope is Scope.SESSION):
+            self._forget()
+
+    # what was asked
+
+    def _keep_books(self, verbs: Iterable[Bookkeeping]) -> None:
+        for verb in verbs:
+            if isinstance(verb, Clear):
+                for name in [verb.batch] if verb.batch is not None else list(self._batches):
+                    self._drop(self._batches.pop(name, []))
+                continue
+            rows, keep = self._batches.pop(verb.batch, []), set(verb.keep)
+            self._drop(id for id in rows if id not in keep)
+            if keep:
+                self._batches[verb.batch] = [id for id in rows if id in keep]
+
+    def _drop(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            self._prompts.pop(id, None)
+            row = self._rows.pop(id, None)
+            if row is not None:
+                self._ends.get(row.end, set()).discard(id)
+
+    def _launch(self, verb: StepVerb) -> None:
+        merged = verb.batches if isinstance(verb, Decode) else () if verb.cached is None else (verb.cached,)
+        rows = self._batches.pop(merged[0], []) if merged else []
+        for name in merged[1:]:
+            rows = rows + self._batches.pop(name, [])
+        self._count += bool(merged)
+        step = self._steps[verb.step] = _Step(rows, self._count)
+        silent = self._take(verb.grants, step) if verb.grants else set()
+        silent.update(self._prompts)
+        if silent:
+            step.rows = [id for id in rows if id not in silent]
+        step.ending |= self._ends.pop(self._count, set())
+        if isinstance(verb, Prefill):
+            rows = rows + [request.id for request in verb.requests]
+            step.rows = step.rows + [request.id for request in verb.requests if self._begin(request, step)]
+        self._batches[verb.step] = rows
+
+    def _take(self, grants: Iterable[Grant], step: _Step) -> set[int]:
+        """Prompts go on; the rows that sit the step out, which end a step later."""
+        silent = set()
+        for grant in grants:
+            left = self._prompts.get(grant.request_id)
+            if left is None:
+                if not grant.take:
+                    silent.add(grant.request_id)
+                    self._postpone(grant.request_id)
+            elif left > grant.take:
+                self._prompts[grant.request_id] = left - grant.take
+            else:
+                del self._prompts[grant.request_id]
+                self._start(grant.request_id, step)
+        return silent
+
+    def _begin(self, request: ShardRequest, step: _Step) -> bool:
+        """A new row; whether the step makes a token for it."""
+        before = len(request.input_ids) - request.prompt_len
+        self._rows[request.id] = _Row(request.stopping.max_new_tokens - before, before)
+        left = len(request.input_ids) - request.cached - request.take
+        if left:
+            self._prompts[request.id] = left
+        else:
+            self._start(request.id, step)
+        return not left
+
+    def _start(self, id: int, step: _Step) -> None:
+        """The step makes the row's first token."""
+        row = self._rows.get(id)
+        if row is None:
+            return
+        row.end = step.count + row.tokens - 1
+        if row.tokens > 1:
+            self._ends.setdefault(row.end, set()).add(id)
+        else:
+            step.ending.add(id)
+
+    def _postpone(self, id: int) -> None:
+        row = self._rows.get(id)
+        if row is not None and id in (ends := self._ends.get(row.end, set())):
+            ends.discard(id)
+            row.end += 1
+            self._ends.setdefault(row.end, set()).add(id)
+
+    def _forget(self) -> None:
+        """The shard holds nothing any more."""
+        for each in (self._rows, self._prompts, self._batches, self._steps, self._ends):
+            each.clear()
+
+    # what it says
+
+    def _check_refusal(self, turn: Turn, refused: Fault) -> None:
+        if turn.launch is None and not turn.bookkeeping:
+            raise wrong(f"it refuses a turn that asks for nothing: {refused.message}")
+        new = {request.id for request in turn.launch.requests} if isinstance(turn.launch, Prefill) else set()
+        self._check_names(refused, new)
+
+    def _check_names(self, fault: Fault, more: Iterable[int]) -> None:
+        for id in set(fault.request_ids).difference(self._rows, more):
+            raise wrong(f"a fault of request {id}, which it does not have: {fault.message}")
+
+    def _check_read(self, turn: Turn, read: StepResult | None) -> None:
+        step = self._steps.pop(turn.read, None) if turn.read is not None else None
+        if step is None:  # nothing was to be read, or the step to be launched and read was refused
+            if read is not None:
+                raise wrong(f"rows of step {read.step}, which nobody wants to read")
+        elif read is None:
+            raise wrong(f"it lacks the rows of step {turn.read}")
+        elif read.step != turn.read:
+            raise wrong(f"rows of step {read.step} in place of step {turn.read}")
+        elif read.fault is not None:
+            self._check_names(read.fault, step.rows)
+            self._forget()
+        else:
+            self._check_rows(step, read)
+
+    def _check_rows(self, step: _Step, read: StepResult) -> None:
+        ids = [made.request_id for made in read.generations]
+        if ids != step.rows:
+            self._check_ids(step, ids)
+        for made in () if read.plain else read.generations:
+            if made.finished is not None or made.fault is not None or len(made.tokens) != 1:
+                self._check_row(step, made)
+        for id in step.ending.intersection(self._rows) if step.ending else ():
+            raise wrong(f"request {id} has all of its tokens and no end")
+
+    def _check_ids(self, step: _Step, ids: list[int]) -> None:
+        """Late rows of those that have left may be there or not."""
+        launched = set(step.rows)
+        found = [id for id in ids if id in self._rows or id not in launched]
+        wanted = [id for id in step.rows if id in self._rows]
+        if found == wanted:
+            return
+        for id in set(wanted).difference(found):
+            raise wrong(f"it lacks the row of request {id}")
+        for id in set(found).difference(wanted):
+            raise wrong(f"a row of request {id}, which is not in the step")
+        raise wrong("rows that come twice, or not in the order of the batch")
+
+    def _check_row(self, step: _Step, made: Generation) -> None:
+        """A row of which there is more to say than its one token."""
+        id, row = made.request_id, self._rows.get(made.request_id)
+        if row is None:
+            return
+        if made.fault is None and not 1 <= len(made.tokens) <= 1 + self._draft:
+            raise wrong(f"{len(made.tokens)} tokens for request {id} in one step")
+        if made.finished is not None and not self._draft:
+            self._check_end(step, row, made.finished, id)
+        if made.finished is not None or made.fault is not None:
+            self._drop([id])
+
+    @staticmethod
+    def _check_end(step: _Step, row: _Row, finished: GeneratedText, id: int) -> None:
+        left = row.end - step.count
+        count = row.before + row.tokens - left
+        if finished.generated_tokens != count:
+            raise wrong(f"request {id} ends with {finished.generated_tokens} tokens, of which {count} were made")
+        if finished.finish_reason is FinishReason.LENGTH and left:
+            raise wrong(f"request {id} ends for its length {left} tokens early")

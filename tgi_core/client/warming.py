@@ -1,0 +1,59 @@
+"""Warming a shard up, and whether what it says of itself and promises can be served at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tgi_core.backend import BackendBug, BackendError, Capabilities, Capacity, Progress
+from tgi_core.client.base import Opened, Plan, ShardClient
+from tgi_core.client.types import ShardInfo
+from tgi_core.errors import StartupError
+
+_MANY = 1 << 31
+_MOST_BLOCKS = 1 << 26
+"""The scheduler keeps a number for each: these take 3 GiB. Of 16 tokens each they hold a thousand million."""
+_MOST_ROWS = 1 << 20
+_MOST_IN_FLIGHT = 64
+
+Bound = tuple[str, int, int, int]
+"""What it is, its value, the least and the most that it may be."""
+
+
+async def warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> Opened:
+    """A shard with its promise. Raises StartupError, also where one is beyond reason; the shard is then the caller's to close."""
+    try:
+        _check(_of_capabilities(info.capabilities))
+        capacity = await shard.warmup(plan(info.capabilities), progress)
+        if not capacity.groups:
+            raise BackendBug("it promises no cache")
+        _check(_of_capacity(capacity))
+    except BackendError as error:
+        raise StartupError(f"backend {info.backend}: {error}") from error
+    return Opened(shard, info, capacity)
+
+
+def _check(bounds: Iterable[Bound]) -> None:
+    for what, value, least, most in bounds:
+        if not least <= value <= most:
+            raise BackendBug(f"it promises {what} {value}; from {least} to {most} make sense")
+
+
+def _of_capabilities(can: Capabilities) -> Iterable[Bound]:
+    yield "vocab_size", can.vocab_size, 1, _MANY
+    yield "max_positions", can.max_positions, 1, 1 << 62
+    yield "a number of block sizes of", len(can.block_sizes), 1, _MANY
+    for size in can.block_sizes:
+        yield "a block size of", size, 1, _MANY
+
+
+def _of_capacity(capacity: Capacity) -> Iterable[Bound]:
+    for group in capacity.groups:
+        yield "block_size", group.block_size, 1, _MANY
+        yield "num_blocks", group.num_blocks, 1, _MOST_BLOCKS
+        yield "a window of", 1 if group.window is None else group.window, 1, _MANY
+    yield "max_rows", capacity.max_rows, 1, _MOST_ROWS
+    yield "max_row_tokens", capacity.max_row_tokens, 2, 1 << 62
+    yield "max_step_tokens", capacity.max_step_tokens, 1, 1 << 62
+    yield "max_prefill_rows", capacity.max_prefill_rows, 1, 1 << 62
+    yield "in_flight", capacity.in_flight, 1, _MOST_IN_FLIGHT
+    yield "draft", capacity.draft, 0, _MANY
