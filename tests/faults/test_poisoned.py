@@ -372,7 +372,7 @@ def test_a_client_that_leaves_in_the_same_step(
             keys = [house.scheduler.add(mate) for mate in mates()[:others]]
             for _ in range(turns):
                 house.turn()
-            result = house.server.exchange(house.scheduler.plan())
+            result = house.exchange(house.scheduler.plan())
             house.scheduler.cancel(bad)
             house.take(house.scheduler.complete(result))
             house.run()

@@ -47,12 +47,14 @@ from tgi_core.client.types import (
     VerbCall,
 )
 from tgi_core.grammar import Grammar, GrammarKind
+from tgi_core.proto.results import LARGEST
 
 T = TypeVar("T")
 
 small = st.integers(0, (1 << 32) - 1)
 large = st.integers(0, (1 << 64) - 1)
 number = st.floats(allow_nan=False)
+logprob = st.floats(-LARGEST, LARGEST)
 plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 any_text = st.text(st.characters(), max_size=5)
 """With lone surrogates, which a client's JSON can hold."""
@@ -100,13 +102,13 @@ turns = st.builds(
 )
 
 faults = st.builds(Fault, st.sampled_from(Scope), plain, plain, few(large), st.booleans())
-candidates = st.builds(Candidate, small, plain, number, st.booleans())
-tokens = st.builds(Token, small, plain, number, st.booleans(), few(candidates))
+candidates = st.builds(Candidate, small, plain, logprob, st.booleans())
+tokens = st.builds(Token, small, plain, logprob, st.booleans(), few(candidates))
 generations = st.builds(
     Generation,
     request_id=large,
     tokens=few(tokens),
-    prompt=few(st.builds(PromptToken, small, plain, st.none() | number)),
+    prompt=few(st.builds(PromptToken, small, plain, st.none() | logprob)),
     finished=st.none() | st.builds(GeneratedText, plain, small, st.sampled_from(FinishReason)),
     fault=st.none() | st.builds(RowFault, st.sampled_from(RowFaultKind), plain),
 )

@@ -10,7 +10,8 @@ from typing import Any
 from tgi_core.backend import Capabilities, Capacity, Feature, Mixing, Sampling, Want, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
-from tgi_core.client.types import Filter, Prefill, ShardInfo, Stopping, Turn
+from tgi_core.client.answers import AnswerCheck
+from tgi_core.client.types import Filter, Prefill, ShardInfo, Stopping, Turn, TurnResult
 from tgi_core.scheduler import Event, GenerationRequest, Scheduler, SchedulerOptions
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
@@ -30,13 +31,21 @@ class Device:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     ended: dict[int, Event] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
+    answers: AnswerCheck = field(default_factory=lambda: AnswerCheck(0))
+    """A shard that is true answers whatever it is asked."""
+
+    def exchange(self, turn: Turn) -> TurnResult:
+        """Carry out a turn."""
+        result = self.server.exchange(turn)
+        self.answers.check(turn, result)
+        return result
 
     def turn(self) -> Turn:
         """Plan, carry out, complete."""
         self.take(self.scheduler.expire())
         turn = self.scheduler.plan()
         self.turns.append(turn)
-        self.take(self.scheduler.complete(self.server.exchange(turn)))
+        self.take(self.scheduler.complete(self.exchange(turn)))
         return turn
 
     def take(self, events: list[Event]) -> None:

@@ -20,6 +20,7 @@ from tests.scheduler.device import Device, alone, quiet, request, shard
 from tgi_core.backend import Feature, WarmupPlan
 from tgi_core.backend.fault_schedule import Rule, When
 from tgi_core.backend.faults import inject
+from tgi_core.client.answers import AnswerCheck
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import DeadlineExceeded, GenerationRequest, RequestFailed, Scheduler, SchedulerOptions
 from tgi_core.tokenizer import Tokenizer
@@ -168,6 +169,7 @@ class Machine(RuleBasedStateMachine):
         """A new shard goes on."""
         _, self.one.server, self.one.session, self.faults = self.fresh_shard()
         self.one.server.warmup(SMALL, quiet)
+        self.one.answers = AnswerCheck(0)
         self.one.take(self.one.scheduler.restart(reason))
         self.calm = 0
 
@@ -176,7 +178,7 @@ class Machine(RuleBasedStateMachine):
         self.now += 0.1
         self.one.take(self.one.scheduler.expire())
         turn = self.one.scheduler.plan()
-        result = self.one.server.exchange(turn)
+        result = self.one.exchange(turn)
         if callable(meanwhile):
             meanwhile()
         self.one.take(self.one.scheduler.complete(result))

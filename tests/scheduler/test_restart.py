@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.scheduler.device import Device, Script, alone, device, quiet, request, shard
 from tgi_core.backend import WarmupPlan
+from tgi_core.client.answers import AnswerCheck
 from tgi_core.scheduler import GenerationFailed
 from tgi_core.scheduler.blame import MAX_RETRIES
 from tgi_core.tokenizer import Tokenizer
@@ -24,6 +25,7 @@ def replace_shard(one: Device, tokenizer: Tokenizer, answered: bool) -> None:
         one.scheduler.plan()
     _, one.server, one.session = shard(tokenizer)
     one.server.warmup(PLAN, quiet)
+    one.answers = AnswerCheck(0)
     one.take(one.scheduler.restart("the shard was killed"))
 
 

@@ -150,11 +150,11 @@ class ForeignShard:
         usable = total // size - (0 if self._info.requires_padding else 1)
         per_place = min(-(-(longest + self._info.speculate) // size), usable)
         rows = min(plan.max_rows or _ROWS, usable // max(1, per_place))
-        if per_place < 1 or rows < 1:
+        longest = min(longest, per_place * size - self._info.speculate)
+        if longest < 2 or rows < 1:
             raise InvalidRequest(f"the shard has room for {total} tokens; too few for one request")
         self._place_tokens = per_place * size
         self._places = list(range(rows))
-        longest = min(longest, self._place_tokens - self._info.speculate)
         return Capacity(
             # twice the places, since the scheduler keeps one in hand for every row, in case it grows
             groups=(CacheGroup(CacheKind.FULL, longest, 2 * rows),),
