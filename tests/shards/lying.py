@@ -101,8 +101,7 @@ class _Handlers(grpc.GenericRpcHandler):
 
     def _unary(self, answer: Any, method: str) -> Any:
         def tell(request: Any, context: grpc.ServicerContext) -> bytes:
-            [told] = self._liar.answers(method, request, answer(request, context)) or [b""]
-            return told
+            return next(self._liar.answers(method, request, answer(request, context)), b"")
 
         return tell
 

@@ -387,3 +387,43 @@ FOREIGN = [
 def test_a_lie_of_a_foreign_shard(foreign: tuple[House, list[Any]], lie: Lie) -> None:
     """See `survives`. A request can go on there only if what it has made so far is a text that makes the same tokens again."""
     survives(*foreign, lie, "the prompt has no text that this shard would read as the same tokens")
+
+
+# for ever
+
+FOR_EVER = [
+    (False, own_lie("nothing", NONSENSE + "it lacks the rows of step", at_read(lambda turn, truth: pb.TurnResult()))),
+    (False, own_lie("garbage", NONSENSE + "4 bytes that are no TurnResult", at_read(lambda turn, truth: GARBAGE))),
+    (True, v3("no batch", NONSENSE + "no batch, though request", of_rows(1, lambda truth: truth.ClearField("batch")), "Prefill")),
+    (True, v3("it hangs", "the shard hangs", told_once(lambda truth: Hang), "Prefill")),
+]
+
+
+@pytest.mark.parametrize(
+    ("is_foreign", "lie"), FOR_EVER, ids=[f"{'foreign' if foreign else 'own'}, {lie}" for foreign, lie in FOR_EVER]
+)
+def test_a_shard_that_lies_for_ever(demo_tokenizer: Tokenizer, tmp_path: Path, is_foreign: bool, lie: Lie) -> None:
+    """It is tried again, in vain: the client gets the reason, and the router ends with a status that is not 0 and one line that says
+    why."""
+    with house(demo_tokenizer, tmp_path, is_foreign, "--shard-restarts", "1") as one:
+        one.liar.arm(lie, forever=True)
+        answer = one.post(BODIES[0])
+        assert answer.status_code == 424 and re.search(lie.says, answer.json()["error"]), answer.text
+        assert one.server.child.wait(SECONDS) == 1
+    assert re.search(f"tgi: error: the shard is lost: .*{lie.says}", one.server.lines[-1]), one.server.lines[-1]
+    assert "Traceback" not in "".join(one.server.lines)
+
+
+@pytest.mark.parametrize("is_foreign", [False, True], ids=["own", "foreign"])
+def test_sigterm_while_a_shard_hangs(demo_tokenizer: Tokenizer, tmp_path: Path, is_foreign: bool) -> None:
+    """A router whose shard does not answer ends when it is told to, with status 0, and its client hears why."""
+    hang = Lie("it hangs", "Decode" if is_foreign else "Steps", at_read(lambda turn, truth: Hang) if not is_foreign else
+               told_once(lambda truth: Hang), "")  # fmt: skip
+    flags = ("--watchdog-floor", "600", "--graceful-termination-timeout", "2")
+    with house(demo_tokenizer, tmp_path, is_foreign, *flags) as one, ThreadPoolExecutor(1) as threads:
+        one.liar.arm(hang, forever=True)
+        asked = threads.submit(one.post, BODIES[0])
+        while not one.liar.told:
+            assert not asked.done()
+        assert one.server.stop() == 0
+        assert asked.result().status_code in (424, 503), asked.result().text
