@@ -1,0 +1,110 @@
+"""Every kind of blow against every kind of request, all of them in flight at once: no answer tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engine.lora_files import make_adapter
+from tests.serve.blows import BLOWS, LOSES, TOKENS, Body, ask, bodies, native, shard, tireless
+from tests.serve.process import ServerProcess, served
+
+SECONDS = 120
+_FIRST = 5
+"""Events that each request has had when the blow comes."""
+
+
+@dataclass
+class House:
+    """A server, what is asked of it, and what it answers undisturbed."""
+
+    server: ServerProcess
+    bodies: dict[str, Body]
+    wanted: dict[str, list[Any]]
+
+    async def answers(self, strike: Callable[[], None] = lambda: None) -> dict[str, list[Any]]:
+        """All answers at once; the blow comes when each has begun."""
+        counts = dict.fromkeys(self.bodies, 0)
+        begun = asyncio.Event()
+
+        def count(kind: str) -> None:
+            counts[kind] += 1
+            if min(counts.values()) >= _FIRST:
+                begun.set()
+
+        def counted(kind: str) -> Callable[[], None]:
+            return lambda: count(kind)
+
+        async with httpx.AsyncClient(base_url=self.server.url, timeout=SECONDS) as client:
+            asked = {kind: asyncio.create_task(ask(client, body, counted(kind))) for kind, body in self.bodies.items()}
+            await asyncio.wait({asyncio.create_task(begun.wait()), *asked.values()}, return_when=asyncio.FIRST_COMPLETED)
+            assert not any(task.done() for task in asked.values()), "an answer ends before the others have begun"
+            strike()
+            return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+
+    def strike(self, blow: str) -> dict[str, list[Any]]:
+        """The answers that are in flight when that blow comes."""
+        return asyncio.run(self.answers(lambda: BLOWS[blow](self.server.child.pid)))
+
+    def wait_healthy(self) -> None:
+        """Until requests are served."""
+        end = time.monotonic() + SECONDS
+        while httpx.get(f"{self.server.url}/health", timeout=SECONDS).status_code != 200:
+            assert time.monotonic() < end
+
+
+def without_cores() -> None:
+    """What dies of a signal leaves no file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def some_text(server: ServerProcess) -> str:
+    """A piece of what the request with a stop sequence says late, without one."""
+    _, body = native("What is 7 plus 5?", TOKENS, do_sample=True, seed=8)
+    text: str = httpx.post(f"{server.url}/generate", json=body, timeout=SECONDS).json()["generated_text"]
+    return text[-12:-4]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House, None, None]:
+    """The demo model in float32 with an adapter, and the answers of one undisturbed run."""
+    model = tireless(tmp_path_factory.mktemp("models") / "demo")
+    adapter = make_adapter(tmp_path_factory.mktemp("adapters") / "poet", model, "q_proj", "v_proj")
+    flags = (
+        str(model),
+        "--backend",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--watchdog-floor",
+        "3",
+        "--lora-adapters",
+        f"poet={adapter.directory}",
+    )
+    with served(*flags, before=without_cores) as server:
+        one = House(server, bodies("poet", some_text(server)), {})
+        one.wanted = asyncio.run(one.answers())
+        yield one
+        assert server.stop() == 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("blow", BLOWS)
+def test_no_answer_tells_of_a_blow(house: House, blow: str) -> None:
+    """Greedy, seeded, held to a grammar, with a stop sequence, with logprobs, with top tokens, with an adapter and with tools: each
+    answer is event for event the one of an undisturbed run. Where the blow was deadly there is another shard; then the same requests
+    are answered alike once more."""
+    before = shard(house.server.child.pid).pid
+    assert house.strike(blow) == house.wanted
+    house.wait_healthy()
+    assert (shard(house.server.child.pid).pid != before) is (blow in LOSES)
+    assert house.server.child.poll() is None
+    if blow in ("KILL", "helpers killed"):
+        assert asyncio.run(house.answers()) == house.wanted
