@@ -14,7 +14,7 @@ from tgi_core.backend import DeviceLost, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.local import LocalShard
-from tgi_core.client.types import ShardInfo
+from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream, SchedulerLoop
 from tgi_core.scheduler.bundling import Bundler
 from tgi_core.server.model_server import ModelServer
@@ -38,6 +38,19 @@ async def running(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await client.close()
+
+
+class Endless(LocalShard):
+    """Says of no row that it has ended; a turn that asks for nothing takes it no time."""
+
+    async def exchange(self, turn: Turn) -> TurnResult:
+        """One turn."""
+        if turn == Turn():
+            return TurnResult()
+        result = await super().exchange(turn)
+        for made in result.result.generations if result.result is not None else ():
+            made.finished = None
+        return result
 
 
 async def collect(stream: GenerationStream) -> list[int]:
@@ -92,3 +105,17 @@ async def test_ending_the_loop_ends_the_streams(demo_tokenizer: Tokenizer) -> No
         await anext(stream)
     with pytest.raises(GenerationFailed, match="shutting down"):
         await collect(stream)
+
+
+async def test_a_turn_for_nothing_takes_no_time_from_others(demo_tokenizer: Tokenizer) -> None:
+    """A row that has all of its tokens and no end leaves nothing to ask for: others on the event loop get their turn, and it can be
+    cancelled."""
+    async with running(demo_tokenizer, Endless) as loop:
+        stream = loop.submit(request((1, 2), 3))
+        for _ in range(3):
+            await anext(stream)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        stream.cancel()
+        other = loop.submit(request((1, 2), 3))
+        await anext(other)

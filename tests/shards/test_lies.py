@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serve.process import TGI, ServerProcess, started
+from tests.serve.process import TGI, ServerProcess, served, started
 from tests.shards.lying import GARBAGE, Ends, Hang, Liar, Lie, Tell, lying, rows
+from tests.shards.lying_child import FOLDER, LIES
 from tgi_core.model_files import DEMO
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
@@ -427,3 +428,29 @@ def test_sigterm_while_a_shard_hangs(demo_tokenizer: Tokenizer, tmp_path: Path, 
             assert not asked.done()
         assert one.server.stop() == 0
         assert asked.result().status_code in (424, 503), asked.result().text
+
+
+# a child of the server's own
+
+
+def test_lies_of_a_child(tmp_path: Path) -> None:
+    """Where the server has started the shard itself, each lie costs that shard its life, and the requests that run go on with the next:
+    every answer is the one of a server whose shards are true."""
+    lies, site = tmp_path / "lies", tmp_path / "site"
+    for folder in (lies, site):
+        folder.mkdir()
+    (site / "sitecustomize.py").write_text("from tests.shards.lying_child import install\n\ninstall()\n")
+    for place, name in enumerate(LIES):
+        (lies / f"{place} {name}").touch()
+    extra = {"PYTHONPATH": f"{site}:{Path(__file__).parents[2]}", FOLDER: str(lies)}
+    with served("--backend", "reference") as server:
+        wanted = list(map(bare, House(Liar(), server, tmp_path).all()))
+    with served("--backend", "reference", extra=extra) as server:
+        one = House(Liar(), server, tmp_path)
+        while list(lies.iterdir()):
+            assert list(map(bare, one.all())) == wanted
+        one.wait_healthy()
+        assert list(map(bare, one.all())) == wanted
+        assert server.stop() == 0
+    for (_, says), reason in zip(LIES.values(), one.losses(), strict=True):
+        assert re.search(says, reason), reason

