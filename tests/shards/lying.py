@@ -54,7 +54,17 @@ class Liar:
         self.told = 0
         self._lie: Lie | None = None
         self._forever = False
-        self._released = threading.Event()
+        self._released, self._going = threading.Event(), threading.Event()
+        self._going.set()
+
+    @contextmanager
+    def held(self) -> Generator[None, None, None]:
+        """Answer to nobody's steps while the block runs."""
+        self._going.clear()
+        try:
+            yield
+        finally:
+            self._going.set()
 
     def arm(self, lie: Lie, forever: bool = False) -> None:
         """Lie the next time, or each time."""
@@ -66,6 +76,8 @@ class Liar:
 
     def answers(self, method: str, request: Any, truth: Any) -> Iterator[bytes]:
         """What is sent."""
+        if method in ("Steps", "Prefill", "Decode"):
+            self._going.wait(60)
         lie = self._lie
         told = lie.tell(request, truth) if lie is not None and lie.method == method else None
         if told is None:
