@@ -16,8 +16,7 @@ from pathlib import Path
 
 from tgi_core.errors import StartupError
 from tgi_core.tokenizer_file import fault, less, read_fast, strays
-from tgi_core.workers.command import python
-from tgi_core.workers.worker import ONE_THREAD
+from tgi_core.workers.command import ONE_THREAD, python
 
 SECONDS = 30.0
 """Processor time for all of it; a vocabulary of 262,144 tokens takes less than two."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+ONE_THREAD = {"MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Environment of a process whose address space is bounded: threads would take it by the number of the machine's cores."""
+
 
 def python(program: str | Path, *arguments: object) -> list[str]:
     """The command for a module by its name, or a script by its path.

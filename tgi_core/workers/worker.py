@@ -11,10 +11,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tgi_core.workers.command import ONE_THREAD
 from tgi_core.workers.serving import LENGTH
 
-ONE_THREAD = {"MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""More threads would take address space, which is bounded, by the number of the machine's cores."""
 _CHUNK = 1 << 20
 _POLLS, _POLL_S = 200, 0.005
 """A process closes its sockets a moment before its end can be seen."""
