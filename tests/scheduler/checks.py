@@ -15,12 +15,18 @@ def check_books(scheduler: Scheduler) -> None:
     """Each request is in one place, each block is one thing, and each prefix knows who holds it."""
     running, queue, known = scheduler._running, list(scheduler._queue), scheduler._by_key
     assert [item.wire_id for item in running.values()] == list(running), "a row runs under its own id"
-    keys = Counter([item.key for item in running.values()] + [item.key for item in queue])
+    parked = [item for item in scheduler._paused.values() if not item.wire_id]
+    keys = Counter([item.key for item in (*running.values(), *queue, *parked)])
     assert keys.keys() == known.keys() and not any(count > 1 for count in keys.values()), "nobody is lost or there twice"
-    assert all(first.rank < second.rank for first, second in pairwise(queue)), "who came first is served first"
+    for client in {item.request.client for item in queue}:
+        own = [item.rank for item in queue if item.request.client == client]
+        assert all(first < second for first, second in pairwise(own)), "of one client's, who came first is served first"
+    assert scheduler._queue.clients == len({item.request.client for item in known.values()}), "nobody is remembered who has left"
     assert all(item.passed <= PATIENCE for item in queue), "nobody is passed for ever"
     assert all(not item.wire_id and not any(item.tables) for item in queue), "who waits holds nothing"
-    assert all(0 <= item.unread <= 2 and item.computed <= item.end for item in running.values())
+    assert all(not item.wire_id and not any(item.tables) for item in parked), "nor does who gave up its place"
+    assert all(item.paused == (item.key in scheduler._paused) for item in known.values())
+    assert all(0 <= item.unread <= 2 and item.computed <= item.total for item in running.values())
     check_blocks(scheduler)
 
 

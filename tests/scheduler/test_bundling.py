@@ -14,7 +14,7 @@ from tests.scheduler.test_loop import collect, running, wanted
 from tgi_core.client.local import LocalShard
 from tgi_core.client.types import FinishReason, GeneratedText, Generation, Token, Turn, TurnResult
 from tgi_core.scheduler.bundling import Bundler
-from tgi_core.scheduler.scheduler import Event
+from tgi_core.scheduler.events import Event
 from tgi_core.scheduler.types import GenerationFailed
 from tgi_core.tokenizer import Tokenizer
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.device import alone, quiet, request
-from tgi_core.backend import DeviceLost, WarmupPlan
+from tests.scheduler.device import NarrowSession, alone, quiet, request
+from tgi_core.backend import DeviceLost, Mixing, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.local import LocalShard
@@ -20,16 +20,23 @@ from tgi_core.scheduler.bundling import Bundler
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
 
+PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4)
+
 
 @asynccontextmanager
 async def running(
-    tokenizer: Tokenizer, shard: type[LocalShard] = LocalShard, bundler: Bundler | None = None, **options: Any
+    tokenizer: Tokenizer,
+    shard: type[LocalShard] = LocalShard,
+    bundler: Bundler | None = None,
+    plan: WarmupPlan = PLAN,
+    **options: Any,
 ) -> AsyncGenerator[SchedulerLoop, None]:
     """A loop over a shard in this process."""
-    session = Session(ReferenceSession(tokenizer.vocab_size, 512, **options), "reference")
+    narrow = NarrowSession if "mixing" in options else ReferenceSession
+    session = Session(narrow(tokenizer.vocab_size, 512, **options), "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
     client = shard(ModelServer(session, tokenizer, info))
-    capacity = await client.warmup(WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4), quiet)
+    capacity = await client.warmup(plan, quiet)
     loop = SchedulerLoop(client, info, capacity, bundler=bundler)
     task = asyncio.create_task(loop.run())
     try:
@@ -119,3 +126,20 @@ async def test_a_turn_for_nothing_takes_no_time_from_others(demo_tokenizer: Toke
         stream.cancel()
         other = loop.submit(request((1, 2), 3))
         await anext(other)
+
+
+LONG = WarmupPlan(max_rows=8, max_row_tokens=512, num_blocks=512, block_size=4)
+
+
+@pytest.mark.parametrize("mixing", [Mixing.EAGER, Mixing.NONE])
+async def test_who_does_not_read_gives_way(demo_tokenizer: Tokenizer, mixing: Mixing) -> None:
+    """Readers that stop have all rows, in the end paused; who comes is served all the same. Read again, each gets what it makes alone."""
+    async with running(demo_tokenizer, plan=LONG, without=frozenset(), mixing=mixing) as loop:
+        stopped = [loop.submit(request((index, 7), 240, seed=index)) for index in range(8)]
+        for index in range(12):
+            assert await collect(loop.submit(request((index,), 30))) == alone(demo_tokenizer, request((index,), 30))
+        assert loop.snapshot().paused == 8
+        results = await asyncio.gather(*map(collect, stopped))
+        load = loop.snapshot()
+        assert (load.running, load.paused, load.blocks_free) == (0, 0, load.blocks_total)
+    assert results == [alone(demo_tokenizer, request((index, 7), 240, seed=index)) for index in range(8)]

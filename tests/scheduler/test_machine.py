@@ -35,7 +35,9 @@ requests = st.builds(
     prompts,
     st.integers(1, 14),
     st.none() | st.integers(0, 3),
-    priority=st.sampled_from([0, 0, 0, 1]),
+    priority=st.sampled_from([-1, 0, 0, 0, 1]),
+    client=st.sampled_from(["", "", "other", "third"]),
+    urgent=st.booleans(),
     salt=st.sampled_from("ab"),
 )
 recoverable = st.sampled_from(["oom", "capacity", "compile", "invalid"])
@@ -125,6 +127,26 @@ class Machine(RuleBasedStateMachine):
         else:
             self.one.scheduler.cancel(key)
 
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), meanwhile=st.booleans())
+    def stop_reading(self, data: st.DataObject, meanwhile: bool) -> None:
+        """A client reads no more, between two turns or while one is under way."""
+        key = data.draw(st.sampled_from(self.live))
+        if meanwhile:
+            self.turn(lambda: self.one.scheduler.pause(key))
+        else:
+            self.one.scheduler.pause(key)
+
+    @precondition(lambda self: self.one.scheduler._paused)
+    @rule(data=st.data(), meanwhile=st.booleans())
+    def read_on(self, data: st.DataObject, meanwhile: bool) -> None:
+        """And does so again."""
+        key = data.draw(st.sampled_from(sorted(self.one.scheduler._paused)))
+        if meanwhile:
+            self.turn(lambda: self.one.scheduler.go_on(key))
+        else:
+            self.one.scheduler.go_on(key)
+
     @rule(turns=st.integers(1, 6))
     def step(self, turns: int) -> None:
         """Time passes."""
@@ -185,7 +207,8 @@ class Machine(RuleBasedStateMachine):
         if self.one.scheduler.lost is not None:
             self.restart(self.one.scheduler.lost.message)
         self.calm += 1
-        first = min(self.one.scheduler._by_key.values(), key=lambda item: item.rank, default=None)
+        read = [item for item in self.one.scheduler._by_key.values() if not item.paused]
+        first = min(read, key=lambda item: item.rank, default=None)
         progress = (0, 0) if first is None else (first.key, len(first.tokens))
         if progress != self.first:
             self.calm, self.first = 0, progress
@@ -206,7 +229,7 @@ class Machine(RuleBasedStateMachine):
     def nobody_starves(self) -> None:
         """Whoever goes before all others gets on."""
         if hasattr(self, "one"):
-            assert self.calm < STARVED or not self.live
+            assert self.calm < STARVED or self.first == (0, 0)
 
     @invariant()
     def everyone_gets_their_own(self) -> None:
@@ -216,9 +239,11 @@ class Machine(RuleBasedStateMachine):
                 assert tokens == solo(self.wanted[key])[: len(tokens)], key
 
     def teardown(self) -> None:
-        """Without more faults everyone ends, complete or with a reason."""
+        """Without more faults everyone who is read ends, complete or with a reason."""
         if not hasattr(self, "one"):
             return
+        for key in list(self.one.scheduler._paused):
+            self.one.scheduler.go_on(key)
         for _ in range(100 + 40 * len(self.live)):
             if self.one.scheduler.idle:
                 break

@@ -35,6 +35,11 @@ class ShardInfo:
     api: tuple[int, int]
     capabilities: Capabilities
 
+    @property
+    def foreign(self) -> bool:
+        """Whether it speaks none of our extras: no row of it sits a step out."""
+        return self.api == (0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
@@ -108,6 +113,11 @@ class Turn:
     bookkeeping: tuple[Bookkeeping, ...] = ()
     launch: StepVerb | None = None
     read: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to tell and nothing to hear."""
+        return self.launch is None and self.read is None and not self.bookkeeping
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Queue, continuous batching, block accounting and prefix reuse."""
 
+from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.loop import SchedulerLoop
 from tgi_core.scheduler.phase import Phase
-from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot, Started
+from tgi_core.scheduler.scheduler import Scheduler
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import (
     DeadlineExceeded,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tgi_core.client.types import Generation
-from tgi_core.scheduler.scheduler import Event
+from tgi_core.scheduler.events import Event
 
 LONGEST_S = 0.04
 """How long a token may be held back: a frame of a film."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -12,8 +13,9 @@ from tgi_core.backend import BackendError, Capacity, DeviceLost, RowFaultKind
 from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.scheduler.bundling import LONGEST_S, Bundler
+from tgi_core.scheduler.events import Event, Snapshot
 from tgi_core.scheduler.phase import Phase
-from tgi_core.scheduler.scheduler import Event, Scheduler, Snapshot
+from tgi_core.scheduler.scheduler import Scheduler
 from tgi_core.scheduler.soundness import Soundness
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, RequestFailed, SchedulerOptions
@@ -104,6 +106,8 @@ class SchedulerLoop:
             raise GenerationFailed(f"the shard is being restarted: {self._reason}")
         key = self._scheduler.add(request)
         stream = GenerationStream(asyncio.get_running_loop().time(), lambda: self._cancel(key))
+        if not self.info.foreign:
+            stream.when_held.append(lambda held: self._hold(key, held))
         self._streams[key] = stream
         self._work.set()
         return stream
@@ -114,12 +118,13 @@ class SchedulerLoop:
         try:
             while True:
                 await self._work.wait()
-                if self._lost is None:
-                    await self._turn()
+                turn = await self._turn() if self._lost is None else None
                 if self._lost is not None:
                     await self._replace(self._lost)
                 elif self._scheduler.idle:
                     self._work.clear()
+                elif turn is not None and turn.empty:
+                    await self._rest()
         except ShardGone as gone:
             self.failure = reason = str(gone)
             _log.error("the shard is gone: %s", reason)
@@ -129,20 +134,25 @@ class SchedulerLoop:
             self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
             self.ended.set()
 
-    async def _turn(self) -> None:
+    async def _rest(self) -> None:
+        """Nobody reads what could be made: wait until somebody does, comes, leaves, or has waited too long."""
+        self._work.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._work.wait(), _EXPIRE_EVERY_S)
+        self._work.set()
+
+    async def _turn(self) -> Turn:
         clock = asyncio.get_running_loop().time
         self._deliver_all(self._scheduler.expire())
         turn = self._scheduler.plan()
-        if not (turn.launch or turn.bookkeeping) and turn.read is None:
-            if not self._scheduler.idle:  # a shard that keeps its word leaves something to ask for
-                await asyncio.sleep(_EXPIRE_EVERY_S)
-            return
+        if turn.empty:
+            return turn
         start = clock()
         try:
             result = await self._client.exchange(turn)
         except BackendError as error:
             self._note_loss(error)
-            return
+            return turn
         answered = clock()
         self._note_starts(turn, start)
         self._hand_out(self._bundler.step(self._scheduler.complete(result)))
@@ -154,6 +164,7 @@ class SchedulerLoop:
             self._observe(turn, result, end - start, end - answered)
         if self._scheduler.lost is not None:
             self._note_loss(DeviceLost(self._scheduler.lost.message))
+        return turn
 
     async def _replace(self, error: BackendError) -> None:
         """Have the shard replaced. Raises ShardGone."""
@@ -237,6 +248,10 @@ class SchedulerLoop:
             if isinstance(event.error, RequestFailed) and event.error.kind is RowFaultKind.NAN:
                 self.soundness.note_nan()
             stream.fail(event.error)
+
+    def _hold(self, key: int, held: bool) -> None:
+        (self._scheduler.pause if held else self._scheduler.go_on)(key)
+        self._work.set()
 
     def _cancel(self, key: int) -> None:
         self._streams.pop(key, None)

@@ -7,6 +7,8 @@ from collections import deque
 _WEIGHT = 0.05
 """Of the latest step in the average."""
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
+_GUESSED_RATE = 1000.0
+"""Tokens per second while nothing is known."""
 _STEP_WEIGHT = 0.2
 """Of the latest step in what steps cost."""
 _CHEAPER_WEIGHT = 0.02
@@ -39,6 +41,10 @@ class Pace:
     def pause(self) -> None:
         """Nothing runs; the time until the next step is not the shard's."""
         self._last = None
+
+    def tokens_in(self, seconds: float) -> float:
+        """How many tokens so many seconds make."""
+        return seconds * (self._rate or _GUESSED_RATE)
 
     def seconds_for(self, tokens: int) -> float:
         """How long so many tokens take, from 1 to 60; 1 while nothing is known."""

@@ -1,16 +1,19 @@
 """What the next step holds: which rows go on, which chunks of prompts run, who is admitted, who must yield its blocks.
 
 Pure arithmetic over sequences, the queue and their memory. Decoding rows come first, since each costs one token; then prompts that
-have begun; then the queue, first ranks first, while tokens, rows and blocks last. When blocks run out the row of the last rank is
-preempted, so the first always goes on.
+have begun; then the queue, its first first, while tokens, rows and blocks last. When blocks run out, rows that nobody reads are
+preempted, then the row of the last rank of the client that has most of them: so the first of all ranks always goes on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
 from tgi_core.blocks import Blocks
+from tgi_core.client.types import ShardRequest
 from tgi_core.scheduler.blame import Blame
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.pace import StepTimes
@@ -41,6 +44,24 @@ class Take:
     sequence: Sequence
     take: int
     blocks: Blocks
+
+    def as_request(self) -> ShardRequest:
+        """What the shard is told of a row that is new to it."""
+        sequence, request = self.sequence, self.sequence.request
+        told = len(sequence.tokens) > len(request.input_ids)  # the prompt's logprobs came with the first token
+        return ShardRequest(
+            id=sequence.wire_id,
+            input_ids=tuple(sequence.tokens),
+            prompt_len=len(request.input_ids),
+            cached=sequence.cached,
+            blocks=self.blocks,
+            take=self.take,
+            sampling=request.sampling,
+            want=replace(request.want, prompt_logprobs=False) if told else request.want,
+            stopping=request.stopping,
+            adapter=request.adapter,
+            grammar=request.grammar,
+        )
 
 
 @dataclass(slots=True)
@@ -112,6 +133,18 @@ class Policy:
                 self._since_admission = 0
         return plan
 
+    def give_way(self, paused: Iterable[Sequence], running: dict[int, Sequence], queue: WaitingQueue) -> list[Sequence]:
+        """Of rows that nobody reads, those whose places others wait for, without their blocks; all where new rows come by themselves."""
+        first, given = next(iter(queue)), list[Sequence]()
+        wanted = min(len(queue), self._capacity.max_prefill_rows)
+        for sequence in sorted(paused, key=_rank, reverse=True):
+            live = len(running) - len(given)
+            if self.mixing and self._capacity.max_rows - live >= wanted and self._has_room(first, live):
+                break
+            self.evict(sequence)
+            given.append(sequence)
+        return given
+
     def recover(self) -> None:
         """A step went well: approach the promised size again."""
         limit = self._capacity.max_step_tokens
@@ -180,9 +213,9 @@ class Policy:
         return room // NEWCOMERS_SHARE
 
     def _make_room(self, sequence: Sequence, take: int, running: dict[int, Sequence], plan: StepPlan) -> bool:
-        """Free blocks for a row by preempting the last in rank; False if that was the row itself."""
+        """Free blocks for a row by preempting others; False if that was the row itself."""
         while not self._memory.fits(sequence, sequence.computed + take):
-            last = max((item for item in running.values() if item.wire_id and not item.exhausted), key=_rank)
+            last = _last(item for item in running.values() if item.wire_id and not item.exhausted)
             self._preempt(last, plan)
             if last is sequence:
                 return False
@@ -212,7 +245,7 @@ class Policy:
                 return
             take = self._seat(sequence, budget, len(running) + len(plan.admitted))
             if take:
-                queue.pop(sequence.key)
+                queue.admit(sequence)
                 plan.admitted.append(self._taken(sequence, take))
                 budget, rows = budget - take, rows - 1
                 for item in waiting:
@@ -241,6 +274,13 @@ class Policy:
         positions = min(len(sequence.tokens) + 1, self._memory.longest)
         grows = self._memory.stride < self._capacity.max_row_tokens
         return self._memory.fits(sequence, positions, spare=live if grows else 0)
+
+
+def _last(running: Iterable[Sequence]) -> Sequence:
+    """The row to preempt: of those that nobody reads, else of the client that has most, the last in rank."""
+    rows = list(running)
+    counts = Counter(item.request.client for item in rows)
+    return max(rows, key=lambda item: (item.paused, counts[item.request.client], item.rank))
 
 
 def _rank(sequence: Sequence) -> tuple[float, int]:

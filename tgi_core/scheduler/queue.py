@@ -1,36 +1,107 @@
-"""Requests that wait for their first step, or to be continued."""
+"""Requests that wait for their first step, or to be continued: each client's own by rank, and the clients by turns.
+
+The turns are those of weighted fair queueing. A client's place is the virtual time at which its next request begins; being admitted
+moves it on by what the request costs in tokens, and the clock that newcomers start from by its share of that. So all who wait get
+equally many tokens, whoever sends more requests only waits longer, and a client that comes is next after at most one of each other.
+Of a client nothing is kept but while it has requests here, so that a million of them take no memory.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from heapq import heappop, heappush
 from itertools import islice
 
 from tgi_core.scheduler.sequence import Sequence
 
+_USUAL_ANSWER = 128
+"""Tokens that an answer is thought to have while none of its client's is known."""
+_ANSWER_WEIGHT = 0.2
+"""Of the latest answer in a client's usual one."""
+
+
+class _Line:
+    """One client's requests, and its place among the others."""
+
+    __slots__ = ("answer", "next_at", "requests", "waiting")
+
+    def __init__(self, now: float) -> None:
+        self.next_at = now
+        """The virtual time at which its next request begins, in tokens."""
+        self.answer: float = _USUAL_ANSWER
+        self.requests = 0
+        """Those that wait and those that run."""
+        self.waiting: list[tuple[tuple[float, int], Sequence]] = []
+        """By rank."""
+
+    def place(self) -> tuple[float, int]:
+        """Where the first that waits stands among those of all clients."""
+        first = self.waiting[0][1]
+        return self.next_at + first.urgency, first.key
+
+    def cost(self, sequence: Sequence) -> float:
+        """Tokens that it takes, as far as that is known; none of one that is continued, which was counted when it began."""
+        return 0.0 if sequence.counted else len(sequence.tokens) + min(sequence.total - len(sequence.tokens), self.answer)
+
 
 class WaitingQueue:
-    """Sequences by rank; one that is sent back finds its place again."""
+    """Sequences in the order in which they are to go; one that is sent back finds its place again."""
 
     def __init__(self) -> None:
-        self._order: list[tuple[float, int]] = []
+        self._lines: dict[str, _Line] = {}
+        self._order: list[tuple[tuple[float, int], str]] = []
+        """The places of clients with requests that wait."""
         self._waiting: dict[int, Sequence] = {}
+        self._now = 0.0
+        """The virtual time, in tokens."""
         self.tokens = 0
         """Tokens that the sequences bring along."""
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._waiting)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return (self._waiting[key] for _, key in self._order)
+        heap: list[tuple[float, int, int, float, _Line]] = []
+        ahead = iter(self._order)
+        following = next(ahead, None)
+        while heap or following is not None:
+            while following is not None and (not heap or following[0] < heap[0][:2]):
+                line = self._lines[following[1]]
+                heappush(heap, (*following[0], 0, line.next_at, line))
+                following = next(ahead, None)
+            _, _, place, at, line = heappop(heap)
+            sequence = line.waiting[place][1]
+            yield sequence
+            if place + 1 < len(line.waiting):
+                at, behind = at + line.cost(sequence), line.waiting[place + 1][1]
+                heappush(heap, (at + behind.urgency, behind.key, place + 1, at, line))
+
+    @property
+    def clients(self) -> int:
+        """How many have requests here or running."""
+        return len(self._lines)
 
     def first(self, count: int) -> list[Sequence]:
         """The first `count`, or all."""
         return list(islice(self, count))
 
+    def enter(self, sequence: Sequence) -> None:
+        """A new request."""
+        client = sequence.request.client
+        line = self._lines.get(client)
+        if line is None:
+            line = self._lines[client] = _Line(self._now)
+        elif not line.waiting:
+            line.next_at = max(line.next_at, self._now)
+        line.requests += 1
+        self.push(sequence)
+
     def push(self, sequence: Sequence) -> None:
-        """Put one in its place."""
-        insort(self._order, sequence.rank)
+        """Put one in its place: a new one, or one that runs no more."""
+        line = self._leave_order(sequence.request.client)
+        insort(line.waiting, (sequence.rank, sequence))
+        self._join_order(sequence.request.client)
         self._waiting[sequence.key] = sequence
         self.tokens += len(sequence.tokens)
 
@@ -38,6 +109,52 @@ class WaitingQueue:
         """Take one out by key, None if it does not wait."""
         sequence = self._waiting.pop(key, None)
         if sequence is not None:
-            del self._order[bisect_left(self._order, sequence.rank)]
+            line = self._leave_order(sequence.request.client)
+            del line.waiting[bisect_left(line.waiting, sequence.rank, key=_rank)]
+            self._join_order(sequence.request.client)
             self.tokens -= len(sequence.tokens)
         return sequence
+
+    def admit(self, sequence: Sequence) -> None:
+        """Take one out that is to run: its client has had a turn."""
+        line = self._lines[sequence.request.client]
+        cost, rivals = line.cost(sequence), len(self._order)
+        sequence.counted = True
+        self._leave_order(sequence.request.client)
+        self._now = max(self._now, line.next_at) + cost / rivals
+        line.next_at += cost
+        self._join_order(sequence.request.client)
+        self.pop(sequence.key)
+
+    def leave(self, sequence: Sequence) -> None:
+        """A request has ended, and waits no more."""
+        client, made = sequence.request.client, len(sequence.tokens) - len(sequence.request.input_ids)
+        line = self._lines[client]
+        line.requests -= 1
+        if not line.requests:
+            del self._lines[client]
+        elif made:
+            line.answer += _ANSWER_WEIGHT * (made - line.answer)
+
+    def last_of_longest(self, client: str) -> Sequence | None:
+        """Of the client with the most requests that have not begun, the last one; None if `client` would have as many with one more."""
+        longest = max((line.waiting for line in self._lines.values()), key=len, default=[])
+        own = self._lines[client].waiting if client in self._lines else ()
+        if len(longest) <= len(own) + 1:
+            return None
+        return next((item for _, item in reversed(longest) if not item.counted), None)
+
+    def _leave_order(self, client: str) -> _Line:
+        line = self._lines[client]
+        if line.waiting:
+            del self._order[bisect_left(self._order, (line.place(), client))]
+        return line
+
+    def _join_order(self, client: str) -> None:
+        line = self._lines[client]
+        if line.waiting:
+            insort(self._order, (line.place(), client))
+
+
+def _rank(item: tuple[tuple[float, int], Sequence]) -> tuple[float, int]:
+    return item[0]

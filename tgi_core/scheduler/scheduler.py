@@ -1,7 +1,8 @@
 """The scheduler: a state machine without I/O or torch, on whatever clock it is given.
 
 `plan` returns the next turn for the shard, `complete` takes its answer and returns what each request gets. Up to
-`Capacity.in_flight` steps are launched and not yet read. A sequence is in exactly one place: the queue, running, or gone.
+`Capacity.in_flight` steps are launched and not yet read. A sequence is in exactly one place: the queue, running, paused without a
+place, or gone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Scope
 from tgi_core.client.types import (
@@ -17,7 +17,6 @@ from tgi_core.client.types import (
     Fault,
     Generation,
     Prefill,
-    ShardRequest,
     StepResult,
     StepVerb,
     Turn,
@@ -25,10 +24,11 @@ from tgi_core.client.types import (
 )
 from tgi_core.scheduler.blame import Verdict
 from tgi_core.scheduler.deadlines import Deadlines
+from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.flight import Flight
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.pace import Pace, StepTimes
-from tgi_core.scheduler.policy import Policy, StepPlan, Take
+from tgi_core.scheduler.policy import Policy, StepPlan
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.types import (
@@ -43,37 +43,6 @@ from tgi_core.scheduler.types import (
 
 Clock = Callable[[], float]
 """Seconds, never going back."""
-
-
-@dataclass(slots=True)
-class Event:
-    """What a request gets: text, or an error that ends it. Not frozen, since one is made for every token."""
-
-    key: int
-    generation: Generation | None = None
-    error: SchedulerError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A request that a turn brings to the shard, with how many of its tokens were found in the cache."""
-
-    key: int
-    cached: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Numbers for gauges. Blocks of idle prefixes count as free."""
-
-    queued: int
-    running: int
-    blocks_free: int
-    blocks_total: int
-    query_tokens: int = 0
-    """Tokens of all requests so far when they were admitted."""
-    hit_tokens: int = 0
-    """Those of them that were found in the cache."""
 
 
 class Scheduler:
@@ -99,6 +68,10 @@ class Scheduler:
         self._by_key: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
         """By wire id."""
+        self._paused: dict[int, Sequence] = {}
+        """By key, those that nobody reads: they run and make no tokens, or have given up their place."""
+        self._displaced: list[Event] = []
+        """What is yet to be told to those that were turned away after they had been queued."""
         self._launched: StepPlan | None = None
         """The step of the turn under way."""
         self._keys, self._wire_ids = itertools.count(1), itertools.count(1)
@@ -117,7 +90,8 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """How full it is."""
         memory = self._memory
-        return Snapshot(len(self._queue), len(self._running), memory.free, memory.total, self._query_tokens, self._hit_tokens)
+        counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self._paused)
+        return Snapshot(len(self._queue), len(self._running), *counts)
 
     @property
     def prefix_caching(self) -> bool:
@@ -136,50 +110,87 @@ class Scheduler:
             raise ValueError(f"a prompt of {len(request.input_ids)} tokens; from 1 to {self.limits.max_input_tokens} fit")
         if request.stopping.max_new_tokens < 1 or total > self.limits.max_total_tokens:
             raise ValueError(f"{total} tokens of prompt and answer; {self.limits.max_total_tokens} fit")
-        self._check_queue(len(request.input_ids))
-        now, key = self._clock(), next(self._keys)
-        rank = (now - request.priority * self._options.ageing_s, key)
-        sequence = Sequence(key, request, list(request.input_ids), end=total, rank=rank)
+        self._make_room_in_queue(request)
+        now, key, ageing_s = self._clock(), next(self._keys), self._options.ageing_s
+        sequence = Sequence(key, request, list(request.input_ids), total=total, end=total)
+        sequence.rank = (now - request.priority * ageing_s, key)
+        if request.urgent or request.priority < 0:
+            sequence.urgency = self._pace.tokens_in(-request.priority * ageing_s)
         self._memory.clear(sequence)
         self._by_key[key] = sequence
-        self._queue.push(sequence)
+        self._queue.enter(sequence)
         if request.timeout_s is not None:
             self._deadlines.add(key, now + request.timeout_s)
         return key
 
-    def _check_queue(self, tokens: int) -> None:
-        """Raises Overloaded."""
+    def _make_room_in_queue(self, request: GenerationRequest) -> None:
+        """Where the queue is full, those of whom most wait make room for others. Raises Overloaded."""
+        while (full := self._queue_full(len(request.input_ids))) is not None:
+            last = self._queue.last_of_longest(request.client)
+            if last is None:
+                raise full
+            self._displaced += self._fail([last], full)
+
+    def _queue_full(self, tokens: int) -> Overloaded | None:
         most_requests, most_tokens = self._options.max_queued_requests, self._options.max_queued_tokens
         waiting = self._queue.tokens
         if most_requests is not None and len(self._queue) >= most_requests:
-            raise Overloaded(f"{len(self._queue)} requests wait, as many as may", self._pace.seconds_for(waiting))
+            return Overloaded(f"{len(self._queue)} requests wait, as many as may", self._pace.seconds_for(waiting))
         if most_tokens is not None and self._queue and waiting + tokens > most_tokens:
-            raise Overloaded(f"prompts of {waiting} tokens wait; at most {most_tokens} may", self._pace.seconds_for(waiting))
+            return Overloaded(f"prompts of {waiting} tokens wait; at most {most_tokens} may", self._pace.seconds_for(waiting))
+        return None
 
     def cancel(self, key: int) -> None:
         """Forget a request: it is in no step launched after this, and its blocks are free at once."""
         sequence = self._by_key.pop(key, None)
         self._deadlines.forget(key)
-        if sequence is not None and self._queue.pop(key) is None:
+        if sequence is None:
+            return
+        self._paused.pop(key, None)
+        if self._queue.pop(key) is None and sequence.wire_id:
             del self._running[sequence.wire_id]
             self._flight.leave(sequence.wire_id)
             self._policy.evict(sequence)
+        self._queue.leave(sequence)
+
+    def pause(self, key: int) -> None:
+        """Nobody reads what a request makes: no token of it is in a step launched after this, and others may have its place."""
+        sequence = self._by_key.get(key)
+        if sequence is not None:
+            sequence.pause()
+            self._paused[key] = sequence
+            self._queue.pop(key)
+
+    def go_on(self, key: int) -> None:
+        """It is read again, and goes on from the tokens it has."""
+        sequence = self._paused.pop(key, None)
+        if sequence is not None:
+            sequence.go_on()
+            if not sequence.wire_id:
+                self._queue.push(sequence)
 
     def expire(self) -> list[Event]:
-        """End the requests whose time is up. To be called before each turn, and while there is no shard to plan for."""
+        """End the requests whose time is up, and tell those that had to make room. To be called before each turn, and while there is no
+        shard to plan for."""
+        displaced, self._displaced = self._displaced, []
         late = [self._by_key[key] for key in self._deadlines.due(self._clock())]
-        return self._fail(late, DeadlineExceeded("the request took longer than its client allowed"))
+        return displaced + self._fail(late, DeadlineExceeded("the request took longer than its client allowed"))
 
     def plan(self) -> Turn:
         """The next turn; its answer goes to `complete` before the next call."""
         step: StepVerb | None = None
         plan = StepPlan()
         if not self._flight.full:
+            if self._paused and self._queue:
+                paused = [item for item in self._paused.values() if item.wire_id]
+                self._requeue(self._policy.give_way(paused, self._running, self._queue))
             plan = self._policy.plan(self._running, self._queue, may_admit=self._policy.mixing or self._flight.batches < 2)
             self._requeue(plan.preempted)
         bookkeeping = self._flight.filters()
         if not plan.empty:
             step = self._launch(plan)
+        elif self._flight.oldest is None:
+            self._pace.pause()
         return Turn(bookkeeping, step, self._flight.oldest if step is None or self._flight.full else None)
 
     def complete(self, result: TurnResult) -> list[Event]:
@@ -244,7 +255,7 @@ class Scheduler:
         self._advance(plan, 1)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
-        return Prefill(step, tuple(map(_shard_request, plan.admitted)), merged[0] if merged else None, plan.grants)
+        return Prefill(step, tuple(item.as_request() for item in plan.admitted), merged[0] if merged else None, plan.grants)
 
     def _postpone(self, plan: StepPlan) -> None:
         """A device that cannot mix runs new rows by themselves; the running ones wait a step."""
@@ -355,12 +366,13 @@ class Scheduler:
         self._requeue(sequences)
 
     def _requeue(self, evicted: list[Sequence]) -> None:
-        """Queue rows whose blocks were taken, each at its place."""
+        """Queue rows whose blocks were taken, each at its place; those that nobody reads wait until somebody does."""
         for id in [id for id, item in self._running.items() if item.wire_id != id] if evicted else ():
             del self._running[id]
             self._flight.leave(id)
         for sequence in evicted:
-            self._queue.push(sequence)
+            if not sequence.paused:
+                self._queue.push(sequence)
 
     def _fail(self, sequences: list[Sequence], error: SchedulerError) -> list[Event]:
         for sequence in sequences:
@@ -371,21 +383,3 @@ class Scheduler:
 def _ends_all(refused: Fault) -> bool:
     """Whether a refusal says that the shard has no batches any more."""
     return refused.lost or refused.scope is Scope.SESSION
-
-
-def _shard_request(item: Take) -> ShardRequest:
-    sequence, request = item.sequence, item.sequence.request
-    told = len(sequence.tokens) > len(request.input_ids)  # the prompt's logprobs came with the first token
-    return ShardRequest(
-        id=sequence.wire_id,
-        input_ids=tuple(sequence.tokens),
-        prompt_len=len(request.input_ids),
-        cached=sequence.cached,
-        blocks=item.blocks,
-        take=item.take,
-        sampling=request.sampling,
-        want=replace(request.want, prompt_logprobs=False) if told else request.want,
-        stopping=request.stopping,
-        adapter=request.adapter,
-        grammar=request.grammar,
-    )

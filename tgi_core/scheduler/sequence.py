@@ -19,8 +19,10 @@ class Sequence:
     request: GenerationRequest
     tokens: list[int]
     """The prompt and every token that has been read."""
+    total: int
+    """How many tokens it may have in all."""
     end: int
-    """How many tokens it may have."""
+    """How many it may have now: `total`, or none while nobody reads them."""
     wire_id: int = 0
     sent: int = 0
     """Tokens that the row brought along when it was last admitted."""
@@ -29,7 +31,11 @@ class Sequence:
     unread: int = 0
     """Tokens that launched steps will yield."""
     rank: tuple[float, int] = (0.0, 0)
-    """Its place among all requests, for good: the smaller goes first and is preempted last."""
+    """Its place among its client's requests, for good: the smaller goes first. Of rows the greatest is preempted first."""
+    urgency: float = 0.0
+    """Tokens of others that it goes before, or after if positive, when its client's turn is found."""
+    counted: bool = False
+    """Whether its client has had its turn for it: it has begun."""
     tables: tuple[list[int], ...] = ()
     """Its blocks, per cache group."""
     entries: list[Entry | None] = field(default_factory=list)
@@ -49,6 +55,11 @@ class Sequence:
     """Whether it has got a token since it was last admitted."""
 
     @property
+    def paused(self) -> bool:
+        """Whether nobody reads what it makes."""
+        return not self.end
+
+    @property
     def prompt_left(self) -> int:
         """Tokens it brought that no step has taken yet."""
         return max(0, self.sent - self.computed)
@@ -56,7 +67,15 @@ class Sequence:
     @property
     def exhausted(self) -> bool:
         """Whether launched steps yield all the tokens it may have."""
-        return len(self.tokens) + self.unread >= self.end
+        return len(self.tokens) + self.unread >= self.total
+
+    def pause(self) -> None:
+        """Make no token until `go_on`."""
+        self.end = 0
+
+    def go_on(self) -> None:
+        """Make tokens again."""
+        self.end = self.total
 
     def rewind(self) -> None:
         """Forget the device's side; what was read stays."""

@@ -14,6 +14,8 @@ Take = Callable[[Generation], bool]
 
 BUFFER_BYTES = 1 << 20
 """What may wait for a reader, in about the bytes that it takes up. Of one step everything fits, however much it is."""
+_HELD = 16
+"""With one part in so many of it waiting, nothing more should be made until the reader has taken all."""
 
 _TOKEN_BYTES, _GENERATION_BYTES = 320, 160
 """What a token, a candidate or a prompt token and what a step take up besides their texts."""
@@ -24,8 +26,9 @@ _BURST = 64
 class GenerationStream:
     """The `Generation`s of one request, as an async iterator or poured into a function; both raise `SchedulerError` if it fails.
 
-    Belongs to one event loop. Times are seconds of the loop's clock. A reader that leaves more than `buffer` bytes waiting gets
-    those, and then `NotRead`; the request has ended by then.
+    Belongs to one event loop. Times are seconds of the loop's clock. `when_held` tells of a reader that leaves a part of `buffer`
+    waiting. One that leaves more than `buffer` bytes, since all the same more is made, gets those, and then `NotRead`; the request has
+    ended by then.
     """
 
     def __init__(self, queued_at: float, cancel: Callable[[], None], buffer: int = BUFFER_BYTES) -> None:
@@ -39,6 +42,9 @@ class GenerationStream:
         """With its size, unless nothing waited before it: a reader that keeps up costs nothing."""
         self._buffer = buffer
         self._waiting_bytes = 0
+        self._held = False
+        self.when_held: list[Callable[[bool], None]] = []
+        """Called with true when so much waits that nothing more should be made for now, and with false once the reader has taken it."""
         self._error: SchedulerError | None = None
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
@@ -61,6 +67,8 @@ class GenerationStream:
             await self._waiter
         generation, size = self._pending.popleft()
         self._waiting_bytes -= size
+        if self._held and not self._pending:
+            self._hold(False)
         return generation
 
     async def pour(self, take: Take) -> None:
@@ -93,6 +101,8 @@ class GenerationStream:
             asyncio.get_running_loop().call_soon(self.go_on)
             return
         self._flowing = self._take is not None
+        if self._held and self._flowing:
+            self._hold(False)
         if self._ended or self._error is not None:
             self._wake()
 
@@ -132,7 +142,14 @@ class GenerationStream:
         self._ended = self._ended or generation.finished is not None
         if self._waiting_bytes > self._buffer:
             self.abort(NotRead("the client read too slowly"))
+        elif self._waiting_bytes > self._buffer // _HELD and not (self._held or self._ended):
+            self._hold(True)
         self._wake()
+
+    def _hold(self, held: bool) -> None:
+        self._held = held
+        for listener in self.when_held:
+            listener(held)
 
     def fail(self, error: SchedulerError) -> None:
         """End with an error, after what was already delivered; called by the loop."""

@@ -13,8 +13,9 @@ from tgi_core.grammar import Grammar
 class GenerationRequest:
     """A validated request. `input_ids` is the prompt; sampling carries a seed even when the client gave none.
 
-    Requests of different `salt` share no cache. Of two that wait, one of higher `priority` goes first unless it came much later
-    (`SchedulerOptions.ageing_s`). `timeout_s` is how long the request may take in all.
+    Requests of different `salt` share no cache. `client` is who asks: those that wait take turns. Of two of one client, that of higher
+    `priority` goes first unless it came much later (`SchedulerOptions.ageing_s`); an `urgent` one goes before those of other clients
+    in the same way. `timeout_s` is how long the request may take in all.
     """
 
     input_ids: tuple[int, ...]
@@ -24,7 +25,9 @@ class GenerationRequest:
     adapter: str | None = None
     grammar: Grammar | None = None
     salt: str = ""
+    client: str = ""
     priority: int = 0
+    urgent: bool = False
     timeout_s: float | None = None
 
 
@@ -34,7 +37,7 @@ class SchedulerOptions:
 
     prefix_caching: bool = True
     ageing_s: float = 10.0
-    """A request of priority p goes before one of p - 1 that has waited less than so many seconds longer."""
+    """A client's request of priority p goes before one of p - 1 that has waited less than so many seconds longer."""
     max_queued_requests: int | None = None
     max_queued_tokens: int | None = None
     """Tokens of the prompts that wait."""

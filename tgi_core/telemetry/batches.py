@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from tgi_core.backend import CacheKind, Capacity, errors
 from tgi_core.client.types import Prefill, StepResult, StepVerb, Turn, TurnResult
-from tgi_core.scheduler.scheduler import Snapshot
+from tgi_core.scheduler.events import Snapshot
 from tgi_core.telemetry.catalog import SIZE_BUCKETS, VERBS, Instruments
 
 
