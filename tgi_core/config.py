@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, fields
 
 from tgi_core.errors import StartupError
@@ -226,6 +227,17 @@ class Settings:
     priority_ageing: float = setting(
         10.0, "Seconds of waiting that make up for one level of x-request-priority.", "Scheduling", minimum=0.0
     )
+    client_header: str | None = setting(
+        None,
+        "Header by which clients are told apart for their turns, where a gateway sets it; default: the address they connect from.",
+        "Scheduling",
+    )
+    high_priority_from: tuple[str, ...] = setting(
+        (),
+        "Address, network or value of --client-header whose x-request-priority high goes before other clients, * for all; repeatable;"
+        " default: it goes before the client's own.",
+        "Scheduling",
+    )
     request_timeout: float | None = setting(
         None,
         "Seconds that a request may take, queue included; its client may ask for less by x-request-timeout.",
@@ -257,6 +269,8 @@ class Settings:
     def __post_init__(self) -> None:
         for spec in fields(self):
             check_bounds(spec, getattr(self, spec.name))
+        if self.client_header is None:
+            _check_networks(self.high_priority_from)
         if self.max_input_tokens and self.max_total_tokens and self.max_input_tokens >= self.max_total_tokens:
             raise StartupError(
                 f"--max-input-tokens {self.max_input_tokens} must be less than --max-total-tokens {self.max_total_tokens}"
@@ -265,3 +279,15 @@ class Settings:
             raise StartupError(
                 f"--total-payload-limit {self.total_payload_limit} must be at least --payload-limit {self.payload_limit}"
             )
+
+
+def _check_networks(given: tuple[str, ...]) -> None:
+    """Raises StartupError."""
+    for each in given:
+        try:
+            if each != "*":
+                ipaddress.ip_network(each, strict=False)
+        except ValueError:
+            raise StartupError(
+                f"--high-priority-from {each}: must be an address, a network as 10.0.0.0/8, or *; for other names set --client-header"
+            ) from None

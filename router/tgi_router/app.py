@@ -19,6 +19,7 @@ from starlette.types import Lifespan
 from tgi_core.config import Settings
 from tgi_core.telemetry.traces import Traces
 from tgi_router.auth import BearerAuth
+from tgi_router.clients import Clients
 from tgi_router.cloud import CloudRoutes
 from tgi_router.docs_page import DocumentRoutes
 from tgi_router.endpoints import Endpoint, make_routes
@@ -77,21 +78,25 @@ def create_app(
         tokenizing.close()
         inference.validator.grammars.close()
 
-    app = assemble(settings, endpoints, make_routes(endpoints, closed_unless(lifecycle)), dialect, traces, lifespan)
+    routes = make_routes(endpoints, gate(lifecycle, inference, settings.strict_tgi))
+    app = assemble(settings, endpoints, routes, dialect, traces, lifespan)
     app.state.workers = workers  # which judge large bodies
     return app
 
 
-def closed_unless(lifecycle: Lifecycle) -> Callable[[], None]:
-    """A gate that is open while requests are taken."""
+def gate(lifecycle: Lifecycle, inference: Inference, strict: bool) -> Callable[[Endpoint], None]:
+    """Open while requests are taken, and while there is room for one more of whoever asks: before anything is done for it. TGI tells
+    streams inside of them that there is no room, for which their bodies must be read."""
 
-    def gate() -> None:
+    def check(endpoint: Endpoint) -> None:
         if lifecycle.over:
             raise ShuttingDown
         if not lifecycle.accepts:
             raise NotServing(lifecycle.reason or lifecycle.phase.value)
+        if endpoint.generates and not (strict and endpoint.events is not None):
+            inference.check_room()
 
-    return gate
+    return check
 
 
 def assemble(
@@ -144,7 +149,7 @@ def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middl
     stack = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
     if settings.api_key is not None:
         stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
-    return [*stack, Middleware(WithWishes)]
+    return [*stack, Middleware(WithWishes, clients=Clients.of_settings(settings))]
 
 
 def _answering(render: Callable[[str, Any], Response]) -> Callable[[Request, Exception], Awaitable[Response]]:

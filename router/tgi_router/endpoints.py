@@ -48,12 +48,17 @@ class Endpoint:
         return 503 in self.errors and not self.public
 
     @property
+    def generates(self) -> bool:
+        """Whether it may be told by a status that there is no room."""
+        return set(FAILED) <= set(self.errors)
+
+    @property
     def description(self) -> str:
         """The first paragraph of the handler's docstring."""
         return " ".join((self.handler.__doc__ or "").split("\n\n")[0].split())
 
 
-def make_routes(endpoints: Iterable[Endpoint], gate: Callable[[], None] = lambda: None) -> list[Route]:
+def make_routes(endpoints: Iterable[Endpoint], gate: Callable[[Endpoint], None] = lambda endpoint: None) -> list[Route]:
     """One route per path, so that a wrong method is told all the right ones. Of two endpoints the first counts. `gate` is called
     before a gated endpoint and raises when it is closed."""
     paths: dict[str, dict[str, Endpoint]] = defaultdict(dict)
@@ -62,12 +67,12 @@ def make_routes(endpoints: Iterable[Endpoint], gate: Callable[[], None] = lambda
     return [Route(path, _dispatch(methods, gate), methods=list(methods)) for path, methods in paths.items()]
 
 
-def _dispatch(methods: dict[str, Endpoint], gate: Callable[[], None]) -> Handler:
+def _dispatch(methods: dict[str, Endpoint], gate: Callable[[Endpoint], None]) -> Handler:
     async def dispatch(request: Request) -> Response:
         endpoint = methods["GET" if request.method == "HEAD" else request.method]
         request.scope[HANDLER] = endpoint.handler.__name__
         if endpoint.gated:
-            gate()
+            gate(endpoint)
         return await endpoint.handler(request)
 
     return dispatch

@@ -34,7 +34,7 @@ from tgi_router.generator import Generator
 from tgi_router.metrics import Metrics
 from tgi_router.observing import shown
 from tgi_router.outlet import Outlet
-from tgi_router.permits import Permits
+from tgi_router.permits import Permits, spread
 from tgi_router.served_model import ServedModel
 from tgi_router.tokenizing import Tokenizing
 from tgi_router.validation import NO_EXTRAS, Extras, Prompt, Validator, ValidRequest, effective_limits
@@ -108,6 +108,14 @@ class Inference:
         for call in list(self.calls):
             call.abort()
 
+    def check_room(self) -> None:
+        """Raises ModelOverloaded if a request of the present client would be refused."""
+        try:
+            self.permits.check(wishes.current().client)
+        except ModelOverloaded as error:
+            self.metrics.refused(error)
+            raise
+
     def call(
         self,
         prompts: tuple[Prompt, ...],
@@ -146,6 +154,7 @@ class Call:
         self._extras = extras
         self._generations = len(prompts) * extras.choices
         self._permits = 0
+        self._client = ""
         self._started = monotonic()
         self._queued = self._started
         self._tasks: list[asyncio.Task[None]] = []
@@ -174,7 +183,8 @@ class Call:
         inference.validator.check_best_of(parameters, self._streaming)
         best_of = max(parameters.best_of or 1, 1)
         permits = best_of * self._generations
-        inference.permits.take(permits)
+        self._client = wishes.current().client
+        await inference.permits.take(self._client, permits, wait=self._gate is None)
         self._permits = permits
         valid = [await inference.validator.validate(prompt, parameters, self._extras) for prompt in self._prompts]
         asked, longest_s = wishes.current(), inference.settings.request_timeout
@@ -194,8 +204,17 @@ class Call:
             stream = self._inference.generator.submit(valid.request)
         except SchedulerError as error:
             raise _told(error) from error
+        stream.when_held.append(lambda held: self._lend(stream, held))
         counted = sample < self._extras.choices
         self.choices.append(Choice(len(self.choices), prompt, valid, stream, sample, counted))
+
+    def _lend(self, stream: GenerationStream, lent: bool) -> None:
+        """While its client does not read, a text needs no permit; of too many such one ends."""
+        permits = self._inference.permits
+        if lent:
+            permits.lend(self._client, stream, lambda: stream.abort(NotRead("the client read too slowly")))
+        else:
+            permits.take_again(stream)
 
     def _end(self, error: BaseException | None) -> None:
         """The one place where a call is accounted for: it is complete when all its texts are, whatever came after."""
@@ -204,7 +223,8 @@ class Call:
             task.cancel()
         for choice in self.choices:
             choice.stream.cancel()
-        self._inference.permits.give_back(self._permits)
+            self._inference.permits.take_again(choice.stream)
+        self._inference.permits.give_back(self._client, self._permits)
         self._permits = 0
         self._tell()
         if not self.choices or any(choice.finished is None for choice in self.choices):
@@ -334,7 +354,7 @@ def _waited(stream: GenerationStream) -> float | None:
 
 def _told(error: SchedulerError) -> RouterError:
     if isinstance(error, Overloaded):
-        return ModelOverloaded(error.retry_after_s)
+        return ModelOverloaded(spread(error.retry_after_s))
     if isinstance(error, Stopped):
         return ShuttingDown()
     if isinstance(error, NotRead):

@@ -12,7 +12,7 @@ from tgi_router.answers import GenerateResponse, NativeEvents
 from tgi_router.bodies import CompatGenerateBody, GenerateBody
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
-from tgi_router.errors import IncompleteStream, RouterError, StreamRuleBroken, error_json
+from tgi_router.errors import IncompleteStream, ModelOverloaded, RouterError, StreamRuleBroken, error_json
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Choice, Inference, Result, in_order, mean_logprob
@@ -75,6 +75,10 @@ class NativeRoutes:
 
     async def generate_stream(self, request: Request) -> Response:
         """One text, an event per token."""
+        try:
+            self._inference.check_room()
+        except ModelOverloaded as error:
+            return Response(event(error_json(error)), media_type="text/event-stream", headers=self._headers.stream(0))
         return self._stream(request, await read_body(request, GenerateBody, self._limit))
 
     async def _complete(self, body: GenerateBody, frame: str) -> Response:

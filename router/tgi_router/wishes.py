@@ -1,4 +1,4 @@
-"""What a client can ask of the scheduler, on every route that generates, by headers."""
+"""What a client can ask of the scheduler, on every route that generates, by headers; and who it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tgi_core.scheduler.types import GenerationRequest
+from tgi_router.clients import Clients
 from tgi_router.errors import ValidationFailed
 
 PRIORITIES = {"low": -1, "normal": 0, "high": 1}
@@ -19,11 +20,13 @@ PRIORITY, TIMEOUT, SALT = "x-request-priority", "x-request-timeout", "x-cache-sa
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The headers as they came, "" where there is none."""
+    """The headers as they came, "" where there is none; who sent them, and whether it may go before others."""
 
     priority: str = ""
     timeout: str = ""
     salt: str = ""
+    client: str = ""
+    trusted: bool = False
 
     def apply(self, request: GenerationRequest, longest_s: float | None) -> GenerationRequest:
         """The request with them; none takes longer than the operator allows. Raises ValidationFailed."""
@@ -33,7 +36,9 @@ class Wishes:
             raise ValidationFailed(f"header `{SALT}` must have at most {MAX_SALT} characters. Given: {len(self.salt)}")
         limits = [limit for limit in (longest_s, self._timeout_s()) if limit is not None]
         priority = PRIORITIES[self.priority or "normal"]
-        return replace(request, priority=priority, salt=self.salt, timeout_s=min(limits, default=None))
+        urgent = self.trusted and priority > 0
+        timeout_s = min(limits, default=None)
+        return replace(request, client=self.client, priority=priority, urgent=urgent, salt=self.salt, timeout_s=timeout_s)
 
     def _timeout_s(self) -> float | None:
         if not self.timeout:
@@ -59,11 +64,14 @@ def current() -> Wishes:
 class WithWishes:
     """ASGI middleware that keeps them while a request is answered."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, clients: Clients) -> None:
         self._app = app
+        self._clients = clients
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
-            _current.set(Wishes(headers.get(PRIORITY, "").lower(), headers.get(TIMEOUT, ""), headers.get(SALT, "")))
+            client, priority = self._clients.of(scope, headers), headers.get(PRIORITY, "").lower()
+            trusted = priority == "high" and self._clients.may_be_urgent(scope, client)
+            _current.set(Wishes(priority, headers.get(TIMEOUT, ""), headers.get(SALT, ""), client, trusted))
         await self._app(scope, receive, send)

@@ -118,7 +118,8 @@ def test_permits(serve: Serve) -> None:
     with served.send("/generate_stream", BODY) as connection:
         read_until(connection, b'"text":"Hello"')
         refused = served.client.post("/generate", json={"inputs": "Hi"})
-        assert (refused.status_code, refused.headers["retry-after"], refused.headers["retry-after-ms"]) == (429, "1", "1000")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert 500 <= int(refused.headers["retry-after-ms"]) <= 1000
         assert refused.text == '{"error":"Model is overloaded","error_type":"overloaded"}'
         streamed = served.client.post("/generate_stream", json={"inputs": "Hi"})
         assert streamed.text == 'data: {"error":"Model is overloaded","error_type":"overloaded"}\n\n'
