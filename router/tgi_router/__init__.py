@@ -8,6 +8,7 @@ from tgi_router.generator import Generator, Load
 from tgi_router.lifecycle import Lifecycle, Phase
 from tgi_router.served_model import ServedModel
 from tgi_router.templates import ChatTemplates
+from tgi_router.turnstile import Turnstile
 
 __all__ = [
     "ChatTemplates",
@@ -19,5 +20,6 @@ __all__ = [
     "Load",
     "Phase",
     "ServedModel",
+    "Turnstile",
     "create_app",
 ]

@@ -40,6 +40,7 @@ from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
 from tgi_router.template_pool import TemplatePool
 from tgi_router.tokenizing import Tokenizing
+from tgi_router.turnstile import Turnstile, refusals
 from tgi_router.validation import effective_limits
 from tgi_router.wishes import WithWishes
 from tgi_router.workers import Workers
@@ -81,6 +82,8 @@ def create_app(
     routes = make_routes(endpoints, gate(lifecycle, inference, settings.strict_tgi))
     app = assemble(settings, endpoints, routes, dialect, traces, lifespan)
     app.state.workers = workers  # which judge large bodies
+    answers = refusals(endpoints, dialect, headers.stream(0)) if traces is None else {}
+    app.state.turnstile = Turnstile(inference, lifecycle, Clients.of_settings(settings), answers, settings.api_key)
     return app
 
 

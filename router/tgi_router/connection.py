@@ -25,8 +25,8 @@ from tgi_router.extract import when_read
 from tgi_router.heads import MAX_HEAD_BYTES, Refused, check_head, too_large
 from tgi_router.lingering import AnswerTransport, Lingering
 from tgi_router.outlet import Outlet
-from tgi_router.pipelining import PipelinedProtocol
 from tgi_router.presence import Presence
+from tgi_router.turn_taking import TurnTakingProtocol
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -45,7 +45,7 @@ class _Waiting(Enum):
     BODY = "body"
 
 
-class Connection(PipelinedProtocol):
+class Connection(TurnTakingProtocol):
     """A connection that keeps to a policy."""
 
     def __init__(
@@ -57,9 +57,8 @@ class Connection(PipelinedProtocol):
         *,
         policy: ConnectionPolicy,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, app_state, _loop, policy=policy)
         self.timeout_keep_alive = policy.keep_alive_s  # type: ignore[assignment]  # uvicorn's is in whole seconds
-        self._policy = policy
         self._waiting: _Waiting | None = None
         self._timer: TimerHandle | None = None
         self._stall: TimerHandle | None = None
@@ -165,10 +164,12 @@ class Connection(PipelinedProtocol):
         if not self._deaf:
             self._unset_keepalive_if_required()
             self.unparsed += data
-            self.parse()
+            self.parse_in_turn()
 
     def take(self, piece: bytes) -> bool:
         """Parse; then see what is still missing."""
+        if self._deaf:
+            return False
         self._crossed = False
         try:
             self.feed(piece)
@@ -192,17 +193,25 @@ class Connection(PipelinedProtocol):
         except Refused as error:
             self._refusal = error
             raise
-        super().on_headers_complete()
-        if self.offered is not None:
-            return
-        self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
-        Outlet(self.cycle, self.transport, self.when_writable)
-        when_read(self.cycle.scope, partial(self._policy.bodies.drop, self.cycle))
+        if self.refused_at_once():
+            if not self.parser.should_keep_alive():
+                self.loop.call_soon(self._end)  # once what has come of its body is parsed
+        else:
+            super().on_headers_complete()
+            if self.offered is not None:
+                return
+            self._equip()
         self.headers = []  # what follows a chunked body is no header of this request
         self._begun, self._in_body, self._crossed = False, True, True
         self._wait_for(None)
         if self._policy.closing:
             self.cycle.keep_alive = False
+
+    def _equip(self) -> None:
+        """What the request needs of its connection."""
+        self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
+        Outlet(self.cycle, self.transport, self.when_writable)
+        when_read(self.cycle.scope, partial(self._policy.bodies.drop, self.cycle))
 
     def on_body(self, body: bytes) -> None:
         """A part of the body; what nobody wants is not kept."""
@@ -240,6 +249,7 @@ class Connection(PipelinedProtocol):
         """The client has no more to say. What it has asked in full is answered all the same, if it is still there to read."""
         if self._ended:
             return True
+        self.catch_up()
         if self._in_body and self.cycle in self.unanswered():
             self.abandon_last()
         asked = self.unanswered()
@@ -321,6 +331,8 @@ class Connection(PipelinedProtocol):
 
     def _end(self) -> None:
         """The last answer is written."""
+        if self.transport.is_closing():
+            return
         self._over = True
         if self._ended or not (self._in_body or self._deaf or self.unparsed):
             self.transport.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tgi_core.config import Settings
+from tgi_router.rounds import Rounds
+from tgi_router.turnstile import Turnstile
 from tgi_router.unfinished import UnfinishedBodies
 
 PAYLOADS = 32
@@ -25,6 +27,10 @@ class ConnectionPolicy:
     """A connection with a higher file descriptor is refused, so that the server keeps some for its own work."""
     closing: bool = False
     """From now on each connection ends with the answer under way."""
+    turnstile: Turnstile | None = None
+    """In front of the app, once it is there."""
+    rounds: Rounds = field(default_factory=Rounds)
+    """In which what comes is looked at."""
 
     @classmethod
     def of(cls, settings: Settings) -> ConnectionPolicy:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from dataclasses import dataclass
 from random import uniform
 from time import monotonic
@@ -40,6 +39,7 @@ class Permits:
         self._most_waiting = min(max(1, limit // 4), _MOST_WAITING)
         self._clock = clock
         self.taken = 0
+        self._expected = 0
         self._held: dict[str, int] = {}
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
         """By client, whose turn is next first."""
@@ -51,7 +51,17 @@ class Permits:
     @property
     def full(self) -> bool:
         """Whether whoever comes now finds no place."""
-        return self.taken >= self._limit or self._waiters > 0
+        return self.taken + self._expected >= self._limit or self._waiters > 0
+
+    def expect(self) -> None:
+        """Somebody was let in who will ask for a place, once those that were let in before have: until then it counts as taken."""
+        if not self._expected:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._expect_nobody)
+        self._expected += 1
+
+    def _expect_nobody(self) -> None:
+        self._expected = 0
 
     def check(self, client: str) -> None:
         """Raises ModelOverloaded if a request would be refused now: to be asked before any work is done for it."""
@@ -103,15 +113,15 @@ class Permits:
         self._waiting.setdefault(client, deque()).append(waiter)
         self._waiters += 1
         try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(waiter.granted), WAIT_S)
-                return
-            raise self._overloaded()
-        except BaseException:
+            async with asyncio.timeout(WAIT_S):
+                await asyncio.shield(waiter.granted)
+        except BaseException as error:
             if waiter.granted.done():
                 self.give_back(client, count)
             else:
                 self._stop_waiting(client, waiter)
+            if isinstance(error, TimeoutError):
+                raise self._overloaded() from None
             raise
 
     def _stop_waiting(self, client: str, waiter: _Waiter) -> None:

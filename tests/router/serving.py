@@ -68,7 +68,8 @@ def serving(
 ) -> Iterator[Served]:
     """Serve the app that `create` makes of the generator that `opening` yields; `settings` are those of the connections.
     `send_buffer` is what the kernel keeps for a client that does not read, in bytes."""
-    connection: Any = partial(Connection, policy=ConnectionPolicy.of(settings or Settings()))
+    policy = ConnectionPolicy.of(settings or Settings())
+    connection: Any = partial(Connection, policy=policy)
     # asyncio switches Nagle's delay off only for sockets that name their protocol
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if send_buffer:
@@ -79,9 +80,9 @@ def serving(
 
     async def main() -> None:
         async with opening() as generator:
-            config = uvicorn.Config(
-                create(generator), http=connection, ws="none", log_config=None, lifespan="on", timeout_graceful_shutdown=1
-            )
+            app = create(generator)
+            policy.turnstile = getattr(getattr(app, "state", None), "turnstile", None)
+            config = uvicorn.Config(app, http=connection, ws="none", log_config=None, lifespan="on", timeout_graceful_shutdown=1)
             servers.append(HttpServer(config, listening))
             await servers[0].serve(sockets=[listener])
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import uvicorn
 from anyio import CancelScope
-from tgi_router import Connection, ConnectionPolicy, Lifecycle, Phase
+from tgi_router import Connection, ConnectionPolicy, Lifecycle, Phase, Turnstile
 
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
@@ -93,6 +93,10 @@ class HttpServer(uvicorn.Server):
         """Called at the second one."""
         self.listening = asyncio.Event()
         self.serving: asyncio.Task[None]
+
+    def pass_through(self, turnstile: Turnstile) -> None:
+        """From now on requests come through one to the app."""
+        self._policy.turnstile = turnstile
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""

@@ -80,6 +80,7 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
         server.abort = lambda: asyncio.ensure_future(house.shard.abandon())
         settle()
         front.pass_to(house.app)
+        server.pass_through(house.app.state.turnstile)
         await stack.enter_async_context(tunnel(settings, port))
         lifecycle.serving()
         _log.info("Connected")  # what whoever watches TGI's log waits for

@@ -73,10 +73,14 @@ _current: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 def begin(wanted_id: str | None) -> Exchange:
     """The exchange of the task that calls this, until it ends. It keeps the client's id if that is a plain word."""
-    plain = wanted_id is not None and _REQUEST_ID.fullmatch(wanted_id)
-    exchange = Exchange(wanted_id if wanted_id is not None and plain else secrets.token_hex(16))
+    exchange = Exchange(request_id(wanted_id))
     _current.set(exchange)
     return exchange
+
+
+def request_id(wanted: str | None) -> str:
+    """The client's if that is a plain word, else a new one."""
+    return wanted if wanted is not None and _REQUEST_ID.fullmatch(wanted) else secrets.token_hex(16)
 
 
 def current() -> Exchange | None:
