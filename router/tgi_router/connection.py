@@ -37,6 +37,9 @@ _LOOK_AGAIN_S = 5.0
 _WRITE_HIGH, _WRITE_LOW = 1 << 16, 7 << 13
 """Unsent bytes at which a handler must wait, and from which it goes on: a client that reads 8 KiB is not stalled."""
 
+_UNSENT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+"""The kernel, too, keeps no more than that of what a client does not take; it would keep megabytes, and nobody would notice."""
+
 
 class _Waiting(Enum):
     """What a connection waits for, if for anything."""
@@ -80,7 +83,10 @@ class Connection(TurnTakingProtocol):
         """Refuse it if file descriptors run out."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(_WRITE_HIGH, _WRITE_LOW)
-        highest, descriptor = self._policy.max_descriptor, transport.get_extra_info("socket").fileno()
+        own = transport.get_extra_info("socket")
+        if _UNSENT is not None:
+            own.setsockopt(socket.IPPROTO_TCP, _UNSENT, _WRITE_HIGH)
+        highest, descriptor = self._policy.max_descriptor, own.fileno()
         if highest is not None and descriptor > highest:
             self._deaf = True
             transport.write(Refused(503, "Too many connections").answer)

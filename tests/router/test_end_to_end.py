@@ -23,12 +23,15 @@ from tgi_core.scheduler import SchedulerLoop
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
 
+PLAN = WarmupPlan(max_row_tokens=2048)
+
 
 class Device:
     """The parts behind the router, and which requests each step computed."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, plan: WarmupPlan = PLAN) -> None:
         self.steps: list[int] = []
+        self._plan = plan
         self._tokenizer = tokenizer
         self.loop: SchedulerLoop | None = None
 
@@ -42,7 +45,7 @@ class Device:
         session = Session(ReferenceSession(self._tokenizer.vocab_size, 2048, on_step=self.on_step), "reference")
         info = ShardInfo("demo", "reference", "none", "float32", (1, 0), session.capabilities())
         shard = LocalShard(ModelServer(session, self._tokenizer, info))
-        capacity = await shard.warmup(WarmupPlan(max_row_tokens=2048), lambda what, done, total, unit: None)
+        capacity = await shard.warmup(self._plan, lambda what, done, total, unit: None)
         self.loop = SchedulerLoop(shard, info, capacity)
         running = asyncio.create_task(self.loop.run())
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import select
 import socket
 from collections.abc import Iterator
@@ -12,9 +14,10 @@ from tgi_router import ServedModel, create_app
 
 from tests.router.conftest import Serve
 from tests.router.scripted import says
-from tests.router.serving import Served, serving
+from tests.router.serving import Served, read_until, serving
 from tests.router.test_end_to_end import Device
 from tests.router.test_leaving import failures
+from tgi_core.backend import WarmupPlan
 from tgi_core.client.types import Generation, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler import GenerationStream
@@ -100,6 +103,35 @@ def test_rows_of_slow_readers_are_freed(house: Served, device: Device) -> None:
             pass
     load = device.loop.snapshot()
     assert (load.running, load.queued, load.blocks_free) == (0, 0, free)
+
+
+def test_who_does_not_read_holds_no_place(model: ServedModel) -> None:
+    """Clients that read nothing hold every row and permit; others are answered. Read at last, an answer is what it would have been."""
+    device = Device(model.tokenizer, WarmupPlan(max_rows=2, max_row_tokens=2048))
+    settings = Settings(max_concurrent_requests=4)
+    body = '{"inputs":"no end","parameters":{"max_new_tokens":1500,"top_n_tokens":5}}'
+    with ExitStack() as stack:
+        app = serving(lambda generator: create_app(settings, model, generator), device.opening, settings, send_buffer=4096)
+        served = stack.enter_context(app)
+        stopped = [stack.enter_context(send_unread(served, "/generate_stream", body)) for _ in range(4)]
+        assert device.loop is not None
+        while device.loop.snapshot().paused < 4:
+            served.client.get("/health")
+        for _ in range(4):
+            answer = served.client.post("/generate", json={"inputs": "Hi", "parameters": {"max_new_tokens": 20}})
+            assert answer.status_code == 200, answer.text
+        assert not failures(served)
+        read = [tokens(read_until(each, b"\r\n0\r\n\r\n")) for each in stopped]
+        alone = served.client.post("/generate", json=json.loads(body.replace("}}", ',"details":true}}'))).json()["details"][
+            "tokens"
+        ]
+    assert read == [[token["id"] for token in alone]] * 4
+
+
+def tokens(answer: bytes) -> list[int]:
+    """The token ids of a stream, as it came."""
+    body = b"".join(re.split(rb"(?:^|\r\n)[0-9a-f]+\r\n", answer.partition(b"\r\n\r\n")[2]))
+    return [json.loads(each[6:])["token"]["id"] for each in body.split(b"\n\n") if each.startswith(b"data: ")]
 
 
 async def test_what_waits_is_bounded() -> None:
