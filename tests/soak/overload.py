@@ -1,40 +1,51 @@
-"""More requests than the server can answer: `python -m tests.soak.overload --seconds 20`.
+"""More requests than the server can answer: `python -m tests.soak.overload --seconds 15 --json bench/results/reliability/overload.json`.
 
-The device takes a fixed time for each step, so that the capacity is known. First as many clients ask as there is room for, each after
-its last answer, which gives the peak; then ten times the peak comes, whether or not it is answered, each request on a connection of
-its own. Meanwhile probes look on.
+The server is `tgi serve` with a device that takes a fixed time for each step, so that the capacity is known. The load comes from a
+process of its own that runs only when nobody else wants to (`tests.soak.flood`). What clients see is measured by this process, which
+asks now and then, so that its times are the server's and not those of a busy generator; it tells how late it was itself.
+
+Parts: as many clients as there is room for, which gives the peak; ten and a hundred times the peak, whether or not requests are
+answered; 640 clients that try again at once; a polite client behind such a flood, which may say `high`; clients that read nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 import psutil
-import uvicorn
-from tgi_router import Connection, ConnectionPolicy, ServedModel, create_app
 
-from tgi_core.backend import WarmupPlan
-from tgi_core.backend.reference import ReferenceSession
-from tgi_core.backend.session import Session
-from tgi_core.client.local import LocalShard
-from tgi_core.client.types import ShardInfo
-from tgi_core.config import Settings
-from tgi_core.model_files import DEMO
-from tgi_core.scheduler import SchedulerLoop
-from tgi_core.server.model_server import ModelServer
+from bench.front.null_backend import installed
+from bench.results import save
+from tests.serve.process import served
+from tests.soak.flood import request
 
-ROWS, STEP_S, TOKENS = 16, 0.02, 20
+ROWS, STEP_MS, TOKENS = 16, 20.0, 40
 PERMITS = 2 * ROWS
-"""Half of them wait: for the time of one answer."""
-FACTOR = 10
-BODY = f'{{"inputs":"once","parameters":{{"max_new_tokens":{TOKENS}}}}}'
+CROWD, FLOOD, SILENT = 640, 300, 500
+FLOODED, POLITE = "127.0.0.1", "127.0.0.2"
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "reliability"
+
+
+@dataclass
+class Seen:
+    """What this process saw meanwhile. Times in seconds."""
+
+    refusals: list[float] = field(default_factory=list)
+    health: list[float] = field(default_factory=list)
+    metrics: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+    """How much later than asked for this process woke up: times of that size are nobody's."""
 
 
 @dataclass
@@ -47,167 +58,160 @@ class Answer:
 
 
 @dataclass
-class Report:
-    """What came of a run."""
+class Server:
+    """A running one."""
 
-    peak: float = 0.0
-    """Answers per second, with as many clients as there is room for."""
-    goodput: float = 0.0
-    """Answers per second under overload."""
-    answers: list[Answer] = field(default_factory=list)
-    probes: dict[str, list[float]] = field(default_factory=dict)
-    lost: int = 0
-    """Requests without an answer."""
-    cpu_share: float = 0.0
-    """Cores that the server used under overload."""
-    rss: tuple[int, int] = (0, 0)
-    """Bytes of the server before and after."""
-    recovered_s: float = 0.0
-    """How long the first answer took when the load was gone."""
+    port: int
+    process: psutil.Process
 
-    def rejected(self) -> list[Answer]:
-        """Those that were told to come back."""
-        return [answer for answer in self.answers if answer.status == 429]
-
-    def __str__(self) -> str:
-        rejects = [answer.seconds for answer in self.rejected()]
-        probes = ", ".join(f"{path} p99 {1e3 * percentile(each, 99):.0f} ms" for path, each in self.probes.items())
-        return (
-            f"peak {self.peak:.1f}/s, goodput {self.goodput:.1f}/s ({100 * self.goodput / self.peak:.0f} %), "
-            f"{len(rejects)} rejects p50 {1e3 * percentile(rejects, 50):.1f} ms p99 {1e3 * percentile(rejects, 99):.1f} ms, "
-            f"{self.lost} lost; {probes}; {self.cpu_share:.2f} cores; RSS {self.rss[0] / 2**20:.0f} -> {self.rss[1] / 2**20:.0f} MiB; "
-            f"afterwards one answer in {self.recovered_s:.2f} s"
-        )
+    def cpu_s(self) -> float:
+        """What the process that speaks HTTP has used."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
 
 
-def percentile(values: list[float], share: int) -> float:
-    """The value below which `share` percent lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) * share // 100, len(ordered) - 1)] if ordered else float("nan")
-
-
-async def ask(port: int, head: str, body: str = "") -> Answer:
-    """One request on a connection of its own."""
+async def ask(port: int, data: bytes, source: str = FLOODED) -> Answer:
+    """One request on a connection of its own; the answer says its length."""
     start = time.monotonic()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
     try:
-        length = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n" if body else ""
-        writer.write(f"{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{length}\r\n{body}".encode())
-        data = await reader.read()
+        writer.write(data)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.partition(b"content-length:")[2].split(b"\r\n")[0]))
     finally:
         writer.close()
-    return Answer(int(data.split(b" ")[1]), time.monotonic() - start, data.partition(b"\r\n\r\n")[0].lower())
+    return Answer(int(head.split(b" ")[1]), time.monotonic() - start, head)
 
 
-async def peak(port: int, seconds: float) -> float:
-    """Answers per second to clients that wait for each other."""
-    until = time.monotonic() + seconds
-
-    async def client() -> int:
-        done = 0
-        while time.monotonic() < until:
-            done += (await ask(port, "POST /generate", BODY)).status == 200
-        return done
-
-    start = time.monotonic()
-    counts = await asyncio.gather(*(client() for _ in range(PERMITS)))
-    return sum(counts) / (time.monotonic() - start)
+def get(path: str) -> bytes:
+    """A request for a probe."""
+    return f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 
 
-async def probe(port: int, path: str, seen: list[float]) -> None:
-    """Look now and then, until cancelled."""
+async def look(port: int, seen: Seen) -> None:
+    """Ask now and then, until cancelled."""
     while True:
-        answer = await ask(port, f"GET {path}")
-        assert answer.status == 200, path
-        seen.append(answer.seconds)
+        start = time.monotonic()
         await asyncio.sleep(0.05)
-
-
-async def overload(port: int, process: psutil.Process, seconds: float) -> Report:
-    """The whole course."""
-    await ask(port, "POST /generate", BODY)
-    report = Report(peak=await peak(port, max(seconds / 4, 2.0)), probes={"/health": [], "/metrics": []})
-    before, used = process.memory_info().rss, process.cpu_times()
-    looking = [asyncio.create_task(probe(port, path, seen)) for path, seen in report.probes.items()]
-    start, sent, asked = time.monotonic(), 0, []
-    while (now := time.monotonic()) < start + seconds:
-        due = int((now - start) * FACTOR * report.peak)
-        asked += [asyncio.create_task(ask(port, "POST /generate", BODY)) for _ in range(due - sent)]
-        sent = due
-        await asyncio.sleep(0.005)
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    took = time.monotonic() - start
-    for task in looking:
-        task.cancel()
-    for task in looking:
-        with suppress(asyncio.CancelledError):
-            await task
-    now_used = process.cpu_times()
-    report.cpu_share = (now_used.user + now_used.system - used.user - used.system) / took
-    report.answers = [answer for answer in answers if isinstance(answer, Answer)]
-    report.lost = len(answers) - len(report.answers)
-    report.goodput = sum(answer.status == 200 for answer in report.answers) / took
-    report.recovered_s = (await ask(port, "POST /generate", BODY)).seconds
-    report.rss = before, process.memory_info().rss
-    return report
-
-
-@contextmanager
-def server() -> Iterator[tuple[int, psutil.Process]]:
-    """The server in a process of its own: its port, and the process."""
-    command = [sys.executable, "-m", "tests.soak.overload", "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
-        try:
-            assert child.stdout is not None
-            yield int(child.stdout.readline()), psutil.Process(child.pid)
-        finally:
-            child.terminate()
-
-
-async def serve() -> None:
-    """The server: a device that takes a fixed time for a step."""
-    settings = Settings(max_concurrent_requests=PERMITS)
-    model = ServedModel.load(DEMO, "demo", settings)
-    async with _shard(model) as loop:
-        app = create_app(settings, model, loop)
-        policy = ConnectionPolicy.of(settings)
-
-        def connection(*arguments: object, **options: object) -> Connection:
-            return Connection(*arguments, **options, policy=policy)  # type: ignore[arg-type]
-
-        config = uvicorn.Config(app, port=0, http=connection, ws="none", log_config=None, access_log=False)  # type: ignore[arg-type]
-        serving = uvicorn.Server(config)
-        running = asyncio.create_task(serving.serve())
-        while not serving.started:
-            await asyncio.sleep(0.01)
-        print(serving.servers[0].sockets[0].getsockname()[1], flush=True)
-        await running
+        seen.late.append(time.monotonic() - start - 0.05)
+        for path, times in (("/health", seen.health), ("/metrics", seen.metrics)):
+            answer = await ask(port, get(path))
+            assert answer.status == 200, path
+            times.append(answer.seconds)
+        refused = await ask(port, request(TOKENS))
+        if refused.status == 429:
+            assert b"retry-after: " in refused.headers and b"retry-after-ms: " in refused.headers
+            seen.refusals.append(refused.seconds)
 
 
 @asynccontextmanager
-async def _shard(model: ServedModel) -> AsyncIterator[SchedulerLoop]:
-    reference = ReferenceSession(model.tokenizer.vocab_size, 1024, on_step=lambda work: time.sleep(STEP_S))
-    session = Session(reference, "reference")
-    info = ShardInfo("demo", "reference", "none", "float32", (1, 0), session.capabilities())
-    shard = LocalShard(ModelServer(session, model.tokenizer, info))
-    capacity = await shard.warmup(WarmupPlan(max_rows=ROWS, max_row_tokens=1024), lambda *progress: None)
-    loop = SchedulerLoop(shard, info, capacity)
-    running = asyncio.create_task(loop.run())
-    yield loop
-    running.cancel()
+async def flooded(port: int, seconds: float, *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """While the load comes; it ends by itself."""
+    command = [sys.executable, "-m", "tests.soak.flood", str(port), str(seconds), "--tokens", str(TOKENS), *flags]
+    child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    await child.stdout.readline()
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            await child.wait()
+
+
+async def load(server: Server, name: str, seconds: float, watched: bool, *flags: str) -> dict[str, Any]:
+    """A part with a load: what came of it, as the load counts it, and what was seen meanwhile."""
+    seen, used = Seen(), server.cpu_s()
+    async with flooded(server.port, seconds, *flags) as child:
+        looking = asyncio.create_task(look(server.port, seen)) if watched else None
+        assert child.stdout is not None
+        counts = json.loads(await child.stdout.readline())
+        used = server.cpu_s() - used
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            if not looking.cancelled() and (error := looking.exception()) is not None:
+                raise error
+    answered = counts["statuses"].get("200", 0) / counts["seconds"]
+    return {"part": name, "answered": answered, "cpu_share": used / counts["seconds"], **counts, **asdict(seen)}
+
+
+async def polite(port: int, until: float) -> list[int]:
+    """How many tries each request of a client took that does as it is told."""
+    tries: list[int] = []
+    while time.monotonic() < until:
+        for count in range(1, 100):
+            answer = await ask(port, request(TOKENS), POLITE)
+            if answer.status == 200:
+                tries.append(count)
+                break
+            await asyncio.sleep(int(answer.headers.partition(b"retry-after-ms: ")[2].split(b"\r\n")[0]) / 1000)
+    return tries
+
+
+async def behind(server: Server, name: str, seconds: float, *flags: str) -> dict[str, Any]:
+    """A polite client behind a flood."""
+    async with flooded(server.port, seconds + 1, "--clients", str(FLOOD), *flags):
+        await asyncio.sleep(0.5)
+        return {"part": name, "tries": await polite(server.port, time.monotonic() + seconds)}
+
+
+async def silent(server: Server, count: int) -> dict[str, Any]:
+    """Clients that read nothing, then one that does: how long it waits, once and again."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            own = stack.enter_context(socket.socket())
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            own.bind((FLOODED, 0))
+            own.connect(("127.0.0.1", server.port))
+            own.sendall(request(3000, path="/generate_stream"))
+        waits = [await ask(server.port, request(TOKENS), POLITE) for _ in range(5)]
+    assert all(answer.status == 200 for answer in waits), [answer.status for answer in waits]
+    return {"part": "silent", "clients": count, "waits": [answer.seconds for answer in waits]}
+
+
+@contextmanager
+def serving(permits: int = PERMITS, rows: int = ROWS, step_ms: float = STEP_MS) -> Iterator[Server]:
+    """The server in processes of its own."""
+    limits = ("--max-concurrent-requests", str(permits), "--max-batch-size", str(rows))
+    with installed(step_ms) as extra, served("--backend", "null", *limits, extra=extra) as server:
+        yield Server(int(server.url.rpartition(":")[2]), psutil.Process(server.child.pid))
+
+
+async def course(server: Server, seconds: float, crowd: int = CROWD) -> list[dict[str, Any]]:
+    """The parts with a load, one after the other."""
+    await ask(server.port, request(TOKENS))
+    found = [await load(server, "peak", seconds, False, "--clients", str(PERMITS))]
+    peak = found[0]["answered"]
+    for factor in (10, 100):
+        found.append(await load(server, f"{factor}x", seconds, True, "--rate", str(factor * peak)))
+        found[-1]["offered"] = factor * peak
+    found.append(await load(server, "crowd", seconds, True, "--clients", str(crowd)))
+    found.append(await behind(server, "flood", seconds))
+    found.append(await behind(server, "flood high", seconds, "--priority", "high"))
+    return found
 
 
 def main() -> None:
     """The long form."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--serve", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.serve:
-        asyncio.run(serve())
-        return
-    with server() as (port, process):
-        print(asyncio.run(overload(port, process, arguments.seconds)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--json", type=Path, default=RESULTS / "overload.json")
+    given = parser.parse_args()
+    with serving() as server:
+        rows = asyncio.run(course(server, given.seconds))
+    with serving(2 * SILENT, 64, 2.0) as server:
+        rows.append(asyncio.run(silent(server, SILENT)))
+    for row in rows:
+        print({name: value for name, value in row.items() if not isinstance(value, list)})
+    what = {
+        "rows_on_device": ROWS,
+        "step_ms": STEP_MS,
+        "tokens": TOKENS,
+        "permits": PERMITS,
+        "seconds": given.seconds,
+        "rows": rows,
+    }
+    save(given.json.parent, given.json.stem, what, done=True)
 
 
 if __name__ == "__main__":

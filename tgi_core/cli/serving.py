@@ -35,7 +35,7 @@ from tgi_core.telemetry.progress import progress
 from tgi_core.telemetry.traces import Traces, open_traces
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.applications import Starlette
     from tgi_router import Lifecycle, ServedModel
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _LEAVE_S = 2.0
 class House:
     """All that is behind the socket."""
 
-    app: ASGIApp
+    app: Starlette
     loop: SchedulerLoop
     shard: SupervisedShard
 
