@@ -113,9 +113,11 @@ fuzz: install
 soak: install
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAKS)
 
-# ten times as many requests as can be answered; prints goodput, rejects and probes
+# ten and a hundred times as many requests as can be answered, floods, clients that do not read; writes bench/results/reliability,
+# docs/reliability.md and its picture
 bench-overload: install
 	$(BIN)/python -m tests.soak.overload --seconds 20
+	$(BIN)/python -m bench.report.reliability
 
 demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0

@@ -37,7 +37,7 @@ _LOOK_AGAIN_S = 5.0
 _WRITE_HIGH, _WRITE_LOW = 1 << 16, 7 << 13
 """Unsent bytes at which a handler must wait, and from which it goes on: a client that reads 8 KiB is not stalled."""
 
-_UNSENT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_UNSENT = socket.TCP_NOTSENT_LOWAT
 """The kernel, too, keeps no more than that of what a client does not take; it would keep megabytes, and nobody would notice."""
 
 
@@ -84,8 +84,7 @@ class Connection(TurnTakingProtocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(_WRITE_HIGH, _WRITE_LOW)
         own = transport.get_extra_info("socket")
-        if _UNSENT is not None:
-            own.setsockopt(socket.IPPROTO_TCP, _UNSENT, _WRITE_HIGH)
+        own.setsockopt(socket.IPPROTO_TCP, _UNSENT, _WRITE_HIGH)
         highest, descriptor = self._policy.max_descriptor, own.fileno()
         if highest is not None and descriptor > highest:
             self._deaf = True

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-ROUND_S = 0.002
+ROUND_S = 0.001
 """How long a round may take for what came late."""
-AT_ONCE = 8
+AT_ONCE = 4
 """So many pieces of work are done at once in a round."""
 
 

@@ -132,6 +132,7 @@ async def load(server: Server, name: str, seconds: float, watched: bool, *flags:
             if not looking.cancelled() and (error := looking.exception()) is not None:
                 raise error
     answered = counts["statuses"].get("200", 0) / counts["seconds"]
+    print(f"{name}: {counts}", flush=True)
     return {"part": name, "answered": answered, "cpu_share": used / counts["seconds"], **counts, **asdict(seen)}
 
 
@@ -152,7 +153,9 @@ async def behind(server: Server, name: str, seconds: float, *flags: str) -> dict
     """A polite client behind a flood."""
     async with flooded(server.port, seconds + 1, "--clients", str(FLOOD), *flags):
         await asyncio.sleep(0.5)
-        return {"part": name, "tries": await polite(server.port, time.monotonic() + seconds)}
+        tries = await polite(server.port, time.monotonic() + seconds)
+    print(f"{name}: {tries}", flush=True)
+    return {"part": name, "tries": tries}
 
 
 async def silent(server: Server, count: int) -> dict[str, Any]:
@@ -201,8 +204,6 @@ def main() -> None:
         rows = asyncio.run(course(server, given.seconds))
     with serving(2 * SILENT, 64, 2.0) as server:
         rows.append(asyncio.run(silent(server, SILENT)))
-    for row in rows:
-        print({name: value for name, value in row.items() if not isinstance(value, list)})
     what = {
         "rows_on_device": ROWS,
         "step_ms": STEP_MS,

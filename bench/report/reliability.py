@@ -1,0 +1,198 @@
+"""docs/reliability.md from the files of results: `python -m bench.report.reliability`. Nothing is measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from bench.report.figures import number
+from bench.report.plot import STYLE
+from bench.report.tables import table
+from bench.results import RESULTS, load
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCUMENT, PICTURE = DOCS / "reliability.md", DOCS / "reliability-overload.svg"
+
+Result = Mapping[str, Any]
+
+INTRODUCTION = """# Reliability
+
+What the server promises when things go wrong, the test that holds it to that, and what was measured. Made from
+`bench/results/reliability` by `python -m bench.report.reliability`; the tests run with every change, in short forms.
+"""
+OVERLOAD = """## Overload
+
+A request that finds no room is refused from its head, before its body is read: with 429 and, in `Retry-After`, about how long what is
+in the server takes, spread at random so that those refused together do not come back together. Clients are told apart by the address
+they connect from (IPv6 by its first 64 bits), or by `--client-header` where a gateway sets one. As long as there is room everybody is
+let in; when there is none, a client that has less than its share of `--max-concurrent-requests` waits a moment for the next place, and
+one that has its share is refused. Those that were let in take turns by client, counted in tokens. `x-request-priority: high` puts a
+request before its client's own, and before those of others only where the operator says so by `--high-priority-from`; `low` puts it
+behind those of others. Nothing is kept of clients that have no request here. A client that does not read what it asked for has no row, no cache blocks that
+somebody needs and no permit; once it reads, its answer goes on with the same tokens, and after `--stream-stall-timeout` it ends.
+
+`make bench-overload` measures this: `tgi serve` with a device whose steps take {step_ms} ms, {rows_on_device} rows, {permits} permits,
+answers of {tokens} tokens, so that it can make {capacity} answers per second at most. The load comes from a process that runs when nobody
+else wants to; times are those that another, nearly idle process sees, which was itself at most {late} ms late (p99). Times therefore
+include what the kernel takes to give the server a core.
+"""
+PARTS = {
+    "peak": "as many clients as permits",
+    "10x": "10 × the peak",
+    "100x": "100 × the peak",
+    "crowd": "640 clients that try again at once",
+}
+FLOODS = {"flood": "behind 300 clients", "flood high": "behind 300 that say high"}
+
+
+def percentile(values: Sequence[float], share: int) -> float:
+    """The value below which `share` percent lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) * share // 100, len(ordered) - 1)] if ordered else float("nan")
+
+
+def write_document(results: Path = RESULTS / "reliability", document: Path = DOCUMENT, picture: Path = PICTURE) -> None:
+    """The page and its picture."""
+    parts = load(results)
+    document.write_text(render(parts))
+    picture.write_text(plot(parts["overload"]))
+
+
+def render(parts: Mapping[str, Result]) -> str:
+    """The whole page."""
+    overload = parts["overload"]
+    return "\n".join([INTRODUCTION, promises(overload), _overload(overload)])
+
+
+def promises(overload: Result) -> str:
+    """One row for each promise."""
+    rows, machine = {row["part"]: row for row in overload["rows"]}, overload["machine"]
+    where = f"{machine['date'][:10]} | {machine['cpu']}, {machine['cores']} cores, load {machine['load']}"
+    peak, refused = rows["peak"]["answered"], [each for name in ("10x", "100x") for each in rows[name]["refusals"]]
+    shares = ", ".join(f"{100 * rows[name]['answered'] / peak:.0f} %" for name in ("10x", "100x", "crowd"))
+    tries = [max(rows[name]["tries"]) for name in FLOODS]
+    silent = rows["silent"]
+    told = (
+        (
+            "Under 10 ×, 100 × overload and 640 clients that retry, goodput stays",
+            "`tests/soak/test_overload.py`",
+            f"{shares} of the peak",
+        ),
+        ("A refusal comes at once", "`tests/router/test_overload.py`", f"p50 {_ms(refused, 50)}, p99 {_ms(refused, 99)}"),
+        ("Probes are answered", "`tests/soak/test_overload.py`", f"/health at 10 × p99 {_ms(rows['10x']['health'], 99)}"),
+        (
+            "A flood keeps no other client out",
+            "`tests/scheduler/test_fairness.py`",
+            f"{tries[0]} tries at most, {tries[1]} with `high`",
+        ),
+        (
+            "Who does not read holds no place",
+            "`tests/router/test_slow_readers.py`",
+            f"among {silent['clients']} such an answer in {number(percentile(silent['waits'], 50))} s",
+        ),
+    )
+    lines = "".join(f"| {promise} | {test} | {figure} | {where} |\n" for promise, test, figure in told)
+    return f"| promise | test | figure | date | machine |\n| --- | --- | --- | --- | --- |\n{lines}"
+
+
+def _overload(part: Result) -> str:
+    rows = {row["part"]: row for row in part["rows"]}
+    late = [each for row in rows.values() for each in row.get("late", ())]
+    capacity = part["rows_on_device"] / (part["tokens"] * part["step_ms"] / 1e3)
+    text = OVERLOAD.format(**part, capacity=number(capacity), late=number(1e3 * percentile(late, 99)))
+
+    def loads() -> Iterator[Sequence[object]]:
+        for name, title in PARTS.items():
+            row = rows[name]
+            asked = number(row["sent"] / row["seconds"])
+            cells = [
+                title,
+                asked,
+                number(row["answered"]),
+                f"{100 * row['answered'] / rows['peak']['answered']:.0f} %",
+                row["lost"],
+            ]
+            times = [_ms(row[kind], share) for kind in ("refusals", "health") for share in (50, 99)]
+            yield [*cells, *times, f"{row['cpu_share']:.2f}", f"{row['cpu_s'] / row['seconds']:.2f}"]
+
+    heads = [
+        "load",
+        "asked/s",
+        "answered/s",
+        "of the peak",
+        "lost",
+        "429 p50",
+        "p99",
+        "/health p50",
+        "p99",
+        "server's cores",
+        "load's",
+    ]
+    tries = (
+        [title, len(rows[name]["tries"]), f"{sum(rows[name]['tries']) / len(rows[name]['tries']):.1f}", max(rows[name]["tries"])]
+        for name, title in FLOODS.items()
+    )
+    tables = [table(heads, loads()), table(["a polite client", "requests", "tries", "most"], tries)]
+    return "\n".join([text, f"![Answers, times and tries under overload]({PICTURE.name})\n", *tables])
+
+
+def _ms(seconds: Sequence[float], share: int) -> str:
+    return f"{number(1e3 * percentile(seconds, share))} ms" if seconds else ""
+
+
+# the picture
+
+WIDTH, LEFT, BAR, GAP = 330, 150, 14, 6
+
+
+def plot(part: Result) -> str:
+    """An SVG document, for light and dark pages: what is answered, how long refusals and probes take, how often one must try."""
+    rows = {row["part"]: row for row in part["rows"]}
+    loaded = [name for name in PARTS if rows[name].get("refusals")]
+    panels = [
+        ("answers per second", [(PARTS[name], rows[name]["answered"], number(rows[name]["answered"])) for name in PARTS]),
+        ("429, p50 and p99, ms", list(_times(rows, loaded, "refusals"))),
+        ("/health, p50 and p99, ms", list(_times(rows, loaded, "health"))),
+        ("tries of a polite client, mean and most", [bar for name in FLOODS for bar in _tries(name, rows[name]["tries"])]),
+    ]
+    body: list[str] = []
+    height = 0
+    for place, (title, bars) in enumerate(panels):
+        left, top = place % 2 * (WIDTH + LEFT), place // 2 * 190
+        body += _panel(title, bars, left, top)
+        height = max(height, top + 30 + len(bars) * (BAR + GAP))
+    what = "Answers, times of refusals and probes, and tries under overload"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * (WIDTH + LEFT)} {height}" role="img" aria-label="{what}">'
+    return "\n".join([head, f"<style>{STYLE}</style>", *body, "</svg>"]) + "\n"
+
+
+Bar = tuple[str, float, str]
+
+
+def _times(rows: Mapping[str, Result], names: Sequence[str], kind: str) -> Iterator[Bar]:
+    for name in names:
+        for share in (50, 99):
+            value = 1e3 * percentile(rows[name][kind], share)
+            yield f"{PARTS[name] if name != 'crowd' else '640 clients'}, p{share}", value, number(value)
+
+
+def _tries(name: str, tries: Sequence[int]) -> Iterator[Bar]:
+    mean = sum(tries) / len(tries)
+    yield f"{FLOODS[name]}, mean", mean, number(mean)
+    yield "most", max(tries), str(max(tries))
+
+
+def _panel(title: str, bars: Sequence[Bar], left: int, top: int) -> Iterator[str]:
+    greatest = max(value for _, value, _ in bars) or 1.0
+    yield f'<text class="title" x="{left}" y="{top + 13}">{escape(title)}</text>'
+    for place, (name, value, told) in enumerate(bars):
+        y, length = top + 22 + place * (BAR + GAP), (WIDTH - 80) * value / greatest
+        yield f'<text x="{left + LEFT + 42}" y="{y + 11}" text-anchor="end">{escape(name)}</text>'
+        yield f'<rect class="ours" x="{left + LEFT + 50}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2"/>'
+        yield f'<text x="{left + LEFT + 55 + length:.1f}" y="{y + 11}">{escape(told)}</text>'
+
+
+if __name__ == "__main__":
+    write_document()
