@@ -30,8 +30,10 @@ they connect from (IPv6 by its first 64 bits), or by `--client-header` where a g
 let in; when there is none, a client that has less than its share of `--max-concurrent-requests` waits a moment for the next place, and
 one that has its share is refused. Those that were let in take turns by client, counted in tokens. `x-request-priority: high` puts a
 request before its client's own, and before those of others only where the operator says so by `--high-priority-from`; `low` puts it
-behind those of others. Nothing is kept of clients that have no request here. A client that does not read what it asked for has no row, no cache blocks that
-somebody needs and no permit; once it reads, its answer goes on with the same tokens, and after `--stream-stall-timeout` it ends.
+behind those of others. Nothing is kept of clients that have no request here.
+
+A client that does not read what it asked for has no row, no permit, and no cache blocks that somebody needs. Once it reads, its answer
+goes on with the same tokens; after `--stream-stall-timeout` it ends.
 
 `make bench-overload` measures this: `tgi serve` with a device whose steps take {step_ms} ms, {rows_on_device} rows, {permits} permits,
 answers of {tokens} tokens, so that it can make {capacity} answers per second at most. The load comes from a process that runs when nobody
@@ -40,8 +42,8 @@ include what the kernel takes to give the server a core.
 """
 PARTS = {
     "peak": "as many clients as permits",
-    "10x": "10 × the peak",
-    "100x": "100 × the peak",
+    "10x": "10 × the capacity",
+    "100x": "100 × the capacity",
     "crowd": "640 clients that try again at once",
 }
 FLOODS = {"flood": "behind 300 clients", "flood high": "behind 300 that say high"}
