@@ -187,13 +187,14 @@ def serving(permits: int = PERMITS, rows: int = ROWS, step_ms: float = STEP_MS) 
 async def course(server: Server, seconds: float, crowd: int = CROWD) -> list[dict[str, Any]]:
     """The parts with a load, one after the other."""
     await ask(server.port, request(TOKENS))
-    found = [await load(server, "peak", seconds, False, "--clients", str(PERMITS))]
-    for factor in (10, 100):
-        found.append(await load(server, f"{factor}x", seconds, True, "--rate", str(factor * CAPACITY)))
-    found.append(await load(server, "crowd", seconds, True, "--clients", str(crowd)))
-    found.append(await behind(server, "flood", seconds))
-    found.append(await behind(server, "flood high", seconds, "--priority", "high"))
-    return found
+    return [
+        await load(server, "peak", seconds, False, "--clients", str(PERMITS)),
+        await load(server, "10x", seconds, True, "--rate", str(10 * CAPACITY)),
+        await load(server, "100x", seconds, True, "--rate", str(100 * CAPACITY)),
+        await load(server, "crowd", seconds, True, "--clients", str(crowd)),
+        await behind(server, "flood", seconds),
+        await behind(server, "flood high", seconds, "--priority", "high"),
+    ]
 
 
 def main() -> None:

@@ -239,8 +239,10 @@ class Policy:
         rows = min(rows, self.blame.room(running.values()))
         if not running and not self.chunking:  # a prompt that cannot be cut must not wait for ever behind a small budget
             budget = self._capacity.max_step_tokens
+        if rows <= 0 or budget <= 0:
+            return
         waiting: list[Sequence] = []
-        for sequence in queue.first(max(0, rows) + LOOK_AHEAD):
+        for sequence in queue.first(rows + LOOK_AHEAD):
             if rows <= 0 or budget <= 0:
                 return
             take = self._seat(sequence, budget, len(running) + len(plan.admitted))
