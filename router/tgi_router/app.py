@@ -77,7 +77,7 @@ def create_app(
         workers.close()
         templates.close()
         tokenizing.close()
-        inference.validator.grammars.close()
+        await inference.validator.grammars.close()
 
     routes = make_routes(endpoints, gate(lifecycle, inference, settings.strict_tgi))
     app = assemble(settings, endpoints, routes, dialect, traces, lifespan)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tgi_core.client.grammars import Release
 from tgi_core.client.types import ShardInfo
+from tgi_core.grammar import Cost, Grammar
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits
 
@@ -55,6 +57,9 @@ class Generator(Protocol):
     @property
     def prefix_caching(self) -> bool:
         """Whether prompts are looked up in the cache."""
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Make ready for a request with that grammar, which needs it until the release. Raises InvalidGrammar, GrammarsBusy."""
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises `tgi_core.scheduler.types.Overloaded`."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tgi_core.backend import RowFaultKind
+from tgi_core.client.grammars import Release
 from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
@@ -31,6 +32,7 @@ from tgi_router.errors import (
     TimedOut,
 )
 from tgi_router.generator import Generator
+from tgi_router.grammars import told
 from tgi_router.metrics import Metrics
 from tgi_router.observing import shown
 from tgi_router.outlet import Outlet
@@ -158,6 +160,7 @@ class Call:
         self._started = monotonic()
         self._queued = self._started
         self._tasks: list[asyncio.Task[None]] = []
+        self._grammars: list[Release] = []
         self.choices: list[Choice] = []
 
     async def __aenter__(self) -> Self:
@@ -187,6 +190,7 @@ class Call:
         await inference.permits.take(self._client, permits, wait=self._gate is None)
         self._permits = permits
         valid = [await inference.validator.validate(prompt, parameters, self._extras) for prompt in self._prompts]
+        await self._prepare(valid)
         asked, longest_s = wishes.current(), inference.settings.request_timeout
         valid = [replace(item, request=asked.apply(item.request, longest_s)) for item in valid]
         if self._gate is not None:
@@ -196,6 +200,13 @@ class Call:
             self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens, request.request.adapter)
             for sample in range(best_of * self._extras.choices):
                 self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
+
+    async def _prepare(self, valid: list[ValidRequest]) -> None:
+        """Have grammars compiled before the requests that need them wait for their turn. Raises RouterError."""
+        for item in valid:
+            if item.request.grammar is not None and item.grammar_cost is not None:
+                with told():
+                    self._grammars.append(await self._inference.generator.prepare(item.request.grammar, item.grammar_cost))
 
     def _submit(self, prompt: Prompt, valid: ValidRequest, sample: int) -> None:
         if self._inference.ended:
@@ -224,6 +235,8 @@ class Call:
         for choice in self.choices:
             choice.stream.cancel()
             self._inference.permits.take_again(choice.stream)
+        while self._grammars:
+            self._grammars.pop()()
         self._inference.permits.give_back(self._client, self._permits)
         self._permits = 0
         self._tell()

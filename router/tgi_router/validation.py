@@ -11,13 +11,13 @@ from typing import Any
 from tgi_core.backend import Capabilities, Feature, Sampling, SamplingField, Want
 from tgi_core.client.types import Stopping
 from tgi_core.config import Settings
-from tgi_core.grammar import Grammar
+from tgi_core.grammar import Cost
 from tgi_core.literals import Span
 from tgi_core.scheduler.types import GenerationRequest, Limits
 from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
-from tgi_router.grammars import GrammarChecker
+from tgi_router.grammars import CheckedGrammar, GrammarChecker
 from tgi_router.json_text import single
 from tgi_router.served_model import ServedModel
 from tgi_router.tokenizing import Tokenizing
@@ -74,6 +74,8 @@ class ValidRequest:
 
     request: GenerationRequest
     input_length: int
+    grammar_cost: Cost | None = None
+    """Of its grammar, if it has one."""
 
     @property
     def seed(self) -> int | None:
@@ -121,7 +123,7 @@ class Validator:
         _check(self._length_rules(length if parameters.truncate is None else len(ids), parameters), PromptTooLong)
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may make nothing of a text
         _check(self._token_rules(ids))
-        grammar = await self._grammar(parameters, extras)
+        checked = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)
         request = GenerationRequest(
             input_ids=ids,
@@ -129,11 +131,11 @@ class Validator:
             stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop)),
             want=self._want(parameters, extras),
             adapter=self._names.find(parameters.adapter_id),
-            grammar=grammar,
+            grammar=None if checked is None else checked.grammar,
         )
-        return ValidRequest(request, len(ids))
+        return ValidRequest(request, len(ids), None if checked is None else checked.cost)
 
-    async def _grammar(self, given: Parameters, extras: Extras) -> Grammar | None:
+    async def _grammar(self, given: Parameters, extras: Extras) -> CheckedGrammar | None:
         if extras.call_schema is not None:
             return await self.grammars.check({"type": "json", "value": extras.call_schema}, strict=False)
         strict = self._settings.strict_tgi

@@ -10,11 +10,18 @@ from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.types import FinishReason, ShardInfo, Stopping
 from tgi_core.grammar import Grammar
-from tgi_core.grammar.compiler import GrammarCompiler
+from tgi_core.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tgi_core.scheduler import GenerationRequest, Scheduler
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+
+
+def compiled(compiler: GrammarCompiler, grammar: Grammar) -> CompiledGrammar:
+    """A grammar as a request gets it that nobody has prepared."""
+    kept = compiler.take(grammar)
+    compiler.give_back(kept)
+    return kept.made.result()
 
 
 def device(tokenizer: Tokenizer, compiler: GrammarCompiler, plan: WarmupPlan | None = None, **options: Any) -> Device:

@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.grammar.device import compiled
 from tests.grammar.schemas import json_grammar, regex_grammar
 from tgi_core.cli.opening import open_masks
 from tgi_core.cli.shard import shard_arguments
 from tgi_core.config import Settings
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
 from tgi_core.grammar import matching as engine
-from tgi_core.grammar.checking import GrammarTrials
 from tgi_core.grammar.compiler import GrammarCompiler
-from tgi_core.grammar.trial import Trial
 from tgi_core.model_files import DEMO
 from tgi_core.tokenizer import Tokenizer
-
-
-def test_the_most_recent_are_kept(compiler: GrammarCompiler) -> None:
-    """No more than its capacity; what was used last is compiled once, what fell out is compiled again."""
-    small = GrammarCompiler(engine.bytes_vocabulary(), capacity=3)
-    first = small.compile(regex_grammar("a0"))
-    for index in range(1, 9):
-        small.compile(regex_grammar(f"a{index}"))
-        assert small.compile(regex_grammar("a0")) is first and small.cached <= 3
-    for index in range(20, 23):
-        small.compile(regex_grammar(f"a{index}"))
-    assert small.compile(regex_grammar("a0")) is not first and small.cached == 3
-    small.close()
-
-
-def test_errors_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad grammar is tried once; after that its error is at hand."""
-    small, trials = GrammarCompiler(engine.bytes_vocabulary()), GrammarTrials()
-    judges: list[Callable[[Grammar], object]] = [small.compile, trials.check]
-    texts = []
-    for judge in judges:
-        with pytest.raises(InvalidGrammar, match="unclosed group") as raised:
-            judge(regex_grammar("(a"))
-        texts.append(str(raised.value))
-    monkeypatch.setattr(Trial, "run", lambda *_: pytest.fail("tried again"))
-    for judge in judges:
-        with pytest.raises(InvalidGrammar) as again:
-            judge(regex_grammar("(a"))
-        texts.append(str(again.value))
-    assert len(set(texts)) == 1
-    small.close()
-    trials.close()
-
-
-def test_who_only_wants_to_know_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The router's judgement is the child's alone: no matcher is made in its own process."""
-    monkeypatch.setattr(engine, "start", lambda *_: pytest.fail("compiled in this process"))
-    trials = GrammarTrials()
-    trials.check(json_grammar({"type": "object", "properties": {"a": {"type": "integer"}}}))
-    with pytest.raises(InvalidGrammar, match="look-around"):
-        trials.check(regex_grammar("(?=a)b"))
-    trials.close()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +40,7 @@ def test_who_only_wants_to_know_compiles_nothing(monkeypatch: pytest.MonkeyPatch
 def test_what_is_wrong(compiler: GrammarCompiler, grammar: Grammar, detail: str) -> None:
     """The error is one line that names the cause; limits hold for grammars that no router has parsed, too."""
     with pytest.raises(InvalidGrammar, match=detail) as raised:
-        compiler.compile(grammar)
+        compiled(compiler, grammar)
     assert "\n" not in str(raised.value)
 
 
@@ -93,29 +48,15 @@ def test_a_grammar_that_takes_for_ever_is_given_up(compiler: GrammarCompiler) ->
     """The child that tries it is ended; the next grammar gets a new one."""
     endless = json_grammar({"allOf": [{"type": "string", "pattern": f".*a{n}.*"} for n in range(30)]})
     with pytest.raises(InvalidGrammar, match="it is too complex"):
-        compiler.compile(endless)
-    compiler.compile(regex_grammar("after that"))
-
-
-def test_a_child_that_dies_is_replaced() -> None:
-    """Killed between two grammars it is started again; closed twice it is closed."""
-    trial = Trial()
-    assert trial.run(engine.engine_source(regex_grammar("a"))) == ""
-    assert trial._child is not None
-    os.kill(trial._child.pid, signal.SIGKILL)
-    trial._child.wait()
-    assert "unclosed group" in trial.run(engine.engine_source(regex_grammar("(b")))
-    trial.close()
-    trial.close()
-    assert trial.run(engine.engine_source(regex_grammar("c"))) == ""
-    trial.close()
+        compiled(compiler, endless)
+    compiled(compiler, regex_grammar("after that"))
 
 
 def test_threads_share_one_compilation(compiler: GrammarCompiler) -> None:
     """Many threads that want the same grammar at once get the same one."""
     grammar = json_grammar({"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(50)}})
     with ThreadPoolExecutor(8) as pool:
-        assert len({id(item) for item in pool.map(compiler.compile, [grammar] * 16)}) == 1
+        assert len({id(item) for item in pool.map(partial(compiled, compiler), [grammar] * 16)}) == 1
 
 
 def test_a_model_that_cannot_have_grammars(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +70,7 @@ def test_a_model_that_cannot_have_grammars(tmp_path: Path, caplog: pytest.LogCap
 def test_digits_are_ascii(compiler: GrammarCompiler) -> None:
     r"""`\d`, `\w` and `\s` allow what TGI's allow."""
     for regex in ("\\d+", "\\w+", "[\\d\\w\\s]+"):
-        mask = int.from_bytes(compiler.compile(regex_grammar(regex)).matcher()[1].compute_bitmask(), "little")
+        mask = int.from_bytes(compiled(compiler, regex_grammar(regex)).matcher()[1].compute_bitmask(), "little")
         vocabulary = engine.vocabulary_of((DEMO / "tokenizer.json").read_text(), frozenset({0}))
         texts = [vocabulary.decode_bytes([id]) for id in range(2048) if mask >> id & 1]
         assert len(texts) >= 10 and all(text.isascii() for text in texts)
@@ -139,7 +80,7 @@ def test_what_begins_well_and_cannot_go_on(compiler: GrammarCompiler) -> None:
     """A grammar that outgrows its limits with the first token is refused when it is tried: it would hold up a shard for as long."""
     for regex in ("a{1000000}", "(a?){3000}a{3000}", "x?a{100000000}"):
         with pytest.raises(InvalidGrammar, match=r"too many (expressions|states)|too complex"):
-            compiler.compile(regex_grammar(regex))
+            compiled(compiler, regex_grammar(regex))
 
 
 def test_where_grammars_are_switched_off_there_are_no_masks(demo_tokenizer: Tokenizer) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import resource
 
+from tests.grammar.device import compiled
 from tests.grammar.hostile import SHAPES
 from tests.grammar.schemas import regex_grammar
 from tgi_core.grammar import GrammarError, parse_grammar
-from tgi_core.grammar.compiler import CAPACITY, GrammarCompiler
+from tgi_core.grammar.cache import LARGE_BYTES, SMALL_BYTES
+from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.server.masks import Constraint
 
 
@@ -16,7 +18,7 @@ def outcome(compiler: GrammarCompiler, shape: dict[str, object]) -> str:
     try:
         grammar = parse_grammar(shape)
         assert grammar is not None
-        constraint = Constraint(compiler.compile(grammar), ())
+        constraint = Constraint(compiled(compiler, grammar), ())
         for _ in range(6):
             mask = int.from_bytes(constraint.mask(()), "little")
             assert mask, "a mask that allows nothing"
@@ -34,7 +36,7 @@ def test_a_hostile_corpus(compiler: GrammarCompiler) -> None:
     for text in outcomes:
         assert text in ("ok", "grammar is not supported") or text.startswith("grammar is not valid: ")
         assert len(text) < 400 and "\n" not in text and "panic" not in text, text
-    assert compiler.cached <= CAPACITY
+    assert compiler.cached_bytes <= SMALL_BYTES + LARGE_BYTES
     assert outcome(compiler, {"type": "regex", "value": regex_grammar("[a-z]+").source}) == "ok"
 
 
@@ -42,8 +44,8 @@ def test_hostile_grammars_leave_little_behind(compiler: GrammarCompiler) -> None
     """Grammars whose lexers grow without end are stopped by their limits: their memory is bounded."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for width in (40, 60, 80):
-        compiled = compiler.compile(regex_grammar(f"(a|b)*a(a|b){{{width}}}"))
-        constraint = Constraint(compiled, ())
+        shared = compiled(compiler, regex_grammar(f"(a|b)*a(a|b){{{width}}}"))
+        constraint = Constraint(shared, ())
         for step in range(600):
             ids = [id for id in range(100) if int.from_bytes(constraint.mask(()), "little") >> id & 1]
             constraint.mask((ids[step * step % 7 % len(ids)],))

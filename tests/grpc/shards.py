@@ -48,7 +48,7 @@ def model(tokenizer: Tokenizer, **options: Any) -> Model:
     """An open reference model."""
     session = Session(Blocks4(tokenizer.vocab_size, 512, **options), "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
-    return Model(ModelServer(session, tokenizer, info), tokenizer)
+    return Model(ModelServer(session, tokenizer, info, options.get("masks")), tokenizer)
 
 
 @contextmanager

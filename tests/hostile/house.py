@@ -45,6 +45,7 @@ class Shard:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.steps: list[int] = []
         self.loop: SchedulerLoop | None = None
+        self.masks: GrammarMasks | None = None
         self.closed = threading.Event()
         self._tokenizer = tokenizer
 
@@ -52,7 +53,8 @@ class Shard:
     async def opening(self) -> AsyncIterator[Generator]:
         """A scheduler loop on it."""
         compiler = GrammarCompiler.for_model(DEMO, self._tokenizer.eos_ids)
-        masks = None if compiler is None else GrammarMasks(compiler)
+        assert compiler is not None
+        masks = self.masks = GrammarMasks(compiler)
         session = ReferenceSession(
             self._tokenizer.vocab_size, 2048, on_step=lambda work: self.steps.append(len(work)), masks=masks
         )
@@ -108,6 +110,12 @@ class House:
         elif answer.status_code != 200:
             assert len(self.shard.steps) == before, (path, answer.text)
         return answer.status_code
+
+    @property
+    def masks(self) -> GrammarMasks:
+        """Those of the shard."""
+        assert self.shard.masks is not None
+        return self.shard.masks
 
     def steps(self) -> int:
         """Steps so far, once what was answered before has really ended: a device that runs ahead makes one more."""

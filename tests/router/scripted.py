@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from tgi_core.backend import Capabilities, Determinism, Feature, Mixing, SamplingField
+from tgi_core.client.grammars import Release, nothing
 from tgi_core.client.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardInfo, Token
+from tgi_core.grammar import Cost, Grammar
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulerError
 
@@ -77,6 +79,10 @@ class ScriptedGenerator:
         self.load = Load()
         self.submitted: SimpleQueue[GenerationRequest] = SimpleQueue()
         self.cancelled: SimpleQueue[GenerationRequest] = SimpleQueue()
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Nothing is needed."""
+        return nothing
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Play the script."""

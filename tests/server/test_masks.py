@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.grammar.device import compiled
 from tgi_core.backend import MaskRow
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
 from tgi_core.grammar.compiler import GrammarCompiler
@@ -134,8 +135,8 @@ def walk(constraint: Constraint, letters: list[int], seed: int, count: int) -> i
 def test_a_row_does_not_fail_for_its_mates(compiler: GrammarCompiler, demo_tokenizer: Tokenizer) -> None:
     """The states that many answers leave in the lexer of one grammar reach its limit; rows then go on with a fresh one."""
     letters = sorted(ids(demo_tokenizer, "a", "b"))
-    compiled = compiler.compile(GROWING)
-    lexer = compiled.matcher()[0]
-    lengths = [walk(Constraint(compiled, ()), letters, seed, 300) for seed in range(50)]
+    shared = compiled(compiler, GROWING)
+    lexer = shared.matcher()[0]
+    lengths = [walk(Constraint(shared, ()), letters, seed, 300) for seed in range(50)]
     assert lengths == [300] * 50
-    assert compiled.matcher()[0] is not lexer, "its limit was never reached"
+    assert shared.matcher()[0] is not lexer, "its limit was never reached"

@@ -123,3 +123,5 @@ async def test_close() -> None:
         await gone(idle)
         with pytest.raises(WorkerError):
             await working
+        with pytest.raises(WorkerLost):
+            await pool.ask(b"pid")

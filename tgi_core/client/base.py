@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
+from tgi_core.client.grammars import Release
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
+from tgi_core.grammar import Cost, Grammar
 
 
 class ShardClient(Protocol):
@@ -18,6 +20,10 @@ class ShardClient(Protocol):
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm up and promise limits. Raises `tgi_core.backend.BackendError`."""
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Have a grammar compiled, and kept until it is released, before a request that needs it is sent. Raises InvalidGrammar,
+        GrammarsBusy, BackendError."""
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """Send one turn and wait for its answer. Raises `tgi_core.backend.DeviceLost` when the shard is gone."""

@@ -14,9 +14,11 @@ from typing import Any
 from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.base import Opened, Plan, ShardClient
 from tgi_core.client.connecting import Connected, connect
+from tgi_core.client.grammars import Release
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.client.warming import warm
 from tgi_core.errors import StartupError
+from tgi_core.grammar import Cost, Grammar
 from tgi_core.run_folder import RunFolder, sweep
 from tgi_core.telemetry.logs import pass_on
 from tgi_core.workers.command import python
@@ -142,6 +144,10 @@ class ChildShard:
             return await self._shard.warmup(plan, progress)
         except DeviceLost as error:
             raise DeviceLost(await self.process.reason(str(error))) from error
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Have the shard compile a grammar. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        return await self._shard.prepare(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """One turn. Raises DeviceLost when the process is gone."""

@@ -28,6 +28,7 @@ from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, ShardChannel
 from tgi_core.client.foreign_text import ForeignRow, decode_generation, encode_request
 from tgi_core.client.foreign_warmup import warmup_request
+from tgi_core.client.grammars import Release, nothing
 from tgi_core.client.types import (
     Bookkeeping,
     Decode,
@@ -41,6 +42,7 @@ from tgi_core.client.types import (
     Turn,
     TurnResult,
 )
+from tgi_core.grammar import Cost, Grammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.tokenizer import Tokenizer
 
@@ -107,6 +109,10 @@ class ForeignShard:
             raise error.translated() from error
         progress("warming up", 1, 1, "step")
         return self._capacity(response, plan, prefill)
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Nothing: it has no masks."""
+        return nothing
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """The turn's verbs, one call each. Raises DeviceLost when the shard is gone."""

@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 from tgi_core.backend import BackendError, Capacity, Progress, Scope, WarmupPlan
 from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, ShardChannel, StepStream
+from tgi_core.client.grammars import HeldGrammars, Release
 from tgi_core.client.health import ShardHealth
 from tgi_core.client.steps_link import StepsLink, open_link
 from tgi_core.client.types import Fault, ShardInfo, Turn, TurnResult
+from tgi_core.grammar import Cost, Grammar
 from tgi_core.proto.describing import decode_capacity, decode_health, decode_info, encode_plan
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.preparing import check_prepared, encode_prepare, encode_release
 from tgi_core.proto.results import decode_result
 from tgi_core.proto.turns import encode_turn
 
@@ -33,6 +36,7 @@ class GrpcShard:
         self._channel = channel
         self._socket = steps
         self.vocab_size = 0
+        self._grammars = HeldGrammars(self._prepare, self._drop)
         self._link: StepsLink | None = None
         self._stream: StepStream | StepsLink | None = None
 
@@ -50,6 +54,10 @@ class GrpcShard:
             return decode_capacity(response.capacity)
         except ValueError as error:
             raise wrong(str(error)) from error
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Have the shard compile a grammar beside its steps. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        return await self._grammars.hold(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """One message there, one back. Raises DeviceLost when the shard is gone."""
@@ -104,6 +112,12 @@ class GrpcShard:
             return self._channel.steps()
         self._link = await open_link(self._socket)
         return self._link
+
+    async def _prepare(self, grammar: Grammar, cost: Cost) -> None:
+        check_prepared(await self._call("Prepare", encode_prepare(grammar, cost)))
+
+    async def _drop(self, grammar: Grammar) -> None:
+        await self._call("Prepare", encode_release(grammar))
 
     async def _call(self, name: str, request: Any) -> Any:
         try:

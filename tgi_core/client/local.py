@@ -11,7 +11,9 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
+from tgi_core.client.grammars import HeldGrammars, Release
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
+from tgi_core.grammar import Cost, Grammar
 from tgi_core.server.model_server import ModelServer
 
 T = TypeVar("T")
@@ -23,6 +25,7 @@ class LocalShard:
     def __init__(self, server: ModelServer) -> None:
         self._server = server
         self._thread = _ShardThread()
+        self._grammars = HeldGrammars(self._prepare, self._drop)
         self._turn: asyncio.Future[TurnResult] | None = None
         self._abandoned = False
         self._closing: asyncio.Future[None] | None = None
@@ -34,6 +37,10 @@ class LocalShard:
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm up in the shard's thread."""
         return await self._thread.submit(lambda: self._server.warmup(plan, progress))
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Compile it in threads of the server's own. Raises InvalidGrammar, GrammarsBusy."""
+        return await self._grammars.hold(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """One turn in the shard's thread. Raises DeviceLost once it is abandoned."""
@@ -67,6 +74,17 @@ class LocalShard:
             self._closing = self._thread.submit(self._server.close)
             self._thread.end()
         await asyncio.shield(self._closing)
+
+    async def _prepare(self, grammar: Grammar, cost: Cost) -> None:
+        made = self._server.prepare(grammar, cost)
+        try:
+            await asyncio.wrap_future(made)
+        except asyncio.CancelledError:
+            made.add_done_callback(lambda made: None if made.exception() else self._server.release(grammar))
+            raise
+
+    async def _drop(self, grammar: Grammar) -> None:
+        self._server.release(grammar)
 
 
 class _ShardThread:

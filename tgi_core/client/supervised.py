@@ -15,9 +15,11 @@ from typing import Any
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.answers import AnswerCheck
 from tgi_core.client.base import Opened, Plan, ShardGone, TakenOver
+from tgi_core.client.grammars import Release
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.client.watchdog import Patience, Watchdog
 from tgi_core.errors import StartupError
+from tgi_core.grammar import Cost, Grammar
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +112,12 @@ class SupervisedShard:
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """It is warm: what was promised."""
         return self._promised.capacity
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Have the present shard compile a grammar; the next one begins without. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        if self._opened is None:
+            raise DeviceLost("there is no shard at present")
+        return await self._opened.shard.prepare(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """One turn. Raises DeviceLost when the shard is gone, BackendBug when its answer is none; `restart` makes another."""

@@ -19,6 +19,15 @@ MAX_NODES = 4096
 MAX_ENTRIES = 10_000
 """Of one array or object in a schema, such as an `enum`."""
 
+MAX_SECONDS = 0.5
+"""Of processor time that one may take to compile; usual ones take a millisecond, one of 40 kB takes 20."""
+MAX_COMPILED_BYTES = 32 << 20
+"""That one may take once it is compiled; usual ones take 10 to 100 kB."""
+QUICK_SECONDS = 0.1
+"""Those that take more wait for one another, and for nobody else."""
+NICENESS = 10
+"""Of whatever compiles: steps and clients go first."""
+
 
 def check_text(text: str) -> None:
     """Raises InvalidGrammar when a regular expression, or a schema as text, is too long or not Unicode."""

@@ -63,10 +63,9 @@ def start(vocabulary: LLTokenizer, source: str) -> LLMatcher:
     return matcher
 
 
-def fault(vocabulary: LLTokenizer, source: str) -> str:
+def fault(vocabulary: LLTokenizer, first: LLMatcher) -> str:
     """What is wrong with a grammar at its start or two tokens into an answer, "" if nothing: `a{1000000}` begins well, and is too large
     to go on with."""
-    first = start(vocabulary, source)
     ending = sum(1 << id for id in set(vocabulary.eos_tokens))
     for pick in (_lowest, _highest):
         matcher = first.deep_copy()

@@ -1,93 +1,62 @@
-"""Grammars are first compiled in a child process, which can be ended.
+"""A worker that compiles grammars to see what they cost: started as a script by `tgi_core.grammar.judging`.
 
 llguidance bounds most of its work by fuel, but not all: the intersection of a dozen patterns or a `multipleOf` of a million runs for
-hours. A grammar that costs the child more than its allowance of processor time or memory, or its life, is refused.
+hours. So each grammar is compiled here first, where that may take no more than its allowance of processor time and memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
-import signal
-import subprocess
+import os
 import sys
-import threading
-import weakref
-from collections.abc import Callable
+from time import process_time
 
-from tgi_core.workers.command import python
+from llguidance import LLTokenizer
 
-SECONDS = 1.0
-"""Processor time that compiling one grammar may take."""
-MEMORY_BYTES = 2 * 2**30
-"""Address space of the child."""
-_READY = b"ready\n"
+from tgi_core.grammar import matching
+from tgi_core.grammar.heap import used_bytes
+from tgi_core.grammar.limits import MAX_COMPILED_BYTES, NICENESS
+from tgi_core.grammar.value import Grammar, GrammarKind, InvalidGrammar
+from tgi_core.workers.serving import serve
 
-
-class Trial:
-    """The child process; started on first use and again after its end. Thread-safe: one grammar at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._close_child: Callable[[], object] = lambda: None
-
-    def run(self, source: str) -> str:
-        """What is wrong with a grammar in llguidance's notation, "" if nothing. Raises RuntimeError when no child can be started."""
-        with self._lock:
-            child = self._child if self._child is not None and self._child.poll() is None else self._start()
-            if child.stdin is None or child.stdout is None:
-                raise RuntimeError("the child that compiles grammars has no pipes")
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(json.dumps(source).encode() + b"\n")
-                child.stdin.flush()
-            answer = child.stdout.readline()
-            if not answer:
-                self._close_child()
-                return "it is too complex"
-            return str(json.loads(answer))
-
-    def close(self) -> None:
-        """End the child. Idempotent; a later run starts another."""
-        with self._lock:
-            self._close_child()
-            self._child = None
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._close_child()
-        command = python("tgi_core.grammar.trial")
-        pipe = subprocess.PIPE
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
-        self._child = child
-        self._close_child = weakref.finalize(self, _end, child)
-        if child.stdout is None or child.stdout.readline() != _READY:
-            raise RuntimeError("the child process that compiles grammars does not start")
-        return child
+MEMORY_BYTES = 1 << 30
+"""Address space of the process."""
+_LONGEST = 200
+"""Characters of a fault: what is remembered of a grammar must be small."""
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    with contextlib.suppress(BrokenPipeError):
-        child.communicate()
+def judged(vocabulary: LLTokenizer, grammar: Grammar) -> tuple[str, int, float]:
+    """What is wrong with a grammar, "" if nothing; the bytes that it takes compiled; the seconds until it was."""
+    began, size = process_time(), 0
+    try:
+        source = matching.engine_source(grammar)
+        before = used_bytes()
+        first = matching.start(vocabulary, source)
+        fault = matching.fault(vocabulary, first)
+        size = max(used_bytes() - before, 0)
+    except InvalidGrammar as error:
+        fault = error.detail
+    except MemoryError:
+        fault = "it takes too much memory to compile"
+    if not fault and size > MAX_COMPILED_BYTES:
+        fault = f"it is too large: it takes {size >> 20} MB compiled, more than {MAX_COMPILED_BYTES >> 20}"
+    return fault[:_LONGEST], size, process_time() - began
 
 
-def _serve() -> None:
-    """The child: a line in, a line out, until its input ends. It has no handler for the timer's signal, which therefore ends it."""
-    from tgi_core.grammar.matching import bytes_vocabulary, fault
+def main(seconds: float) -> None:
+    """Answer requests, a kind and a source in JSON; `seconds` of processor time for each."""
+    vocabulary = matching.bytes_vocabulary()
+    judged(
+        vocabulary, Grammar(GrammarKind.JSON, '{"type":"integer"}')
+    )  # what all grammars share is made here, and is no cost of theirs
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    vocabulary = bytes_vocabulary()
-    sys.stdout.buffer.write(_READY)
-    sys.stdout.buffer.flush()
-    for line in sys.stdin.buffer:
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        error = fault(vocabulary, json.loads(line))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(json.dumps(error).encode() + b"\n")
-        sys.stdout.buffer.flush()
+    def answer(request: bytes) -> bytes:
+        kind, source = json.loads(request)
+        return json.dumps(judged(vocabulary, Grammar(GrammarKind(kind), source))).encode()
+
+    serve(answer, seconds, MEMORY_BYTES)
 
 
 if __name__ == "__main__":
-    _serve()
+    os.nice(NICENESS)
+    main(float(sys.argv[2]))

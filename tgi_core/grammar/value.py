@@ -28,6 +28,14 @@ class Grammar:
         return hashlib.sha256(f"{self.kind.value}:{self.source}".encode(errors="surrogatepass")).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one grammar takes: bytes once it is compiled, seconds of processor time until it is."""
+
+    bytes: int
+    seconds: float
+
+
 class GrammarError(ValueError):
     """A grammar cannot be used. The message is TGI's own and may be shown to the client."""
 
@@ -45,3 +53,10 @@ class UnsupportedGrammar(GrammarError):
 
     def __init__(self) -> None:
         super().__init__("grammar is not supported")
+
+
+class GrammarsBusy(GrammarError):
+    """There is no room or no time for one more grammar at present, which says nothing about this one."""
+
+    def __init__(self) -> None:
+        super().__init__("too many large grammars are in use or being compiled; try again")

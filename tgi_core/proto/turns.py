@@ -21,7 +21,7 @@ from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 
 GRAMMAR_KINDS = {pb.GRAMMAR_TYPE_JSON: GrammarKind.JSON, pb.GRAMMAR_TYPE_REGEX: GrammarKind.REGEX}
-_GRAMMAR_TYPES = {kind: number for number, kind in GRAMMAR_KINDS.items()}
+GRAMMAR_TYPES = {kind: number for number, kind in GRAMMAR_KINDS.items()}
 
 Tables = tuple[tuple[int, ...], ...]
 
@@ -156,7 +156,7 @@ def _encode_parameters(sampling: Sampling, grammar: Grammar | None) -> pb.NextTo
             biases=[bias for _, bias in sampling.logit_bias],
             seed=sampling.seed,
         ),
-        grammar_type=pb.GRAMMAR_TYPE_NONE if grammar is None else _GRAMMAR_TYPES[grammar.kind],
+        grammar_type=pb.GRAMMAR_TYPE_NONE if grammar is None else GRAMMAR_TYPES[grammar.kind],
         grammar_source=b"" if grammar is None else grammar.source.encode(errors="surrogatepass"),
     )
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from tgi_core.backend import BackendError, Capacity, DeviceLost, RowFaultKind
 from tgi_core.client.base import ShardClient, ShardGone, Supervisor
+from tgi_core.client.grammars import Release, nothing
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
+from tgi_core.grammar import Cost, Grammar
 from tgi_core.scheduler.bundling import LONGEST_S, Bundler
 from tgi_core.scheduler.events import Event, Snapshot
 from tgi_core.scheduler.phase import Phase
@@ -96,6 +98,15 @@ class SchedulerLoop:
     async def healthy(self) -> bool:
         """Whether requests can be served now."""
         return self.phase is Phase.SERVING and self._lost is None and await self._client.healthy()
+
+    async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Have the grammar of a request that is to be submitted compiled, so that no step waits for it; the request needs it until the
+        release. Where there is no shard at present nothing is done. Raises InvalidGrammar, GrammarsBusy."""
+        try:
+            return await self._client.prepare(grammar, cost)
+        except BackendError as error:
+            _log.warning("a grammar was not prepared: %s", error)
+            return nothing
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises GenerationFailed when the shard is gone, Overloaded when too many wait, ValueError when the

@@ -19,6 +19,7 @@ from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.proto.methods import ERROR_KIND, SERVICE, V2, V3, Method
 from tgi_core.proto.results import encode_result
 from tgi_core.proto.turns import decode_turn
+from tgi_core.server.grpc_grammars import PreparedGrammars
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_lockstep import LockStep, VerbFailed
 from tgi_core.server.grpc_tenant import Superseded, Tenancy
@@ -38,6 +39,7 @@ class ShardService:
         self.url = ""
         self._host = host
         self.tenancy = Tenancy(host)
+        self._grammars = PreparedGrammars(host)
         self._lockstep: LockStep | None = None
         self._making = threading.Lock()
 
@@ -128,6 +130,11 @@ class ShardService:
                 yield encode_result(tenant.exchange(decode_turn(message)))
         finally:
             tenant.leave()
+            self._grammars.clear()
+
+    def _prepare(self, request: pb.PrepareRequest, context: grpc.ServicerContext) -> pb.PrepareResponse:
+        """Of our own routers too: a step must not wait for a grammar."""
+        return self._grammars.answer(request, context.is_active)
 
     def _capacity(self) -> Capacity:
         if self._host.capacity is None:

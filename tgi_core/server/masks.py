@@ -1,6 +1,7 @@
 """Grammar masks: which tokens each constrained row may choose next.
 
-A request's grammar is compiled in a thread of its own while the forward pass of its prompt runs, and usually was compiled before.
+A request's grammar is prepared before the request comes. Only what a router of TGI's sends, which prepares nothing, is tried and
+compiled while the forward pass of its prompt runs; so is what ran on a shard that was lost.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from tgi_core.backend import MaskRow
-from tgi_core.grammar import Grammar, GrammarError, InvalidGrammar
-from tgi_core.grammar.compiler import CompiledGrammar, GrammarCompiler
+from tgi_core.grammar import Cost, Grammar, GrammarError, InvalidGrammar
+from tgi_core.grammar.compiler import CompiledGrammar, GrammarCompiler, KeptGrammar
 from tgi_core.grammar.matching import readable
 
 _log = logging.getLogger(__name__)
@@ -31,6 +33,11 @@ class Constraint:
         self._renewed_at: int | None = None
         self._lexer, self._matcher = compiled.matcher()
         self._mask = self._advance(made)
+
+    @property
+    def tokens(self) -> int:
+        """How many its matcher has seen."""
+        return len(self._made)
 
     def mask(self, tokens: Sequence[int]) -> bytes:
         """The mask after these tokens: a bit per token of the vocabulary, only those that end a text once nothing else may follow.
@@ -70,15 +77,22 @@ class Constraint:
         return self._renewed_at is None or len(self._made) >= self._renewed_at + _RENEWAL_TOKENS
 
 
+class _Begun(NamedTuple):
+    """A request that lives, with the grammar that it keeps."""
+
+    constraint: Constraint
+    kept: KeptGrammar
+
+
 class GrammarMasks:
     """The mask source of a shard: one constraint per live constrained request. Thread-safe."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self.compiler = compiler
-        self._live: dict[int, Future[Constraint]] = {}
+        self._live: dict[int, Future[_Begun]] = {}
         self._failures: dict[int, str] = {}
         self._lock = threading.Lock()
-        self._compiling = ThreadPoolExecutor(2, thread_name_prefix="grammar")
+        self._beginning = ThreadPoolExecutor(2, thread_name_prefix="grammar-begin")
         self._vocab_size = 0
         self._ending = b""
 
@@ -94,17 +108,29 @@ class GrammarMasks:
         ending = sum(1 << id for id in set(self.compiler.eos_ids))
         self._ending = self._fit(ending.to_bytes(self.compiler.vocab_size // 8 + 1, "little"))
 
+    def prepare(self, grammar: Grammar, cost: Cost) -> Future[CompiledGrammar]:
+        """See `GrammarCompiler.prepare`."""
+        return self.compiler.prepare(grammar, cost)
+
+    def release(self, grammar: Grammar) -> None:
+        """Undo one `prepare`: no request that needs it is to come."""
+        self.compiler.release(grammar)
+
     def begin(self, request_id: int, grammar: Grammar, made: Sequence[int]) -> None:
         """A request comes that has made these tokens before. Returns at once; what is wrong shows in its masks."""
         with self._lock:
-            self._live[request_id] = self._compiling.submit(self._constraint, grammar, tuple(made))
+            self._live[request_id] = self._beginning.submit(self._begin, grammar, tuple(made))
 
     def end(self, request_ids: Iterable[int]) -> None:
         """Forget requests, constrained or not."""
         with self._lock:
+            ended = []
             for id in request_ids:
-                self._live.pop(id, None)
                 self._failures.pop(id, None)
+                if (begun := self._live.pop(id, None)) is not None:
+                    ended.append(begun)
+        for begun in ended:
+            begun.add_done_callback(self._give_back)
 
     def failure(self, request_id: int) -> str | None:
         """Why the masks of a live request allow nothing."""
@@ -117,19 +143,29 @@ class GrammarMasks:
     def close(self) -> None:
         """Forget everything and end the threads. Idempotent."""
         self.end(list(self._live))
-        self._compiling.shutdown(wait=False, cancel_futures=True)
+        self._beginning.shutdown(wait=False, cancel_futures=True)
         self.compiler.close()
 
-    def _constraint(self, grammar: Grammar, made: tuple[int, ...]) -> Constraint:
-        return Constraint(self.compiler.compile(grammar), made)
+    def _begin(self, grammar: Grammar, made: tuple[int, ...]) -> _Begun:
+        kept = self.compiler.take(grammar)
+        try:
+            return _Begun(Constraint(kept.made.result(), made), kept)
+        except BaseException:
+            self.compiler.give_back(kept)
+            raise
+
+    def _give_back(self, begun: Future[_Begun]) -> None:
+        if not begun.cancelled() and begun.exception() is None:
+            constraint, kept = begun.result()
+            self.compiler.give_back(kept, constraint.tokens)
 
     def _mask(self, row: MaskRow) -> bytes:
-        constraint = self._live.get(row.request_id)
-        if constraint is None:  # a late row of one that has left
+        begun = self._live.get(row.request_id)
+        if begun is None:  # a late row of one that has left
             return self._ending
         try:
             if row.request_id not in self._failures:
-                return self._fit(constraint.result().mask(row.tokens))
+                return self._fit(begun.result().constraint.mask(row.tokens))
         except GrammarError as error:
             self._fail(row.request_id, str(error))
         except Exception as error:  # noqa: BLE001  one row's mask is its own

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 
 from tgi_core.backend import BackendError, Capacity, Handle, Progress, Request, Row, RowFault, RowFaultKind, Step, WarmupPlan
@@ -28,6 +29,8 @@ from tgi_core.client.types import (
     Turn,
     TurnResult,
 )
+from tgi_core.grammar import Cost, Grammar
+from tgi_core.grammar.compiler import CompiledGrammar
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.transcript import Transcript
 from tgi_core.server.verb_log import VerbLog
@@ -70,6 +73,18 @@ class ModelServer:
         self._session.close()
         if self._masks is not None:
             self._masks.close()
+
+    def prepare(self, grammar: Grammar, cost: Cost) -> Future[CompiledGrammar]:
+        """Compile a grammar and keep it until `release`; may be called from any thread, and does not wait. Raises GrammarsBusy,
+        InvalidRequest; the future InvalidGrammar."""
+        if self._masks is None:
+            raise InvalidRequest("this shard has no grammars")
+        return self._masks.prepare(grammar, cost)
+
+    def release(self, grammar: Grammar) -> None:
+        """Undo one `prepare`; may be called from any thread."""
+        if self._masks is not None:
+            self._masks.release(grammar)
 
     def exchange(self, turn: Turn) -> TurnResult:
         """Bookkeeping, launch, read. Never raises `BackendError`: faults are in the result."""

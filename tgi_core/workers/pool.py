@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from tgi_core.workers.turns import Turns
 from tgi_core.workers.worker import Worker
 
 STUCK_S = 10.0
@@ -57,15 +58,16 @@ class WorkerPool:
         wait_s: float,
     ) -> None:
         self._make: Callable[[], Worker] = partial(Worker, command, arguments, greeting)
-        self._turns = asyncio.Semaphore(size)
-        self._room, self._wait_s = waiting, wait_s
+        self._turns = Turns(size, waiting, wait_s)
         self._workers: set[Worker] = set()
         self._idle: list[Worker] = []
         self._running: set[asyncio.Task[bytes]] = set()
+        self._closed = False
 
     async def ask(self, request: bytes) -> bytes:
         """The answer of a worker. Raises WorkerError."""
-        await self._take_turn()
+        if not await self._turns.take():
+            raise PoolBusy
         # a client that leaves does not end the work: a process that must be started again costs more than its rest
         working = asyncio.create_task(self._answer(request))
         self._running.add(working)
@@ -73,34 +75,25 @@ class WorkerPool:
         return await asyncio.shield(working)
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers; no other begins."""
+        self._closed = True
         for worker in self._idle:
             worker.watched_no_more()
         self._idle.clear()
         while self._workers:
             self._workers.pop().end()
 
-    async def _take_turn(self) -> None:
-        if self._turns.locked() and self._room <= 0:
-            raise PoolBusy
-        self._room -= 1
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise PoolBusy from None
-        finally:
-            self._room += 1
-
     def _done(self, working: asyncio.Task[bytes]) -> None:
         self._running.discard(working)
-        self._turns.release()
+        self._turns.give_back()
         if not working.cancelled():
             working.exception()  # whoever asked may have left
 
     async def _answer(self, request: bytes) -> bytes:
         ended: signal.Signals | None = None
         for _ in range(_TRIES):
+            if self._closed:
+                raise WorkerLost
             worker = self._next()
             try:
                 answer = await self._patiently(worker, request)

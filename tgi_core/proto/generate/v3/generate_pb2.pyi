@@ -395,3 +395,25 @@ class TurnResult(_message.Message):
     result: _contract_pb2.StepResult
     verbs: _containers.RepeatedCompositeFieldContainer[_contract_pb2.VerbCall]
     def __init__(self, refused: _Optional[_Union[_contract_pb2.Fault, _Mapping]] = ..., result: _Optional[_Union[_contract_pb2.StepResult, _Mapping]] = ..., verbs: _Optional[_Iterable[_Union[_contract_pb2.VerbCall, _Mapping]]] = ...) -> None: ...
+
+class PrepareRequest(_message.Message):
+    __slots__ = ("grammar_type", "grammar_source", "bytes", "seconds", "release")
+    GRAMMAR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    grammar_type: GrammarType
+    grammar_source: bytes
+    bytes: int
+    seconds: float
+    release: bool
+    def __init__(self, grammar_type: _Optional[_Union[GrammarType, str]] = ..., grammar_source: _Optional[bytes] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., release: bool = ...) -> None: ...
+
+class PrepareResponse(_message.Message):
+    __slots__ = ("fault", "busy")
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    fault: str
+    busy: bool
+    def __init__(self, fault: _Optional[str] = ..., busy: bool = ...) -> None: ...

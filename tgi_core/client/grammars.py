@@ -1,0 +1,95 @@
+"""Grammars that a shard compiles before the requests that need them come, and keeps until those are over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tgi_core.backend import BackendError
+from tgi_core.grammar import Cost, Grammar, GrammarError, GrammarsBusy
+from tgi_core.grammar.limits import QUICK_SECONDS
+from tgi_core.workers.turns import Turns
+
+Release = Callable[[], None]
+"""Says that a grammar is not needed any more, once and without waiting."""
+
+_QUICK, _QUICK_WAITING = 4, 64
+_SLOW, _SLOW_WAITING = 1, 4
+"""How many are compiled at once: a shard has a thread for each of its lanes, and few for calls."""
+_WAIT_S = 10.0
+_LONGEST_S = 30.0
+"""For which a shard may compile; one that does not answer must not keep requests waiting for ever."""
+
+
+def nothing() -> None:
+    """The release of what nobody keeps."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    grammar: Grammar
+    making: asyncio.Task[None]
+    users: int = 0
+
+
+class HeldGrammars:
+    """What one shard keeps for us. `prepare` has it compile and keep a grammar, `drop` undoes that. Used on one event loop."""
+
+    def __init__(self, prepare: Callable[[Grammar, Cost], Awaitable[None]], drop: Callable[[Grammar], Awaitable[None]]) -> None:
+        self._prepare, self._drop = prepare, drop
+        self._held: dict[bytes, _Held] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+        self._quick, self._slow = Turns(_QUICK, _QUICK_WAITING, _WAIT_S), Turns(_SLOW, _SLOW_WAITING, _WAIT_S)
+
+    async def hold(self, grammar: Grammar, cost: Cost) -> Release:
+        """Wait until the shard has it compiled; at once for one that is in use. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        digest = grammar.digest
+        held = self._held.get(digest)
+        if held is None:
+            held = self._held[digest] = _Held(grammar, asyncio.create_task(self._make(grammar, cost)))
+        held.users += 1
+        release = _once(partial(self._leave, digest, held))
+        try:
+            await asyncio.shield(held.making)
+        except BaseException:
+            release()
+            raise
+        return release
+
+    async def _make(self, grammar: Grammar, cost: Cost) -> None:
+        lane = self._quick if cost.seconds <= QUICK_SECONDS else self._slow
+        if not await lane.take():
+            raise GrammarsBusy
+        try:
+            async with asyncio.timeout(_LONGEST_S):
+                await self._prepare(grammar, cost)
+        except TimeoutError:
+            raise GrammarsBusy from None
+        finally:
+            lane.give_back()
+
+    def _leave(self, digest: bytes, held: _Held) -> None:
+        held.users -= 1
+        if held.users == 0:
+            del self._held[digest]
+            held.making.add_done_callback(lambda made: self._forget(made, held.grammar))
+
+    def _forget(self, made: asyncio.Task[None], grammar: Grammar) -> None:
+        if made.cancelled() or made.exception() is not None or made.get_loop().is_closed():
+            return
+        dropping = asyncio.create_task(self._dropped(grammar))
+        self._dropping.add(dropping)
+        dropping.add_done_callback(self._dropping.discard)
+
+    async def _dropped(self, grammar: Grammar) -> None:
+        try:
+            await self._drop(grammar)
+        except (BackendError, GrammarError):  # a shard that is gone keeps nothing
+            return
+
+
+def _once(release: Release) -> Release:
+    left = [release]
+    return lambda: left.pop()() if left else None

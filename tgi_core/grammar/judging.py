@@ -1,0 +1,131 @@
+"""Whether grammars are good, and what they cost, told by worker processes that can be ended.
+
+Each unknown grammar goes to a quick worker, which gives it little time. The few that need more wait for a worker of their own, so that
+whoever sends them holds up nobody else; those that are known wait for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from tgi_core.grammar.limits import MAX_SECONDS, QUICK_SECONDS
+from tgi_core.grammar.value import Cost, Grammar, GrammarsBusy, InvalidGrammar
+from tgi_core.workers.command import python
+from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost, WorkerPool
+
+REMEMBERED = 4096
+"""Verdicts that are remembered; none takes more than a kilobyte."""
+
+_TRIAL = Path(__file__).with_name("trial.py")
+_QUICK_WORKERS = 2
+_QUICK_WAITING, _SLOW_WAITING = 64, 4
+"""How many grammars may wait for a worker."""
+_WAIT_S = 10.0
+_TOO_COMPLEX = "it is too complex"
+
+Verdict = Cost | str
+"""What a good grammar costs, or what is wrong with a bad one."""
+
+
+class GrammarJudge:
+    """Tries grammars in worker processes and nowhere else, and remembers what became of them. Used on one event loop."""
+
+    def __init__(self) -> None:
+        self._quick = _lane(QUICK_SECONDS, _QUICK_WORKERS, _QUICK_WAITING)
+        self._slow = _lane(MAX_SECONDS, 1, _SLOW_WAITING)
+        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._trying: dict[bytes, asyncio.Task[Verdict]] = {}
+
+    async def cost(self, grammar: Grammar) -> Cost:
+        """What a good grammar costs; at once if it is known. Raises InvalidGrammar, GrammarsBusy."""
+        digest = grammar.digest
+        verdict = self._known.get(digest)
+        if verdict is None:
+            verdict = await self._tried(grammar, digest)
+        else:
+            self._known.move_to_end(digest)
+        if isinstance(verdict, str):
+            raise InvalidGrammar(verdict)
+        return verdict
+
+    async def close(self) -> None:
+        """End the workers, and wait for whoever still asks to hear of it."""
+        self._quick.close()
+        self._slow.close()
+        await asyncio.gather(*self._trying.values(), return_exceptions=True)
+
+    async def _tried(self, grammar: Grammar, digest: bytes) -> Verdict:
+        """Whoever asks for the same grammar meanwhile shares the trial, which ends even if all of them leave."""
+        trying = self._trying.get(digest)
+        if trying is None:
+            trying = self._trying[digest] = asyncio.create_task(self._try(grammar, digest))
+            trying.add_done_callback(lambda done: self._done(done, digest))
+        return await asyncio.shield(trying)
+
+    async def _try(self, grammar: Grammar, digest: bytes) -> Verdict:
+        request = json.dumps([grammar.kind.value, grammar.source]).encode()
+        try:
+            verdict = await self._verdict(request)
+        except WorkerCrashed:  # so it seems; but it is told so once, for a worker may die of something else
+            raise InvalidGrammar(_TOO_COMPLEX) from None
+        except (PoolBusy, WorkerLost):
+            raise GrammarsBusy from None
+        self._known[digest] = verdict
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return verdict
+
+    async def _verdict(self, request: bytes) -> Verdict:
+        """Raises WorkerError."""
+        try:
+            answer = await self._quick.ask(request)
+        except TooCostly:
+            try:
+                answer = await self._slow.ask(request)
+            except TooCostly:
+                return _TOO_COMPLEX
+        fault, size, seconds = json.loads(answer)
+        return fault or Cost(size, seconds)
+
+    def _done(self, trying: asyncio.Task[Verdict], digest: bytes) -> None:
+        del self._trying[digest]
+        if not trying.cancelled():
+            trying.exception()  # whoever asked may have left
+
+
+class JudgeThread:
+    """A judge on an event loop of its own, for callers that have none. Thread-safe; the thread begins with the first question."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._judge = GrammarJudge()
+        self._starting = threading.Lock()
+
+    def cost(self, grammar: Grammar) -> Cost:
+        """What a good grammar costs; waits. Raises InvalidGrammar, GrammarsBusy."""
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="grammar-judge", daemon=True)
+                self._thread.start()
+            asking = asyncio.run_coroutine_threadsafe(self._judge.cost(grammar), self._loop)
+        return asking.result()
+
+    def close(self) -> None:
+        """End the workers; whoever asks meanwhile is told that the grammar cannot be tried. Idempotent."""
+        with self._starting:
+            if self._loop is None:
+                return
+            loop, self._loop = self._loop, None
+            asyncio.run_coroutine_threadsafe(self._judge.close(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+
+def _lane(seconds: float, size: int, waiting: int) -> WorkerPool:
+    return WorkerPool(python(_TRIAL), [str(seconds)], size=size, waiting=waiting, wait_s=_WAIT_S)

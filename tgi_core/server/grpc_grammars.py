@@ -1,0 +1,57 @@
+"""What routers have a shard prepare."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from tgi_core.grammar import Grammar, GrammarsBusy, InvalidGrammar
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.preparing import decode_prepare
+from tgi_core.server.grpc_host import ShardHost
+
+
+class PreparedGrammars:
+    """The method `Prepare`, and what it keeps for the router that has the shard. Thread-safe."""
+
+    def __init__(self, host: ShardHost) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._kept: Counter[Grammar] = Counter()
+
+    def answer(self, request: pb.PrepareRequest, heard: Callable[[], bool]) -> pb.PrepareResponse:
+        """Compile a grammar and keep it, or keep it no longer; waits for that, not for the shard's thread. What is not `heard` any more
+        is not kept. Raises BackendError."""
+        server = self._host.model().server
+        grammar, cost = decode_prepare(request)
+        if request.release:
+            if self._let_go(grammar):
+                server.release(grammar)
+            return pb.PrepareResponse()
+        try:
+            server.prepare(grammar, cost).result()
+        except GrammarsBusy:
+            return pb.PrepareResponse(busy=True)
+        except InvalidGrammar as error:
+            return pb.PrepareResponse(fault=error.detail.encode(errors="replace").decode() or "it does not compile")
+        if not heard():
+            server.release(grammar)
+            return pb.PrepareResponse(busy=True)
+        with self._lock:
+            self._kept[grammar] += 1
+        return pb.PrepareResponse()
+
+    def clear(self) -> None:
+        """The router is gone."""
+        with self._lock:
+            kept, self._kept = self._kept, Counter()
+        for grammar in kept.elements():
+            self._host.model().server.release(grammar)
+
+    def _let_go(self, grammar: Grammar) -> bool:
+        with self._lock:
+            had = self._kept[grammar]
+            self._kept[grammar] = max(had - 1, 0)
+            self._kept += Counter()  # what is not kept takes no room
+        return had > 0
