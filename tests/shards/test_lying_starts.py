@@ -22,6 +22,7 @@ from tgi_core.client.grpc import GrpcShard
 from tgi_core.client.local import LocalShard
 from tgi_core.client.types import Decode, Turn, TurnResult
 from tgi_core.client.warming import warm
+from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
 from tgi_core.proto.frames import HEAD, LONGEST, Kind, frame
@@ -86,8 +87,8 @@ async def test_a_shard_beyond_reason_is_not_served(demo_tokenizer: Tokenizer, tm
     with lying(demo_tokenizer, tmp_path / "shard", foreign=False) as liar:
         liar.arm(lie)
         with pytest.raises(StartupError, match=lie.says):
-            await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO).open(lambda capabilities: PLAN, quiet)
-        opened = await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO).open(lambda capabilities: PLAN, quiet)
+            await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO, Settings()).open(lambda capabilities: PLAN, quiet)
+        opened = await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO, Settings()).open(lambda capabilities: PLAN, quiet)
         await opened.shard.close()
 
 
@@ -108,7 +109,7 @@ async def test_a_foreign_shard_beyond_reason_is_not_served(demo_tokenizer: Token
     with lying(demo_tokenizer, tmp_path / "shard", foreign=True) as liar:
         liar.arm(lie)
         with pytest.raises(StartupError, match=lie.says):
-            await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO).open(lambda capabilities: PLAN, quiet)
+            await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO, Settings()).open(lambda capabilities: PLAN, quiet)
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["own", "foreign"])
@@ -120,7 +121,7 @@ async def test_health_that_is_none(
 ) -> None:
     """A shard whose word about its health is no word is not healthy; a foreign one has no words but that it answers."""
     with lying(demo_tokenizer, tmp_path / "shard", foreign) as liar:
-        opened = await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO).open(lambda capabilities: PLAN, quiet)
+        opened = await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO, Settings()).open(lambda capabilities: PLAN, quiet)
         assert await opened.shard.healthy()
         lie = says("Health", "health", "", change)
         liar.arm(lie)
