@@ -6,6 +6,9 @@ from tgi_core.grammar import Cost, Grammar, GrammarsBusy, InvalidGrammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.proto.turns import GRAMMAR_KINDS, GRAMMAR_TYPES
 
+_LONGEST = 200
+"""Characters of a fault that a client is shown, whatever a shard says."""
+
 
 def encode_prepare(grammar: Grammar, cost: Cost) -> pb.PrepareRequest:
     """A grammar to compile and keep."""
@@ -37,4 +40,4 @@ def check_prepared(message: pb.PrepareResponse) -> None:
     if message.busy:
         raise GrammarsBusy
     if message.fault:
-        raise InvalidGrammar(message.fault)
+        raise InvalidGrammar(message.fault[:_LONGEST])
