@@ -22,6 +22,7 @@ TESTS = (
     "tests/cpu/test_attention_kernel.py",
     "tests/cpu/test_reading.py",
     "tests/cpu/test_decoder.py",
+    "tests/cpu/test_adapters.py",
 )
 
 
