@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tgi_core.workers.command import python
+from tgi_core.workers.command import python, same_imports
 
 TIME_LIMIT_S = 30.0
 
@@ -33,7 +33,13 @@ def look(module: str, time_limit_s: float = TIME_LIMIT_S) -> Seen:
     command = python("tgi_conformance.child", module)
     try:
         child = subprocess.run(
-            command, capture_output=True, text=True, timeout=time_limit_s, stdin=subprocess.DEVNULL, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=time_limit_s,
+            stdin=subprocess.DEVNULL,
+            env=same_imports(),
+            check=False,
         )
     except subprocess.TimeoutExpired as expired:
         output = expired.stdout.decode() if isinstance(expired.stdout, bytes) else expired.stdout or ""

@@ -22,7 +22,7 @@ from tgi_core.server.rank_link import Link, LinkClosed
 from tgi_core.server.rank_peers import Peer, Peers
 from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow, lead
-from tgi_core.workers.command import python
+from tgi_core.workers.command import python, same_imports
 
 WORLD = 2
 
@@ -50,6 +50,7 @@ def _start(target: Target) -> Peer:
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env=same_imports(),
             stderr=subprocess.DEVNULL,  # rank 0 is told and says it
         )
     return Peer(1, Link(ours), RankProcess(child))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from tgi_conformance.child import Seen
 from tgi_conformance.clause import Clause
 from tgi_conformance.result import Result
 from tgi_conformance.verdict import Verdict
-from tgi_core.workers.command import python
+from tgi_core.workers.command import python, same_imports
 
 _MARK = "\x1e"
 """What an answer starts with; libraries may write to standard output as they like."""
@@ -82,7 +81,7 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         command = python("tgi_conformance.worker")
-        environment = {"OMP_NUM_THREADS": "1"} | os.environ  # models this small gain nothing from threads
+        environment = {"OMP_NUM_THREADS": "1"} | same_imports()  # models this small gain nothing from threads
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
