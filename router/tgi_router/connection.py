@@ -199,8 +199,8 @@ class Connection(TurnTakingProtocol):
             self._refusal = error
             raise
         if self.refused_at_once():
-            if not self.parser.should_keep_alive():
-                self.loop.call_soon(self._end)  # once what has come of its body is parsed
+            if not self.parser.should_keep_alive():  # as soon as what has come of its body is parsed
+                self.loop.call_soon(self._end)
         else:
             super().on_headers_complete()
             if self.offered is not None:

@@ -14,7 +14,7 @@ from time import monotonic
 ROUND_S = 0.001
 """How long a round may take for what came late."""
 AT_ONCE = 4
-"""So many pieces of work are done at once in a round."""
+"""So many pieces of work are done at once in a round, and so many requests get to the app."""
 
 
 class Rounds:
@@ -22,7 +22,11 @@ class Rounds:
 
     def __init__(self) -> None:
         self._work: deque[Callable[[], None]] = deque()
-        self._done = 0
+        self._done = self._begun = 0
+
+    def request_begun(self) -> None:
+        """The work has led to more, which others are to wait for as well."""
+        self._begun += 1
 
     def full(self) -> bool:
         """Whether what comes now must wait for its turn. To be asked before each piece of work, since it counts."""
@@ -41,10 +45,10 @@ class Rounds:
         self._done = 0
 
     def _go_on(self) -> None:
-        until = monotonic() + ROUND_S
+        until, self._begun = monotonic() + ROUND_S, 0
         while self._work:
             self._work.popleft()()
-            if monotonic() >= until:
+            if self._begun >= AT_ONCE or monotonic() >= until:
                 break
         if self._work:
             asyncio.get_running_loop().call_soon(self._go_on)

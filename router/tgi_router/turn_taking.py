@@ -52,14 +52,19 @@ class TurnTakingProtocol(PipelinedProtocol):
 
     def refused_at_once(self) -> bool:
         """Whether there was no room for the request whose head is complete: it has been answered, without the app."""
+        answer = self._answer_at_once()
+        if answer is None:
+            self._policy.rounds.request_begun()
+            return False
+        self.cycle = _Answered()  # type: ignore[assignment]
+        self.transport.write(answer)
+        self.server_state.total_requests += 1
+        return True
+
+    def _answer_at_once(self) -> bytes | None:
         turnstile, parser = self._policy.turnstile, self.parser
         if turnstile is None or parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or parser.should_upgrade():
-            return False
+            return None
         if self._policy.closing or self.unanswered():
-            return False
-        answer = turnstile.refuse(self.url, self.client, self.headers, self.server_state.default_headers)
-        if answer is not None:
-            self.cycle = _Answered()  # type: ignore[assignment]
-            self.transport.write(answer)
-            self.server_state.total_requests += 1
-        return answer is not None
+            return None
+        return turnstile.refuse(self.url, self.client, self.headers, self.server_state.default_headers)

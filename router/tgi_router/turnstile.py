@@ -59,9 +59,8 @@ class Turnstile:
         except ModelOverloaded as error:
             self._note(error)
             told = {**retry_headers(error), "x-request-id": request_id(given.get("x-request-id"))}
-            return answer % b"".join(
-                b"%b: %b\r\n" % item for item in (*defaults, *((name.encode(), value.encode()) for name, value in told.items()))
-            )
+            lines = "".join(f"{name}: {value}\r\n" for name, value in told.items()).encode()
+            return answer % b"".join([lines, *(b"%b: %b\r\n" % item for item in defaults)])
         return None
 
     def _plain(self, headers: HeaderList) -> bool:
