@@ -45,6 +45,36 @@ def test_refused_from_the_head(serve: Serve, path: str) -> None:
     assert failures(served)["overloaded"] == 1 and generator.submitted.qsize() == 1
 
 
+@pytest.mark.parametrize(
+    ("more", "status", "told"),
+    [
+        (b"authorization: Bearer right\r\n", b"429", b""),
+        (b"authorization: Bearer wrong\r\n", b"401", b""),
+        (b"", b"401", b""),
+        (b"authorization: Bearer right\r\nx-request-id: mine\r\n", b"429", b"x-request-id: mine\r\n"),
+        (b"authorization: Bearer right\r\norigin: http://page\r\n", b"429", b"access-control-allow-origin: *\r\n"),
+        (b"authorization: Bearer right\r\nconnection: close\r\n", b"429", b""),
+    ],
+    ids=["key", "wrong key", "no key", "id", "browser", "close"],
+)
+def test_what_a_refusal_says(serve: Serve, more: bytes, status: bytes, told: bytes) -> None:
+    """Refused at once or by the app, a request needs the key first, keeps its id, and gets what a browser wants; its connection ends
+    where it is to be the last."""
+    served, _ = serve(held, max_concurrent_requests=1, api_key="right")
+    with served.connect() as busy, served.connect() as refused:
+        busy.sendall(
+            (HEAD % (b"/generate_stream", len(BODY))).replace(b"host: x\r\n", b"host: x\r\nauthorization: Bearer right\r\n")
+            + BODY
+        )
+        read_until(busy, b'"text":"Hello"')
+        refused.sendall((HEAD % (b"/generate", len(BODY))).replace(b"host: x\r\n", b"host: x\r\n" + more) + BODY)
+        answer = read_until(refused, b"\r\n\r\n").lower()
+        assert answer[9:12] == status and told in answer and answer.count(b"x-request-id: ") == 1
+        if b"close" in more:
+            while refused.recv(65536):
+                pass
+
+
 def test_a_stream_is_told_inside(serve: Serve) -> None:
     """TGI's route for streams tells it by an event, also before the body has come."""
     served, _ = serve(held, max_concurrent_requests=1)
