@@ -37,8 +37,12 @@ goes on with the same tokens; after `--stream-stall-timeout` it ends.
 
 `make bench-overload` measures this: `tgi serve` with a device whose steps take {step_ms} ms, {rows_on_device} rows, {permits} permits,
 answers of {tokens} tokens, so that it can make {capacity} answers per second at most. The load comes from a process that runs when nobody
-else wants to; times are those that another, nearly idle process sees, which was itself at most {late} ms late (p99). Times therefore
-include what the kernel takes to give the server a core.
+else wants to; times are those that another, nearly idle process sees, which was itself at most {late} ms late (p99). They include what the
+kernel takes to give the server a core. It asks for /health from an address of its own, and to be refused from that of the load: behind
+640 that ask again at once, it waits for its turn. The last columns tell processors apart: the server's, per refusal, and the load's.
+{busy}"""
+BUSY = """
+Others kept the machine busy meanwhile (load {load}): on one that does nothing else, times are shorter.
 """
 PARTS = {
     "peak": "as many clients as permits",
@@ -103,7 +107,9 @@ def _overload(part: Result) -> str:
     rows = {row["part"]: row for row in part["rows"]}
     late = [each for row in rows.values() for each in row.get("late", ())]
     capacity = part["rows_on_device"] / (part["tokens"] * part["step_ms"] / 1e3)
-    text = OVERLOAD.format(**part, capacity=number(capacity), late=number(1e3 * percentile(late, 99)))
+    machine = part["machine"]
+    busy = BUSY.format(load=machine["load"]) if machine["load"] > 2 * machine["cores"] else ""
+    text = OVERLOAD.format(**part, busy=busy, capacity=number(capacity), late=number(1e3 * percentile(late, 99)))
 
     def loads() -> Iterator[Sequence[object]]:
         for name, title in PARTS.items():
@@ -117,7 +123,9 @@ def _overload(part: Result) -> str:
                 row["lost"],
             ]
             times = [_ms(row[kind], share) for kind in ("refusals", "health") for share in (50, 99)]
-            yield [*cells, *times, f"{row['cpu_share']:.2f}", f"{row['cpu_s'] / row['seconds']:.2f}"]
+            refused = row["statuses"].get("429", 0) / row["seconds"]
+            each = number(1e6 * (row["cpu_share"] - rows["peak"]["cpu_share"]) / refused) if refused else ""
+            yield [*cells, *times, f"{row['cpu_share']:.2f}", each, f"{row['cpu_s'] / row['seconds']:.2f}"]
 
     heads = [
         "load",

@@ -2,12 +2,13 @@
 
 Whatever the server does takes a few rounds: a step of the model, and letting in a request. Where hundreds of clients ask at once, and
 all of them were looked at in one round, those that were let in would wait for it, and nobody would know yet who takes the last place.
+Nor does one address with hundreds of connections keep those of others waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from time import monotonic
 
@@ -18,11 +19,13 @@ AT_ONCE = 4
 
 
 class Rounds:
-    """First come, first served; on one event loop."""
+    """Whoever has work waiting has some of it done in turn; on one event loop."""
 
     def __init__(self) -> None:
-        self._work: deque[Callable[[], None]] = deque()
+        self._work: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+        """By whose it is; the one whose turn is next is first."""
         self._done = self._begun = 0
+        self._going_on = False
 
     def request_begun(self) -> None:
         """The work has led to more, which others are to wait for as well."""
@@ -35,20 +38,33 @@ class Rounds:
         self._done += 1
         return bool(self._work) or self._done > AT_ONCE
 
-    def later(self, work: Callable[[], None]) -> None:
-        """Have it called in its turn."""
-        if not self._work:
+    def later(self, owner: str, work: Callable[[], None]) -> None:
+        """Have it called when it is its owner's turn."""
+        self._work.setdefault(owner, deque()).append(work)
+        self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        if self._work and not self._going_on:
+            self._going_on = True
             asyncio.get_running_loop().call_soon(self._go_on)
-        self._work.append(work)
 
     def _begin(self) -> None:
         self._done = 0
 
     def _go_on(self) -> None:
         until, self._begun = monotonic() + ROUND_S, 0
-        while self._work:
-            self._work.popleft()()
-            if self._begun >= AT_ONCE or monotonic() >= until:
-                break
-        if self._work:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        try:
+            while self._work and self._begun < AT_ONCE and monotonic() < until:
+                self._next()()
+        finally:  # whatever one piece of work has come to
+            self._going_on = False
+            self._go_on_later()
+
+    def _next(self) -> Callable[[], None]:
+        owner, own = next(iter(self._work.items()))
+        work = own.popleft()
+        if own:
+            self._work.move_to_end(owner)
+        else:
+            del self._work[owner]
+        return work

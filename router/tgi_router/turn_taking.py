@@ -38,7 +38,7 @@ class TurnTakingProtocol(PipelinedProtocol):
             return
         if not self._late:
             self._late = True
-            self._policy.rounds.later(self.catch_up)
+            self._policy.rounds.later(self.client[0] if self.client else "", self.catch_up)
         if len(self.unparsed) > _MOST_LATE:
             self.flow.pause_reading()
 

@@ -35,7 +35,7 @@ PERMITS = 2 * ROWS
 CAPACITY = ROWS / (TOKENS * STEP_MS / 1e3)
 """Answers per second that the device can make."""
 CROWD, FLOOD, SILENT = 640, 300, 500
-FLOODED, POLITE = "127.0.0.1", "127.0.0.2"
+FLOODED, POLITE, PROBES = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "reliability"
 
 
@@ -97,7 +97,7 @@ async def look(port: int, seen: Seen) -> None:
         await asyncio.sleep(0.05)
         seen.late.append(time.monotonic() - start - 0.05)
         for path, times in (("/health", seen.health), ("/metrics", seen.metrics)):
-            answer = await ask(port, get(path))
+            answer = await ask(port, get(path), PROBES)
             assert answer.status == 200, path
             times.append(answer.seconds)
         refused = await ask(port, request(TOKENS))
