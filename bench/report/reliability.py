@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -20,7 +20,8 @@ Result = Mapping[str, Any]
 INTRODUCTION = """# Reliability
 
 What the server promises when things go wrong, the test that holds it to that, and what was measured. Made from
-`bench/results/reliability` by `python -m bench.report.reliability`; the tests run with every change, in short forms.
+`bench/results/reliability` by `python -m bench.report.reliability`; the tests run with every change, in short forms, and the long ones
+by `make soak`.
 """
 OVERLOAD = """## Overload
 
@@ -68,11 +69,11 @@ def write_document(results: Path = RESULTS / "reliability", document: Path = DOC
 
 def render(parts: Mapping[str, Result]) -> str:
     """The whole page."""
-    overload = parts["overload"]
-    return "\n".join([INTRODUCTION, promises(overload), _overload(overload)])
+    overload, soaks = parts["overload"], [part for name, part in parts.items() if name.startswith("soak-")]
+    return "\n".join([INTRODUCTION, promises(overload, soaks), _overload(overload)])
 
 
-def promises(overload: Result) -> str:
+def promises(overload: Result, soaks: Iterable[Result]) -> str:
     """One row for each promise."""
     rows, machine = {row["part"]: row for row in overload["rows"]}, overload["machine"]
     where = f"{machine['date'][:10]} | {machine['cpu']}, {machine['cores']} cores, load {machine['load']}"
@@ -100,7 +101,16 @@ def promises(overload: Result) -> str:
         ),
     )
     lines = "".join(f"| {promise} | {test} | {figure} | {where} |\n" for promise, test, figure in told)
+    lines += "".join(map(_soak, soaks))
     return f"| promise | test | figure | date | machine |\n| --- | --- | --- | --- | --- |\n{lines}"
+
+
+def _soak(part: Result) -> str:
+    """The row of a long form: what it printed, and what was wrong with it."""
+    machine = part["machine"]
+    figures = "; ".join([*part["figures"], *(f"**{fault}**" for fault in part["wrong"]), f"{part['seconds'] / 60:.0f} minutes"])
+    where = f"{machine['date'][:10]} | {machine['cpu']}, {machine['cores']} cores, load {machine['load']}"
+    return f"| {part['promise']} | {part['test']} | {figures} | {where} |\n"
 
 
 def _overload(part: Result) -> str:

@@ -145,7 +145,16 @@ class Load:
 
 def shards(server: int) -> list[int]:
     """The process ids of the shards that a server has at present, dead ones that nobody has buried included."""
-    return [child.pid for child in psutil.Process(server).children()]
+    return [child.pid for child in psutil.Process(server).children() if is_shard(child)]
+
+
+def is_shard(process: psutil.Process) -> bool:
+    """Whether it is one, by its command; of a dead one nothing but its parent is known."""
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return True
+    return not command or "shard" in command
 
 
 async def another_shard(server: int, before: int) -> int:
@@ -155,9 +164,12 @@ async def another_shard(server: int, before: int) -> int:
     return found[0]
 
 
-def kill(shard: int) -> None:
-    """kill -9."""
-    os.kill(shard, signal.SIGKILL)
+def sent(number: int) -> Strike:
+    """That signal."""
+    return lambda shard: os.kill(shard, number)
+
+
+kill = sent(signal.SIGKILL)
 
 
 async def disturb(url: str, server: int, blows: int, strike: Strike, seed: int = 0) -> Disturbance:
@@ -173,14 +185,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--signal", default="KILL", choices=["KILL", "STOP", "SEGV", "ABRT"])
     chosen = parser.parse_args()
     with served("--backend", chosen.backend, "--dtype", "float32") as server:
-        result = asyncio.run(disturb(server.url, server.child.pid, chosen.kills, kill))
+        result = asyncio.run(disturb(server.url, server.child.pid, chosen.kills, sent(signal.Signals[f"SIG{chosen.signal}"])))
         healthy = httpx.get(f"{server.url}/health").status_code == 200
         left = len(shards(server.child.pid))
         ended = server.stop()
     waits = sorted(result.waits)
-    print(f"{chosen.kills} kills, {result.answers} answers, {len(result.wrong)} wrong: {sorted(set(result.wrong))}")
+    print(
+        f"{chosen.kills} × SIG{chosen.signal}, {result.answers} answers, {len(result.wrong)} wrong: {sorted(set(result.wrong))}"
+    )
     print(
         f"seconds without a token: median {statistics.median(waits):.2f}, worst {waits[-1]:.2f}; at start {server.ready_seconds:.2f}"
     )

@@ -123,6 +123,8 @@ def mixed(rounds: int, requests: int, seconds: float = 0.0) -> Report:
 def run(minutes: float) -> list[str]:
     """The long form. What went wrong."""
     report = mixed(rounds=30, requests=500, seconds=60 * minutes)
-    print(f"{report.requests} requests, answers {report.answers}, {report.left} left; at last {report.holdings[-1]}")
-    print(f"router {report.slope('rss'):.1f}, shard {report.slope('shard_rss'):.1f} bytes per request")
+    print(f"{report.requests} requests, answers {report.answers}, {report.left} left")
+    for name, process in (("rss", "router"), ("shard_rss", "shard")):
+        held = [getattr(holding, name) / 1e6 for holding in report.holdings]
+        print(f"{process} {held[0]:.0f} MB at first, {max(held):.0f} at most, {report.slope(name):+.1f} bytes per request")
     return report.wrong(rss=True)
