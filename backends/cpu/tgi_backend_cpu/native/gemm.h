@@ -140,7 +140,7 @@ class Finishing {
  public:
   Finishing(const Product& p, int panel, size_t row)
       : to_((T*)p.y + row * p.y_stride + p.first_column(panel)), stride_(p.y_stride), width_(std::min(kWidth, p.columns() - panel * kWidth)),
-        scale_(splat(p.scale)) {
+        scale_(splat(p.scale)), p_(p), row_(row), panel_(panel) {
     const int first = panel * kBlocks * 16, there = in_pairs(FINISH) ? kBlocks * 16 : width_;
     TGI_UNROLL for (int r = 0; r < kBlocks; r++)
         bias_[r] = p.w.bias && there > r * 16 ? load_first(p.w.bias + first + r * 16, there - r * 16) : zero();
@@ -153,13 +153,13 @@ class Finishing {
 
   template <int ROWS>
   TGI_INLINED void rows(const f32x16 (&c)[ROWS][kBlocks]) const {
-    if (width_ == kWidth) {
+    if (width_ == kWidth && !p_.added) {
       TGI_UNROLL for (int m = 0; m < ROWS; m++) row(m, c[m], to_ + m * stride_);
       return;
     }
-    f32x16 copy[ROWS][kBlocks];  // so that only this case has them in memory
+    f32x16 copy[ROWS][kBlocks];  // so that only these cases have them in memory
     TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < kBlocks; r++) copy[m][r] = c[m][r];
-    rows_in_part(ROWS, copy);
+    rows_apart(ROWS, copy);
   }
 
  private:
@@ -186,8 +186,17 @@ class Finishing {
     store(to + half_, second);
   }
 
-  __attribute__((noinline)) void rows_in_part(int rows, const f32x16 (*c)[kBlocks]) const {
+  // One by one: where the panel is not full, or something is added.
+  __attribute__((noinline)) void rows_apart(int rows, f32x16 (*c)[kBlocks]) const {
     for (int m = 0; m < rows; m++) {
+      if (p_.added) {
+        const float* from = p_.added + (row_ + m) * p_.added_stride + p_.first_column(panel_);
+        TGI_UNROLL for (int r = 0; r < kBlocks; r++) c[m][r] = add(c[m][r], load(from + r * p_.next_block()));
+      }
+      if (width_ == kWidth) {
+        row(m, c[m], to_ + m * stride_);
+        continue;
+      }
       T whole[kWidth] = {};
       memcpy(whole, to_ + m * stride_, (size_t)width_ * sizeof(T));
       row(m, c[m], whole);
@@ -202,6 +211,9 @@ class Finishing {
   f32x16 bias_[kBlocks];
   int half_ = 0;
   const float* angles_ = nullptr;
+  const Product& p_;
+  const size_t row_;
+  const int panel_;
 };
 
 // Whether it was this finish, which then is done.
@@ -235,12 +247,6 @@ void multiply(const Product& p, int panel, size_t row, Lines lines) {
         }
       }
     }
-  }
-  if (p.added) {
-    const float* added = p.added + row * p.added_stride + p.first_column(panel);
-    const size_t next = p.next_block();
-    TGI_UNROLL for (int m = 0; m < ROWS; m++)
-        TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = add(c[m][r], load(added + m * p.added_stride + r * next));
   }
   finished<Op, Finish::gated>(p, panel, row, c) || finished<Op, Finish::turned>(p, panel, row, c) ||
       finished<Op, Finish::add>(p, panel, row, c) || finished<Op, Finish::floats>(p, panel, row, c) ||
