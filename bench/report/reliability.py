@@ -40,7 +40,8 @@ goes on with the same tokens; after `--stream-stall-timeout` it ends.
 answers of {tokens} tokens, so that it can make {capacity} answers per second at most. The load comes from a process that runs when nobody
 else wants to; times are those that another, nearly idle process sees, which was itself at most {late} ms late (p99). They include what the
 kernel takes to give the server a core. It asks for /health from an address of its own, and to be refused from that of the load: behind
-640 that ask again at once, it waits for its turn. The last columns tell processors apart: the server's, per refusal, and the load's.
+640 that ask again at once it waits for its turn. The last columns tell processor time apart: the server's, what of it a refusal takes
+(with its connection, where each has its own), and the load's.
 {busy}"""
 BUSY = """
 Others kept the machine busy meanwhile (load {load}): on one that does nothing else, times are shorter.
@@ -77,7 +78,11 @@ def promises(overload: Result, soaks: Iterable[Result]) -> str:
     """One row for each promise."""
     rows, machine = {row["part"]: row for row in overload["rows"]}, overload["machine"]
     where = f"{machine['date'][:10]} | {machine['cpu']}, {machine['cores']} cores, load {machine['load']}"
-    peak, refused = rows["peak"]["answered"], [each for name in ("10x", "100x") for each in rows[name]["refusals"]]
+    peak = rows["peak"]["answered"]
+    refused = "; ".join(
+        f"{name}: p50 {_ms(rows[name]['refusals'], 50)}, p99 {_ms(rows[name]['refusals'], 99)}"
+        for name in ("10x", "100x", "crowd")
+    )
     shares = ", ".join(f"{100 * rows[name]['answered'] / peak:.0f} %" for name in ("10x", "100x", "crowd"))
     tries = [max(rows[name]["tries"]) for name in FLOODS]
     silent = rows["silent"]
@@ -87,8 +92,12 @@ def promises(overload: Result, soaks: Iterable[Result]) -> str:
             "`tests/soak/test_overload.py`",
             f"{shares} of the peak",
         ),
-        ("A refusal comes at once", "`tests/router/test_overload.py`", f"p50 {_ms(refused, 50)}, p99 {_ms(refused, 99)}"),
-        ("Probes are answered", "`tests/soak/test_overload.py`", f"/health at 10 × p99 {_ms(rows['10x']['health'], 99)}"),
+        ("A refusal comes at once", "`tests/router/test_overload.py`", refused),
+        (
+            "Probes are answered",
+            "`tests/soak/test_overload.py`",
+            f"/health p99 {_ms(rows['10x']['health'], 99)} at 10x, {_ms(rows['crowd']['health'], 99)} in the crowd",
+        ),
         (
             "A flood keeps no other client out",
             "`tests/scheduler/test_fairness.py`",
@@ -148,7 +157,8 @@ def _overload(part: Result) -> str:
         "/health p50",
         "p99",
         "server's cores",
-        "load's",
+        "µs per refusal",
+        "load's cores",
     ]
     tries = (
         [title, len(rows[name]["tries"]), f"{sum(rows[name]['tries']) / len(rows[name]['tries']):.1f}", max(rows[name]["tries"])]
@@ -180,7 +190,7 @@ def plot(part: Result) -> str:
     body: list[str] = []
     height = 0
     for place, (title, bars) in enumerate(panels):
-        left, top = place % 2 * (WIDTH + LEFT), place // 2 * 190
+        left, top = place % 2 * (WIDTH + LEFT), place // 2 * 170
         body += _panel(title, bars, left, top)
         height = max(height, top + 30 + len(bars) * (BAR + GAP))
     what = "Answers, times of refusals and probes, and tries under overload"
@@ -208,7 +218,7 @@ def _panel(title: str, bars: Sequence[Bar], left: int, top: int) -> Iterator[str
     greatest = max(value for _, value, _ in bars) or 1.0
     yield f'<text class="title" x="{left}" y="{top + 13}">{escape(title)}</text>'
     for place, (name, value, told) in enumerate(bars):
-        y, length = top + 22 + place * (BAR + GAP), (WIDTH - 80) * value / greatest
+        y, length = top + 22 + place * (BAR + GAP), (WIDTH - 110) * value / greatest
         yield f'<text x="{left + LEFT + 42}" y="{y + 11}" text-anchor="end">{escape(name)}</text>'
         yield f'<rect class="ours" x="{left + LEFT + 50}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2"/>'
         yield f'<text x="{left + LEFT + 55 + length:.1f}" y="{y + 11}">{escape(told)}</text>'
