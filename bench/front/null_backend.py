@@ -146,7 +146,8 @@ class NullSession:
         """Fewer rows."""
         rows = self._batches.pop(batch)
         handle = Handle(next(self._handles))
-        self._batches[handle] = {id: rows[id] for id in keep}
+        kept = set(keep)
+        self._batches[handle] = {id: made for id, made in rows.items() if id in kept}
         return handle
 
     @hookimpl
@@ -165,8 +166,8 @@ class NullSession:
         """Nothing to give back."""
         return Closed()
 
-    def _start(self, old: list[Handle] | tuple[Handle, ...], grants: tuple[Grant, ...], rows: dict[int, int]) -> Step:
-        silent = set()
+    def _start(self, old: list[Handle] | tuple[Handle, ...], grants: tuple[Grant, ...], new: dict[int, int]) -> Step:
+        silent, rows = set(), dict[int, int]()
         for grant in grants:
             if grant.request_id in self._left:
                 self._left[grant.request_id] -= grant.take
@@ -174,6 +175,7 @@ class NullSession:
                 silent.add(grant.request_id)
         for handle in old:
             rows |= self._batches.pop(handle)
+        rows |= new
         if self._left:
             silent |= {id for id, left in self._left.items() if left}
             self._left = {id: left for id, left in self._left.items() if left and id in rows}
