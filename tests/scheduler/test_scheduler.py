@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.scheduler.device import Device, Script, alone, device, play, request
+from tests.scheduler.device import Device, Script, alone, device, filters, play, request
 from tgi_core.backend import CapacityExceeded, DeviceLost, Feature, Mixing, OutOfMemory, WarmupPlan
 from tgi_core.client.types import Decode, Filter, Prefill
 from tgi_core.scheduler import GenerationFailed
@@ -89,6 +89,20 @@ def test_one_who_leaves_is_in_no_later_step(demo_tokenizer: Tokenizer) -> None:
     one.run()
     assert all(rows == {1} for rows in seen[launched:])
     assert one.tokens[stays] == alone(demo_tokenizer, request((1, 2), 40))
+
+
+def test_those_who_stay_are_named_in_order(demo_tokenizer: Tokenizer) -> None:
+    """A filter names rows in the order of their batch: TGI's shards put them into the order of the names, ours leave them."""
+    one = device(demo_tokenizer)
+    for _ in range(61):  # numbers large enough for a set to mix them up
+        one.scheduler.add(request((1,), 1))
+        one.run()
+    keys = [one.scheduler.add(request((1, 2), 40)) for _ in range(4)]
+    for _ in range(6):
+        one.turn()
+    one.scheduler.cancel(keys[1])
+    [verb] = filters(one.turn())
+    assert len(verb.keep) == 3 and list(verb.keep) == sorted(verb.keep)
 
 
 def test_a_long_prompt_does_not_stop_the_others(demo_tokenizer: Tokenizer) -> None:

@@ -58,7 +58,7 @@ class Flight:
             keep = self._batches[batch] = rows - gone
             if not keep:
                 del self._batches[batch]
-            yield Filter(batch, tuple(keep))
+            yield Filter(batch, tuple(sorted(keep)))  # the order of the batch: shards of TGI take that of `keep`
 
     def launch(self, new: Iterable[int], merged: bool) -> tuple[int, tuple[int, ...]]:
         """A step of the rows `new`, and if `merged` of all batches; its number and the batches that go into it."""
