@@ -57,7 +57,9 @@ async def read_json(request: Request, limit: int) -> Any:
     data = await _read(request, limit)
     request.scope[_BYTES] = len(data)
     if _count(data) > MAX_NODES and _count(_without_strings(data)) > MAX_NODES:
-        raise BodyRejected(413, f"Failed to buffer the request body: it holds more than {MAX_NODES} objects, arrays and fields")
+        raise BodyRejected(
+            400, f"Failed to parse the request body as JSON: it holds more than {MAX_NODES} objects, arrays and fields"
+        )
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError as error:

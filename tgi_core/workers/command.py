@@ -12,7 +12,8 @@ ONE_THREAD = {"MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PAR
 
 def same_imports() -> dict[str, str]:
     """Environment of a process that is to find every module that this one finds, such as a plugin under test that is not installed."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [*given, *sys.path]))}
 
 
 def python(program: str | Path, *arguments: object) -> list[str]:
