@@ -46,7 +46,7 @@ def ask_and_end(served: Served, path: str, body: str, version: str = "1.1") -> b
 def test_whoever_reads_on_is_answered(house: Served, device: Device, path: str, body: str, version: str) -> None:
     """A client that ends its side behind its request, as `nc -N` does, gets all of the answer, and then the connection ends."""
     given = json.loads(body)
-    given.update({"max_tokens": 40} if path.startswith("/v1") else {"parameters": {"max_new_tokens": 40}})
+    given.update({"max_tokens": 40, "temperature": 0} if path.startswith("/v1") else {"parameters": {"max_new_tokens": 40}})
     steps = len(device.steps)
     head, _, told = ask_and_end(house, path, json.dumps(given), version).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
