@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from tgi_core.errors import StartupError
 from tgi_core.tokenizer_file import fault, less, read_fast, strays
 from tgi_core.workers.command import ONE_THREAD, python
+from tgi_core.workers.serving import bound_memory
 
 SECONDS = 30.0
 """Processor time for all of it; a vocabulary of 262,144 tokens takes less than two."""
@@ -67,8 +67,7 @@ def _try(file: Path, vocab_size: int | None) -> str:
 
 def _main(file: str, vocab_size: str) -> None:
     """The child. It has no handler for the timer's signal, which therefore ends it."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    bound_memory(MEMORY_BYTES)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     sys.stdout.write(json.dumps(_try(Path(file), int(vocab_size) if vocab_size else None)))
 

@@ -17,6 +17,12 @@ LENGTH = struct.Struct(">I")
 """What precedes each message: its length in bytes."""
 
 
+def bound_memory(size: int) -> None:
+    """Give this process so many bytes of address space, and let it leave no core file behind."""
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def serve(
     answer: Callable[[bytes], bytes], seconds: float, memory_bytes: int, greet: Callable[[bytes], None] | None = None
 ) -> None:
@@ -24,8 +30,7 @@ def serve(
 
     `seconds` of processor time for each request; `memory_bytes` of address space for the process; `greet` takes the first message.
     """
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    bound_memory(memory_bytes)
     with socket.socket(fileno=int(sys.argv[1])) as channel, channel.makefile("rb") as stream:
         while head := stream.read(LENGTH.size):
             request = stream.read(*LENGTH.unpack(head))
