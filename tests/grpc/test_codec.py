@@ -56,7 +56,7 @@ FIELDS = {
     WarmupPlan: 6,
     ShardHealth: 5,
 }
-"""How many fields of each type the codec carries; `StepResult.plain` says no more than the others do."""
+"""How many fields of each type the codec carries; `StepResult.unusual` says no more than the others do."""
 
 
 def test_the_codec_knows_every_field() -> None:

@@ -200,7 +200,7 @@ class AnswerCheck:
         ids = [made.request_id for made in read.generations]
         if ids != step.rows:
             self._check_ids(step, ids)
-        for made in () if read.plain else read.generations:
+        for made in read.generations if read.unusual is None else read.unusual:
             if made.finished is not None or made.fault is not None or len(made.tokens) != 1:
                 self._check_row(step, made)
         for id in step.ending.intersection(self._rows) if step.ending else ():

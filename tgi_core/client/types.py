@@ -9,6 +9,7 @@ that twice as dear.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -195,8 +196,8 @@ class StepResult:
     fault: Fault | None = None
     forward_ns: int = 0
     sample_ns: int = 0
-    plain: bool = field(default=False, compare=False)
-    """Known to have one token in each row and nothing else, as most steps do."""
+    unusual: Sequence[Generation] | None = field(default=None, compare=False)
+    """The generations that have anything but one token; None where nobody has looked."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf, isnan
 from typing import Any, TypeVar
@@ -96,52 +96,47 @@ def _encode_step(step: StepResult) -> contract.StepResult:
 
 
 def _decode_step(message: contract.StepResult, vocab_size: int) -> StepResult:
-    ids = message.ids[:]  # a copy is read twice as fast as the field
-    if ids and max(ids) >= vocab_size:
-        raise ValueError(f"token {max(ids)} of a vocabulary of {vocab_size}")
-    plain = _is_plain(message)
+    made, unusual = _decode_generations(message, vocab_size)
     return StepResult(
         step=message.step,
-        generations=_decode_plain(message, ids) if plain else _decode_generations(message, vocab_size),
+        generations=tuple(made),
         fault=_decode_fault(message.fault) if message.HasField("fault") else None,
         forward_ns=message.forward_ns,
         sample_ns=message.sample_ns,
-        plain=plain,
+        unusual=unusual,
     )
 
 
-def _is_plain(message: contract.StepResult) -> bool:
-    """Whether there is nothing but one token in each row, as in most steps."""
-    if message.token_counts or message.prompts or message.finished or message.faults:
-        return False
-    return not (message.special or message.candidates)
+def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[list[Generation], list[Generation]]:
+    """The rows, and the unusual ones among them: most have one token and nothing else."""
+    ids, tokens = message.request_ids[:], _decode_tokens(message, vocab_size)
+    unusual = set[int]()
+    if message.token_counts:
+        counts, rest = message.token_counts[:], iter(tokens)
+        if len(counts) != len(ids) or sum(counts) != len(tokens):
+            raise ValueError(f"{len(tokens)} tokens in {len(ids)} rows, where it counts {sum(counts)} in {len(counts)}")
+        made = [Generation(id, tuple(islice(rest, count))) for id, count in zip(ids, counts, strict=True)]
+        unusual.update(place for place, count in enumerate(counts) if count != 1)
+    else:
+        if len(ids) != len(tokens):
+            raise ValueError(f"{len(tokens)} tokens in {len(ids)} rows of one each")
+        made = [Generation(id, (token,)) for id, token in zip(ids, tokens, strict=True)]
+    if message.prompts or message.finished or message.faults:
+        unusual.update(_complete(made, message, vocab_size))
+    return made, [made[place] for place in sorted(unusual)]
 
 
-def _decode_plain(message: contract.StepResult, ids: Sequence[int]) -> tuple[Generation, ...]:
-    columns = zip(message.request_ids[:], ids, message.texts[:], message.logprobs[:], strict=True)
-    made = [
-        Generation(id, (Token(token, text, logprob, False),))
-        for id, token, text, logprob in columns
-        if -LARGEST <= logprob <= LARGEST or logprob != logprob
-    ]
-    if len(made) != len(message.request_ids):
-        raise ValueError("a logprob that is no number")
-    return tuple(made)
-
-
-def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[Generation, ...]:
-    rows, tokens = len(message.request_ids), _decode_tokens(message, vocab_size)
-    counts: Sequence[int] = message.token_counts or (1,) * rows
-    if len(counts) != rows or sum(counts) != len(tokens):
-        raise ValueError(f"{len(tokens)} tokens in {rows} rows, where it counts {sum(counts)} in {len(counts)}")
-    rest = iter(tokens)
+def _complete(made: list[Generation], message: contract.StepResult, vocab_size: int) -> set[int]:
+    """Give rows their prompts, ends and faults; the places of those that have any."""
+    rows = len(made)
     prompts = _placed(message.prompts, rows, lambda item: (item.generation, _decode_prompt(item, vocab_size)))
     finished = _placed(message.finished, rows, lambda item: (item.generation, _decode_finished(item)))
     faults = _placed(message.faults, rows, lambda item: (item.generation, RowFault(RowFaultKind(item.kind), item.message)))
-    return tuple(
-        Generation(id, tuple(islice(rest, count)), prompts.get(place, ()), finished.get(place), faults.get(place))
-        for place, (id, count) in enumerate(zip(message.request_ids, counts, strict=True))
-    )
+    places = {*prompts, *finished, *faults}
+    for place in places:
+        row = made[place]
+        made[place] = Generation(row.request_id, row.tokens, prompts.get(place, ()), finished.get(place), faults.get(place))
+    return places
 
 
 def _placed(items: Sequence[Any], places: int, decode: Callable[[Any], tuple[int, T]]) -> dict[int, T]:
@@ -153,18 +148,32 @@ def _placed(items: Sequence[Any], places: int, decode: Callable[[Any], tuple[int
 
 
 def _decode_tokens(message: contract.StepResult, vocab_size: int) -> list[Token]:
-    special, count = set(message.special), len(message.ids)
+    ids, logprobs = message.ids[:], message.logprobs[:]  # copies are read twice as fast as the fields
+    if ids and max(ids) >= vocab_size:
+        raise ValueError(f"token {max(ids)} of a vocabulary of {vocab_size}")
+    check_logprobs(logprobs)
+    tokens = [Token(id, text, logprob, False) for id, text, logprob in zip(ids, message.texts[:], logprobs, strict=True)]
+    if message.special or message.candidates:
+        _mark(tokens, message, vocab_size)
+    return tokens
+
+
+def _mark(tokens: list[Token], message: contract.StepResult, vocab_size: int) -> None:
+    """Give tokens their candidates, and say which are special."""
+    special, count = set(message.special), len(tokens)
     if special and max(special) >= count:
         raise ValueError(f"special token {max(special)} of {count}")
-    check_logprobs(message.logprobs)
     top = _placed(message.candidates, count, lambda item: (item.token, _decode_candidates(item, vocab_size)))
-    columns = zip(message.ids, message.texts, message.logprobs, strict=True)
-    return [Token(id, text, logprob, place in special, top.get(place, ())) for place, (id, text, logprob) in enumerate(columns)]
+    for place in {*special, *top}:
+        token = tokens[place]
+        tokens[place] = Token(token.id, token.text, token.logprob, place in special, top.get(place, ()))
 
 
-def check_logprobs(logprobs: Iterable[float], unlikely: bool = False) -> None:
+def check_logprobs(logprobs: Sequence[float], unlikely: bool = False) -> None:
     """Raises ValueError for one that clients cannot be told. NaN stands for none; minus infinity is one of a token that is `unlikely`
     to be chosen, since it cannot be."""
+    if logprobs and min(logprobs) >= -LARGEST and max(logprobs) <= LARGEST:  # false if the first is NaN; others hide nothing
+        return
     for logprob in logprobs:
         if not (-LARGEST <= logprob <= LARGEST or isnan(logprob) or (unlikely and logprob == -inf)):
             raise ValueError("a logprob that is no number")
