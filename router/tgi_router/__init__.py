@@ -5,6 +5,7 @@ from tgi_router.connection import Connection
 from tgi_router.connection_policy import ConnectionPolicy
 from tgi_router.front import Front
 from tgi_router.generator import Generator, Load
+from tgi_router.http_server import HttpServer
 from tgi_router.lifecycle import Lifecycle, Phase
 from tgi_router.served_model import ServedModel
 from tgi_router.templates import ChatTemplates
@@ -16,6 +17,7 @@ __all__ = [
     "ConnectionPolicy",
     "Front",
     "Generator",
+    "HttpServer",
     "Lifecycle",
     "Load",
     "Phase",

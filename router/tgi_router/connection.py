@@ -80,18 +80,12 @@ class Connection(TurnTakingProtocol):
     # the life of a connection
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Refuse it if file descriptors run out."""
+        """A client has come."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(_WRITE_HIGH, _WRITE_LOW)
         own = transport.get_extra_info("socket")
         own.setsockopt(socket.IPPROTO_TCP, _UNSENT, _WRITE_HIGH)
-        highest, descriptor = self._policy.max_descriptor, own.fileno()
-        if highest is not None and descriptor > highest:
-            self._deaf = True
-            transport.write(Refused(503, "Too many connections").answer)
-            transport.close()  # without lingering, which would take up the descriptor
-        else:
-            self._wait_for(_Waiting.HEAD)
+        self._wait_for(_Waiting.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the handlers, and forget the timers."""

@@ -44,6 +44,11 @@ class Turnstile:
         self._refused = 0
         self._told_at = monotonic() - _TELL_EVERY_S
 
+    @property
+    def full(self) -> bool:
+        """Whether there is no room, so that it is worth to ask who is to be refused."""
+        return self._permits.full
+
     def refuse(self, path: bytes, peer: tuple[str, int] | None, headers: HeaderList, defaults: HeaderList) -> bytes | None:
         """The answer to a POST that finds no room, with the headers that all answers have; None if the app is to see to it."""
         answer = self._answers.get(path)

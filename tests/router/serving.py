@@ -7,23 +7,22 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any
 
 import httpx
 import uvicorn
-from tgi_router import Connection, ConnectionPolicy, Generator
+from tgi_router import ConnectionPolicy, Generator, HttpServer
 
 from tgi_core.config import Settings
 
 Opening = Callable[[], AbstractAsyncContextManager[Generator]]
 
 
-class HttpServer(uvicorn.Server):
+class EndingServer(HttpServer):
     """Tells when it listens, and ends at once when told to."""
 
-    def __init__(self, config: uvicorn.Config, listening: threading.Event) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, policy: ConnectionPolicy, listening: threading.Event) -> None:
+        super().__init__(config, policy)
         self._listening = listening
         self._ending = asyncio.Event()
         self.loop = asyncio.get_running_loop()
@@ -44,7 +43,7 @@ class HttpServer(uvicorn.Server):
 class Served:
     """A running server. `client` talks to it."""
 
-    def __init__(self, address: tuple[str, int], server: HttpServer) -> None:
+    def __init__(self, address: tuple[str, int], server: EndingServer) -> None:
         self.address = address
         self.server = server
         self.client = httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=10)
@@ -69,21 +68,20 @@ def serving(
     """Serve the app that `create` makes of the generator that `opening` yields; `settings` are those of the connections.
     `send_buffer` is what the kernel keeps for a client that does not read, in bytes."""
     policy = ConnectionPolicy.of(settings or Settings())
-    connection: Any = partial(Connection, policy=policy)
     # asyncio switches Nagle's delay off only for sockets that name their protocol
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if send_buffer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     listener.bind(("127.0.0.1", 0))
     listening = threading.Event()
-    servers: list[HttpServer] = []
+    servers: list[EndingServer] = []
 
     async def main() -> None:
         async with opening() as generator:
             app = create(generator)
             policy.turnstile = getattr(getattr(app, "state", None), "turnstile", None)
-            config = uvicorn.Config(app, http=connection, ws="none", log_config=None, lifespan="on", timeout_graceful_shutdown=1)
-            servers.append(HttpServer(config, listening))
+            config = uvicorn.Config(app, ws="none", log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+            servers.append(EndingServer(config, policy, listening))
             await servers[0].serve(sockets=[listener])
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))

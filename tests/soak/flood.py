@@ -3,7 +3,8 @@
     python -m tests.soak.flood PORT SECONDS [--rate PER_SECOND | --clients N] [--source ADDRESS] [--priority high] [--tokens N]
 
 With a rate requests come whether or not those before them are answered, each on a connection of its own. With clients each asks again
-as soon as it is answered, on its own connection. The last line printed is a JSON object; the line before, `begun`, tells that it has begun.
+as soon as it is answered, on its connection as long as that lasts. The last line printed is a JSON object; the line before, `begun`,
+tells that it has begun.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import time
 from dataclasses import asdict, dataclass, field
 
 MOST_OPEN = 4000
+
+_BIND_ADDRESS_NO_PORT = 24
+"""Leave the port to `connect`: `bind` would search for long once tens of thousands have been used (ip(7); not in Python 3.11)."""
 
 
 @dataclass
@@ -41,6 +45,11 @@ class _Exchange:
         self.socket = own
         self.data = b""
 
+    @property
+    def last(self) -> bool:
+        """Whether the answer says that the connection ends with it."""
+        return b"\r\nconnection: close\r\n" in self.data.lower()
+
     def status(self) -> str | None:
         """Once the answer is whole: all of them say their length."""
         head, found, body = self.data.partition(b"\r\n\r\n")
@@ -62,6 +71,7 @@ class Flood:
     def open(self) -> None:
         """One more connection, with a request."""
         own = socket.socket()
+        own.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
         own.bind((self._source, 0))
         own.setblocking(False)
         own.connect_ex(self._address)
@@ -101,7 +111,7 @@ class Flood:
         if status is None and data:
             return
         self.counts.lost += status is None
-        if self._again and status is not None:
+        if self._again and status is not None and not exchange.last:
             exchange.data = b""
             self.counts.sent += 1
             exchange.socket.send(self._request)

@@ -14,12 +14,11 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import uvicorn
 from anyio import CancelScope
-from tgi_router import Connection, ConnectionPolicy, Lifecycle, Phase, Turnstile
+from tgi_router import Connection, ConnectionPolicy, HttpServer, Lifecycle, Phase, Turnstile
 
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
@@ -31,14 +30,6 @@ LAST_WORDS_S = 1.0
 
 SPARE_DESCRIPTORS = 64
 """File descriptors that no connection gets."""
-
-BACKLOG = 2048
-"""Connections that the kernel keeps until they are accepted."""
-
-ACCEPTED_AT_ONCE = 1
-"""Connections that are accepted in one round of the event loop: of three rounds, each may take one of the spare descriptors before
-the first is looked at. A step of the model takes several rounds: of two thousand connections a second, as many are accepted one by one
-as four by four, but steps then take a tenth less. asyncio takes one number for this and for the backlog."""
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -70,20 +61,17 @@ def _address(hostname: str) -> str:
     return hostname
 
 
-class HttpServer(uvicorn.Server):
+class DrainingServer(HttpServer):
     """A uvicorn server that leaves signals to `listen`, and that ends in steps: it drains, closes its socket, lets what runs come to
     an end, and tells the rest that time is up."""
 
     def __init__(self, app: Any, settings: Settings, lifecycle: Lifecycle) -> None:
-        self._policy = ConnectionPolicy.of(settings)
-        self._policy.max_descriptor = highest_descriptor()
-        connection: Any = partial(Connection, policy=self._policy)
-        super().__init__(
-            uvicorn.Config(
-                app, http=connection, ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
-                server_header=False, backlog=ACCEPTED_AT_ONCE,
-            )
-        )  # fmt: skip
+        policy = ConnectionPolicy.of(settings)
+        policy.max_descriptor = highest_descriptor()
+        config = uvicorn.Config(
+            app, ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False, server_header=False
+        )
+        super().__init__(config, policy)
         self._lifecycle = lifecycle
         self._drain_delay = settings.drain_delay
         self._grace = settings.graceful_termination_timeout
@@ -97,14 +85,12 @@ class HttpServer(uvicorn.Server):
 
     def pass_through(self, turnstile: Turnstile) -> None:
         """From now on requests come through one to the app."""
-        self._policy.turnstile = turnstile
+        self.policy.turnstile = turnstile
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
         CancelScope()  # anyio loads its other half at the first use, which may come when no file can be opened
         await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(BACKLOG)
         self.listening.set()
 
     @contextlib.contextmanager
@@ -124,7 +110,7 @@ class HttpServer(uvicorn.Server):
         alone = number == signal.SIGINT or self._lifecycle.phase is Phase.STARTING
         delay = 0.0 if alone else min(self._drain_delay, self._grace)
         self._lifecycle.draining()
-        self._policy.closing = True
+        self.policy.closing = True
         for connection in self._connections():
             connection.be_last()
         asyncio.get_running_loop().call_later(delay, self.close)
@@ -136,8 +122,7 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let what runs come to an end until the deadline; then tell it, and end it."""
         clock = asyncio.get_running_loop().time
-        for server in self.servers:
-            server.close()
+        self.stop_listening()
         for connection in self._connections():
             connection.shutdown()
         await self._idle_until(self._deadline - LAST_WORDS_S)
@@ -175,9 +160,9 @@ def highest_descriptor() -> int:
 
 
 @asynccontextmanager
-async def listening(app: Any, listener: socket.socket, settings: Settings, lifecycle: Lifecycle) -> AsyncIterator[HttpServer]:
+async def listening(app: Any, listener: socket.socket, settings: Settings, lifecycle: Lifecycle) -> AsyncIterator[DrainingServer]:
     """Serve while the block runs, at most until SIGTERM or SIGINT has ended the server."""
-    server = HttpServer(app, settings, lifecycle)
+    server = DrainingServer(app, settings, lifecycle)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop, number)
