@@ -76,7 +76,13 @@ class Oracle:
     batches: dict[Ref, list[OracleRow]] = field(default_factory=dict)
     """Live batches by the call that returned their handle."""
     steps: dict[Ref, tuple[Part, ...]] = field(default_factory=dict)
-    """Launched steps that are not read."""
+    """Launched steps that are not read, and not given up."""
+    origins: dict[Ref, frozenset[Ref]] = field(default_factory=dict)
+    """Of each live batch, the calls that launched the steps it comes from."""
+    lineage: dict[Ref, frozenset[Ref]] = field(default_factory=dict)
+    """The same of each launched step, itself included."""
+    given_up: set[Ref] = field(default_factory=set)
+    """Steps that nobody will read: their batch died, or everything was cleared."""
     used_ids: set[int] = field(default_factory=set)
 
     @property
@@ -102,29 +108,36 @@ class Oracle:
         """A call succeeded."""
         match call:
             case Prefill() | Decode():
-                taken = (call.cached,) if isinstance(call, Prefill) else call.batches
-                for ref in taken:
-                    self.batches.pop(ref, None)
                 self._launch(number, call, expected)
             case Read():
                 del self.steps[call.step]
             case Filter():
-                before = self.batches.pop(call.batch)
+                before, origins = self.batches.pop(call.batch), self.origins.pop(call.batch)
                 if expected.rows:
-                    self.batches[number] = list(expected.rows)
+                    self.batches[number], self.origins[number] = list(expected.rows), origins
                 self._drop(row for row in before if row not in expected.rows)
             case Clear():
                 for ref in list(self.batches) if call.batch is None else [call.batch]:
-                    self._drop(self.batches.pop(ref))
+                    self._end(ref)
+                if call.batch is None:
+                    self._give_up(list(self.steps))
 
     def kill(self, step: Ref) -> list[OracleRow]:
-        """Reading a step failed: its batch and all derived from it are gone. Returns the rows that died."""
-        doomed = {part.row.request.id for part in self.steps[step]}
-        self.steps = {ref: parts for ref, parts in self.steps.items() if not doomed & {part.row.request.id for part in parts}}
-        dead = [ref for ref, rows in self.batches.items() if doomed & {row.request.id for row in rows}]
-        rows = [row for ref in dead for row in self.batches.pop(ref)]
+        """Reading a step failed: its batch and all derived from it are gone, whoever has left or joined since. Returns the rows that
+        died."""
+        self._give_up([ref for ref in self.steps if step in self.lineage[ref]])
+        return [row for ref, origins in list(self.origins.items()) if step in origins for row in self._end(ref)]
+
+    def _end(self, batch: Ref) -> list[OracleRow]:
+        rows = self.batches.pop(batch)
+        del self.origins[batch]
         self._drop(rows)
         return rows
+
+    def _give_up(self, steps: Iterable[Ref]) -> None:
+        for ref in steps:
+            del self.steps[ref]
+            self.given_up.add(ref)
 
     def illegal(self, call: Call) -> str:
         """Why the core itself would break the contract by this call, or "": then it proves nothing about a backend."""
@@ -135,6 +148,8 @@ class Oracle:
             and {request.id for request in call.batch if request.id not in self._live_ids()} & self.used_ids
         ):
             return "a request id is used again"
+        if isinstance(call, Read) and call.step in self.given_up:
+            return "a step that was given up is not read"
         if isinstance(call, Read) and call.step in self.steps and call.step != min(self.steps):
             return "steps are read in order"
         return "a block has two owners" if isinstance(call, Prefill | Decode) and self._shares_blocks(call) else ""
@@ -200,6 +215,8 @@ class Oracle:
         return self._step(rows, self._takes(rows, call.grants, errors), call.grants, errors)
 
     def _read(self, call: Read) -> Expected:
+        if call.step in self.given_up:
+            return Expected()
         if call.step not in self.steps:
             return Expected(((InvalidRequest, "this step was read before, or never launched"),))
         return Expected(parts=self.steps[call.step])
@@ -288,8 +305,13 @@ class Oracle:
         for row in expected.rows:
             row.done += takes.get(row.request.id, 0)
             self.used_ids.add(row.request.id)
+        origins = {number}
+        for ref in (call.cached,) if isinstance(call, Prefill) else call.batches:
+            self.batches.pop(ref, None)
+            origins |= self.origins.pop(ref, frozenset())
+        self.lineage[number] = frozenset(origins)
         if expected.rows:
-            self.batches[number] = list(expected.rows)
+            self.batches[number], self.origins[number] = list(expected.rows), self.lineage[number]
         self.steps[number] = expected.parts
 
     @staticmethod

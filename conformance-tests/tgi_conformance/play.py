@@ -249,6 +249,7 @@ def _situations(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
         case Clear():
             found |= {
                 "everything is cleared": call.batch is None,
+                "a step is given up": call.batch is None and bool(oracle.steps),
                 "a batch is cleared beside others": call.batch is not None and others,
             }
         case Read():

@@ -158,10 +158,18 @@ def is_shard(process: psutil.Process) -> bool:
 
 
 async def another_shard(server: int, before: int) -> int:
-    """Wait until a server has a shard other than that one."""
-    while not (found := [pid for pid in shards(server) if pid != before]):
+    """Wait until a server has a living shard other than that one."""
+    while not (found := [pid for pid in shards(server) if pid != before and lives(pid)]):
         await asyncio.sleep(0.01)
     return found[0]
+
+
+def lives(pid: int) -> bool:
+    """Whether a process can still be told from others."""
+    try:
+        return bool(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
 
 
 def sent(number: int) -> Strike:

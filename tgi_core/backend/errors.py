@@ -14,8 +14,8 @@
     ├── DeviceLost               session    lost
     └── BackendBug               session    unknown
 
-The core reacts to `scope`, never to a Python type. "unchanged" holds for an error from a verb; the same error from `rows` kills
-that step's handle and all that was derived from it.
+The core reacts to `scope`, never to a Python type. "unchanged" holds for an error from a verb; the same error from `rows` ends that
+step's batch and all that was derived from it (`SessionSpec`).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ verb is the list of `Work` to run, in batch order. Backends may use it or keep b
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
@@ -61,6 +62,9 @@ class Ledger:
         self._capabilities = capabilities
         self._capacity = capacity
         self._batches: dict[Handle, list[LiveRow]] = {}
+        self._origins: dict[Handle, frozenset[int]] = {}
+        """Of each batch, the steps that it was made by, as far as they may be unread."""
+        self._unread: deque[Launch] = deque(maxlen=capacity.in_flight)
         self._live: set[int] = set()
         self._handles = itertools.count(1)
         self._steps = itertools.count(1)
@@ -95,12 +99,12 @@ class Ledger:
 
     def filter(self, batch: Handle, keep: Sequence[int]) -> Handle:
         """Keep the named rows. Raises UnknownBatch, UnknownRequest."""
-        rows = self._rows(batch)
+        rows, origins = self._rows(batch), self._origins[batch]
         wanted = set(keep)
         if missing := wanted - {row.request.id for row in rows}:
             raise UnknownRequest(f"batch {batch.id} has no request {min(missing)}", request_ids=tuple(sorted(missing)))
         self._drop(batch)
-        return self._hold([row for row in rows if row.request.id in wanted])
+        return self._hold([row for row in rows if row.request.id in wanted], origins)
 
     def clear(self, batch: Handle | None) -> int:
         """Drop one batch or all; the number of rows dropped. Raises UnknownBatch."""
@@ -109,11 +113,19 @@ class Ledger:
         self._rows(batch)
         return self._drop(batch)
 
-    def kill(self, rows: Iterable[LiveRow]) -> None:
-        """End every batch that holds one of these rows: what the failure of their step leaves."""
-        ended = {row.request.id for row in rows}
-        for handle, held in list(self._batches.items()):
-            if ended.intersection(row.request.id for row in held):
+    def read(self, step: Step) -> Launch:
+        """A launched step, to be read now; those before it that were not read are given up. For sessions that remember no launches
+        themselves. Raises InvalidRequest for one that was read before or never launched."""
+        while self._unread and self._unread[0].step.id < step.id:
+            self._unread.popleft()
+        if not self._unread or self._unread[0].step != step:
+            raise InvalidRequest(f"step {step.id} was read before, or never launched")
+        return self._unread.popleft()
+
+    def kill(self, step: Step) -> None:
+        """End the batch of a step that failed when it was read, and every batch that was derived from it."""
+        for handle, origins in list(self._origins.items()):
+            if step.id in origins:
                 self._drop(handle)
 
     def _rows(self, handle: Handle) -> list[LiveRow]:
@@ -123,14 +135,15 @@ class Ledger:
 
     def _drop(self, handle: Handle) -> int:
         rows = self._batches.pop(handle)
+        del self._origins[handle]
         self._live.difference_update(row.request.id for row in rows)
         return len(rows)
 
-    def _hold(self, rows: list[LiveRow]) -> Handle:
+    def _hold(self, rows: list[LiveRow], origins: frozenset[int]) -> Handle:
         if not rows:
             return EMPTY
         handle = Handle(next(self._handles))
-        self._batches[handle] = rows
+        self._batches[handle], self._origins[handle] = rows, origins
         self._live.update(row.request.id for row in rows)
         return handle
 
@@ -151,11 +164,16 @@ class Ledger:
         for plan in plans:
             self._check_plan(plan)
         self._check_step(plans)
+        step = next(self._steps)
+        unread = {launch.step.id for launch in self._unread}
+        before = {origin for handle in old for origin in self._origins[handle] if origin in unread}
         for handle in old:
             self._drop(handle)
         work = [self._apply(plan) for plan in plans]
-        handle = self._hold([plan.row for plan in plans])
-        return Launch(Step(next(self._steps), handle), tuple(item for item in work if item.take))
+        handle = self._hold([plan.row for plan in plans], frozenset({*before, step}))
+        launch = Launch(Step(step, handle), tuple(item for item in work if item.take))
+        self._unread.append(launch)
+        return launch
 
     def _apply(self, plan: _Plan) -> Work:
         row, start = plan.row, plan.row.computed

@@ -194,6 +194,7 @@ class ReferenceSession:
         self._done = {id: outcome for id, outcome in self._done.items() if id >= step.id}  # older ones are not read any more
         outcome = self._done.pop(step.id)
         if isinstance(outcome, BackendError):
+            self._book.kill(step)
             raise outcome
         return outcome
 
@@ -243,7 +244,6 @@ class ReferenceSession:
             outcome = error
         self._done[launch.step.id] = outcome = self._faults.pop(launch.step.id, outcome)
         if isinstance(outcome, BackendError):
-            self._book.kill(work.row for work in launch.work)
             self._failed.update(work.row.request.id for work in launch.work)  # steps derived from it are launched already
         if self._failed:  # they sit out the steps that were launched before the core filtered them away
             self._failed &= self._book.live_ids | {work.row.request.id for late in self._launched for work in late.work}

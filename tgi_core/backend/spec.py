@@ -53,7 +53,10 @@ class PluginSpec(Protocol):
 class SessionSpec(Protocol):
     """What a session object defines. Verbs are serial, in one thread, off the event loop, and take effect in call order.
 
-    An error from a verb changed nothing. An error from `rows` kills that step's handle and everything derived from it.
+    An error from a verb changed nothing. An error from `rows` ends that step's batch and everything derived from it: each batch that a
+    filter, a merge or new rows have since made of it, with all of its rows, and the steps of those. Such steps are never read, nor are
+    those launched before `clear(None)`: they are given up, and a step after them is read next. An InvalidRequest of `rows` that names
+    no request says that the session does not know a step that it has launched: the session is lost.
     """
 
     @hookspec(firstresult=True)
@@ -77,7 +80,11 @@ class SessionSpec(Protocol):
 
     @hookspec(firstresult=True)
     def rows(self, step: Step) -> Rows:
-        """Wait for a step and return its rows; each step is read once, in order. All its writes are done on return."""
+        """Wait for a step and return its rows; each step is read once, in order, but for those that are given up. All its writes are
+        done on return.
+
+        Raises InvalidRequest for a step that was read before or never launched, and whatever the step failed with.
+        """
 
     @hookspec(firstresult=True)
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:

@@ -135,6 +135,7 @@ class BookedSession(ABC):
             raise InvalidRequest(f"step {step.id} was read before, or never launched")
         self._outcomes = {id: item for id, item in self._outcomes.items() if id > step.id}  # older ones are not read any more
         if isinstance(outcome, BackendError):
+            self._book.kill(step)
             raise outcome
         return outcome
 

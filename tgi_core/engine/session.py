@@ -95,8 +95,6 @@ class EngineSession(BookedSession):
             outcome = translated(error)
             outcome.__cause__ = error
         self._outcomes[launch.step.id] = outcome
-        if isinstance(outcome, BackendError):
-            self._book.kill(work.row for work in launch.work)
 
     def _compute(self, step_id: int, works: list[Work]) -> Rows:
         self._steps += 1

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from tgi_core.backend import BackendError, Capacity, DeviceLost, RowFaultKind
+from tgi_core.backend import BackendError, Capacity, DeviceLost
 from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.client.types import ShardInfo, Turn, TurnResult
@@ -169,6 +169,8 @@ class SchedulerLoop:
         self._hand_out(self._bundler.step(self._scheduler.complete(result)))
         end = clock()
         if result.result is not None:
+            if result.result.generations:
+                self.soundness.note_step()
             self._bundler.turn(answered - start, end - answered)
         self._watch_held()
         if self._observe is not None:
@@ -256,8 +258,8 @@ class SchedulerLoop:
         if event.generation is not None:
             stream.push(event.generation)
         elif event.error is not None:
-            if isinstance(event.error, RequestFailed) and event.error.kind is RowFaultKind.NAN:
-                self.soundness.note_nan()
+            if isinstance(event.error, RequestFailed):
+                self.soundness.note_failed(event.error.kind)
             stream.fail(event.error)
 
     def _hold(self, key: int, held: bool) -> None:

@@ -10,7 +10,19 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from tgi_core.backend import BackendError, Capacity, Handle, Progress, Request, Row, RowFault, RowFaultKind, Step, WarmupPlan
+from tgi_core.backend import (
+    BackendBug,
+    BackendError,
+    Capacity,
+    Handle,
+    Progress,
+    Request,
+    Row,
+    RowFault,
+    RowFaultKind,
+    Step,
+    WarmupPlan,
+)
 from tgi_core.backend.errors import InvalidRequest, Left, Scope, UnknownBatch, UnknownRequest
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import EMPTY
@@ -186,7 +198,7 @@ class ModelServer:
             rows = self._session.rows(step)
         except BackendError as error:
             self._drop_everything()
-            return StepResult(number, fault=self._fault(error))
+            return StepResult(number, fault=self._fault(_of_step(error)))
         generations = [made for row in rows.rows if (made := self._generation(row)) is not None]
         return StepResult(number, tuple(generations), forward_ns=rows.forward_ns, sample_ns=rows.sample_ns)
 
@@ -214,7 +226,8 @@ class ModelServer:
         return replace(row, fault=RowFault(RowFaultKind.MASK, reason)) if reason is not None else row
 
     def _drop_everything(self) -> None:
-        """An error from rows kills the step's batch and all derived from it; the scheduler keeps one chain, so that is everything."""
+        """An error from rows ends the step's batch and all derived from it; the scheduler keeps one chain, so that is everything. Steps
+        that are not read are given up by clearing it."""
         self._steps.clear()
         self._batches.clear()
         self._members.clear()
@@ -243,6 +256,15 @@ class ModelServer:
         if error.scope is Scope.SESSION:
             _log.error("backend %s: %s: %s", self._session.name, type(error).__name__, error)
         return Fault(error.scope, type(error).__name__, str(error), error.request_ids, lost)
+
+
+def _of_step(error: BackendError) -> BackendError:
+    """What an error of `rows` says: a session that does not know a step that it has launched is beyond use."""
+    if not isinstance(error, InvalidRequest) or error.request_ids:
+        return error
+    lost = BackendBug(f"the backend does not know a step that it has launched: {error}")
+    lost.__cause__ = error
+    return lost
 
 
 def _backend_request(request: ShardRequest) -> Request:

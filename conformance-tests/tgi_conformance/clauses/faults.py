@@ -87,6 +87,27 @@ def derived(scene: Scene) -> None:
 
 
 @clause(
+    "faults.filtered",
+    "A row that a filter has taken out of the batch before its step fails is dead as well, and so is who has joined since.",
+    Level.L3,
+    needs=("masks",),
+    situations=(_LATE,),
+)
+def filtered(scene: Scene) -> None:
+    """The mate of the one that fails is alone when the step is read; where steps run ahead, with one that has joined it."""
+    stage = scene.stage(masks=BREAKING)
+    mate, joins = stage.request(stage.prompts[1]), stage.request(stage.prompts[2])
+    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=True)
+    beside = stage.start(joins)
+    step = stage.go_on(stage.decode(stage.start(doomed, mate)))
+    ahead = stage.capacity.in_flight > 1
+    kept = stage.filter(stage.go_on(step, beside), [joins.id]) if ahead else stage.filter(step, [mate.id])
+    stage.read(step)
+    _dead(stage, kept)
+    stage.decode(stage.start(stage.request(stage.prompts[5])), steps=2)
+
+
+@clause(
     "faults.continue",
     "The requests of a failed step go on from their tokens as new ones.",
     Level.L3,

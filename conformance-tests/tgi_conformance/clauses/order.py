@@ -94,3 +94,20 @@ def filter_ahead(scene: Scene) -> None:
     stage.read(step)
     stage.read(after)
     stage.decode(after, steps=2)
+
+
+@clause(
+    "order.given-up",
+    "Steps that were launched before everything is cleared are not read, and a later one is read next.",
+    Level.L1,
+    situations=("a step is given up",),
+)
+def given_up(scene: Scene) -> None:
+    """As many as may be unread, twice: as the server does after an error."""
+    stage = scene.stage()
+    for _ in range(2):
+        step = stage.launch(stage.request(stage.prompts[0]), stage.request(stage.prompts[1]))
+        for _ in range(stage.capacity.in_flight - 1):
+            step = stage.go_on(step)
+        stage.clear(None)
+        stage.decode(stage.start(stage.request(stage.prompts[2], want=stage.wants)), steps=3)

@@ -27,10 +27,16 @@ class LateErrorSwallowed(Sound):
 class LateErrorRevives(Sound):
     """The batch of a failed step lives on, with holes in its cache (TGI's Neuron backend keeps its slots after a failing decode)."""
 
-    def _compute(self, launch: Any) -> None:
-        kept = dict(self.books)
-        super()._compute(launch)
-        self.books.update(kept)
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """What was there is there again."""
+        kept, origins = dict(self.books), dict(self.ledger._origins)
+        try:
+            return super().rows(step)
+        except BackendError:
+            self.books.update(kept)
+            self.ledger._origins.update(origins)
+            raise
 
 
 @mutant("late-error-kills-all", "faults.others")
@@ -150,3 +156,35 @@ class RunsAfterClose(Sound):
         closed = super().close()
         self._ledger = kept
         return closed
+
+
+@mutant("late-error-spares-who-left", "faults.filtered")
+class LateErrorSparesWhoLeft(Sound):
+    """Only batches that still hold a row of the failed step end: who was taken out of it lives on, without what the step made."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """By the rows of the step, not by what was made of its batch."""
+        ran = {work.row.request.id for launch in self._launched if launch.step == step for work in launch.work}
+        masked = {id for id in ran if (row := self.row(id)) is not None and row.request.masked}
+        kept = {handle: rows for handle, rows in self.books.items() if masked.isdisjoint(row.request.id for row in rows)}
+        origins = {handle: self.ledger._origins[handle] for handle in kept}
+        try:
+            return super().rows(step)
+        except BackendError:
+            self.books.update(kept)
+            self.ledger._origins.update(origins)
+            self.ledger._live.update(row.request.id for rows in kept.values() for row in rows)
+            raise
+
+
+@mutant("given-up-steps-block", "order.given-up")
+class GivenUpStepsBlock(Sound):
+    """A queue of steps from which the first must be taken, also when nobody will (the kit of the suite itself, with two in flight)."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """The first or none."""
+        if self._launched and self._launched[0].step.id < step.id and step.id not in self._done:
+            raise InvalidRequest(f"step {step.id} is not the next one")
+        return super().rows(step)

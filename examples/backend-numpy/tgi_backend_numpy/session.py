@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import tgi_core.backend as api
 from tgi_core.backend.drawing import drawn
-from tgi_core.backend.ledger import Launch, Ledger
+from tgi_core.backend.ledger import Ledger
 from tgi_core.backend.sampling_checks import check_sampling
 
 from tgi_backend_numpy.device import Device
@@ -18,7 +16,6 @@ class DeviceSession:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._launched: deque[Launch] = deque()
         self._steps = 0
         self._ledger: Ledger | None = None
 
@@ -49,26 +46,22 @@ class DeviceSession:
         """The ledger refuses what must be refused before anything changes."""
         for request in batch:
             check_sampling(request)
-        self._launched.append(self._book.prefill(batch, cached, grants))
-        return self._launched[-1].step
+        return self._book.prefill(batch, cached, grants).step
 
     @api.hookimpl
     def decode(self, batches: tuple[api.Handle, ...], grants: tuple[api.Grant, ...]) -> api.Step:
         """All rows of the batches go on as one batch."""
-        self._launched.append(self._book.decode(batches, grants))
-        return self._launched[-1].step
+        return self._book.decode(batches, grants).step
 
     @api.hookimpl
     def rows(self, step: api.Step) -> api.Rows:
-        """The step's results. An error here ends the rows of this step and no others."""
-        if not self._launched or self._launched[0].step != step:
-            raise api.InvalidRequest(f"step {step.id} was read before, or never launched")
-        work = self._launched.popleft().work
+        """The step's results. An error here ends the step's batch and what was derived from it, and no other."""
+        work = self._book.read(step).work
         try:
             with translated():
                 logits = self._device.run(work)
         except api.BackendError:
-            self._book.kill(item.row for item in work)
+            self._book.kill(step)
             raise
         self._steps += 1
         return api.Rows(step.id, tuple(drawn(item, scores) for item, scores in zip(work, logits, strict=True)))
@@ -91,7 +84,6 @@ class DeviceSession:
     @api.hookimpl
     def close(self) -> api.Closed:
         """May be called twice."""
-        self._launched.clear()
         self._ledger = None
         self._device.close()
         return api.Closed()

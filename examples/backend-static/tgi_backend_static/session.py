@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import tgi_core.backend as api
 from tgi_core.backend.drawing import drawn
 from tgi_core.backend.ledger import Launch, Ledger, Work
@@ -23,7 +21,6 @@ class DeviceSession:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._launched: deque[Launch] = deque()
         self._steps = 0
         self._shapes: tuple[Shape, ...] = ()
         self._ledger: Ledger | None = None
@@ -77,15 +74,13 @@ class DeviceSession:
 
     @api.hookimpl
     def rows(self, step: api.Step) -> api.Rows:
-        """The step's results. An error here ends the rows of this step and no others."""
-        if not self._launched or self._launched[0].step != step:
-            raise api.InvalidRequest(f"step {step.id} was read before, or never launched")
-        work = self._launched.popleft().work
+        """The step's results. An error here ends the step's batch and what was derived from it, and no other."""
+        work = self._book.read(step).work
         try:
             with translated():
                 logits = self._run(work)
         except api.BackendError:
-            self._book.kill(item.row for item in work)
+            self._book.kill(step)
             raise
         self._steps += 1
 
@@ -109,7 +104,6 @@ class DeviceSession:
     @api.hookimpl
     def close(self) -> api.Closed:
         """May be called twice."""
-        self._launched.clear()
         self._ledger = None
         self._device.close()
         return api.Closed()

@@ -184,7 +184,6 @@ class AheadSession(BookedSession):
         done = time.perf_counter_ns()
         if flight.error is not None:
             self._outcomes[flight.launch.step.id] = flight.error
-            self._book.kill(work.row for work in flight.launch.work)
         else:
             rows = tuple(flight.made[work.row.request.id] for work in flight.works if work.row.request.id in flight.made)
             busy = done - max(flight.started_ns, self._read_ns)  # before that, the device did the steps before this one
