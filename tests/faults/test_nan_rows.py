@@ -12,7 +12,7 @@ from tgi_core.backend.fault_schedule import parse_schedule
 from tgi_core.backend.faults import inject
 from tgi_core.backend.session import Session
 from tgi_core.scheduler import RequestFailed
-from tgi_core.scheduler.soundness import NAN_WINDOW_S, Soundness
+from tgi_core.scheduler.soundness import LOST_REQUESTS, LOST_WINDOW_S, NAN_WINDOW_S, Soundness
 from tgi_core.tokenizer import Tokenizer
 
 
@@ -22,12 +22,48 @@ def test_three_in_a_minute() -> None:
     soundness = Soundness(lambda: now)
     for when, sound in ((0.0, True), (50.0, True), (70.0, True), (100.0, False)):
         now = when
-        soundness.note_nan()
+        soundness.note_failed(RowFaultKind.NAN)
         assert soundness.sound is sound, when
     now = 50.0 + NAN_WINDOW_S
     assert not soundness.sound
     now += 1
     assert soundness.sound and soundness.nan_rows == 4
+
+
+def test_one_request_after_another() -> None:
+    """Requests that fail for their steps, and no step in between that succeeds: not to be trusted until one does, or a minute is over.
+    What fails for its row says nothing of the steps."""
+    now = 0.0
+    soundness = Soundness(lambda: now)
+    for _ in range(2):
+        for _ in range(LOST_REQUESTS - 1):
+            soundness.note_failed(None)
+            soundness.note_failed(RowFaultKind.MASK)
+        assert soundness.sound
+        soundness.note_failed(None)
+        assert not soundness.sound
+        soundness.note_step()
+        assert soundness.sound
+    for _ in range(LOST_REQUESTS):
+        soundness.note_failed(None)
+    now = LOST_WINDOW_S
+    assert not soundness.sound
+    now += 1
+    assert soundness.sound
+
+
+async def test_every_step_fails(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without memory for anything: each request is told, and the server is not ready until a step succeeds."""
+    faulty = parse_schedule("oom:every=1,when=rows")
+    warmup = Session.warmup
+    monkeypatch.setattr(Session, "warmup", lambda self, plan, progress: (inject(self, faulty), warmup(self, plan, progress))[1])
+    async with running(demo_tokenizer) as loop:
+        for _ in range(LOST_REQUESTS):
+            assert loop.sound
+            with pytest.raises(RequestFailed) as caught:
+                await collect(loop.submit(request((1, 2), 5)))
+            assert caught.value.kind is None
+        assert not loop.sound
 
 
 async def test_the_loop_knows(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

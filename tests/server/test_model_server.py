@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.scheduler.device import device, request
-from tgi_core.backend import BackendBug, Row, RowFault, RowFaultKind, Sampling
+from tgi_core.backend import BackendBug, InvalidRequest, Row, RowFault, RowFaultKind, Rows, Sampling, Scope, Step
 from tgi_core.backend.session import Session
 from tgi_core.client.types import Clear, Decode, FinishReason, Stopping, Turn
 from tgi_core.scheduler import GenerationRequest
@@ -31,6 +31,26 @@ def test_an_unknown_batch_is_refused(demo_tokenizer: Tokenizer) -> None:
     """A verb for a batch that the shard does not have is refused with the scope of a request."""
     result = device(demo_tokenizer).server.exchange(Turn(launch=Decode(1, (77,))))
     assert result.refused is not None and result.refused.kind == "UnknownBatch"
+
+
+@pytest.mark.parametrize(("named", "scope"), [((), Scope.SESSION), ((1,), Scope.REQUEST)])
+def test_a_step_that_the_backend_does_not_know(
+    demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, named: tuple[int, ...], scope: Scope
+) -> None:
+    """An InvalidRequest of rows: one that names a request is that request's, one that names none is about the step, which the backend
+    should know: nothing of it can be trusted."""
+    one = device(demo_tokenizer)
+    one.scheduler.add(request((1, 2), 6))
+
+    def rows(step: Step) -> Rows:
+        raise InvalidRequest(f"step {step.id} was read before, or never launched", request_ids=named)
+
+    monkeypatch.setattr(one.server._session, "rows", rows)
+    result = one.server.exchange(one.scheduler.plan())
+    while result.result is None:
+        result = one.server.exchange(one.scheduler.plan())
+    assert result.result.fault is not None and result.result.fault.scope is scope
+    assert result.result.fault.lost is (scope is Scope.SESSION)
 
 
 def test_clear_everything(demo_tokenizer: Tokenizer) -> None:

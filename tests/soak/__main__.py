@@ -78,6 +78,11 @@ SOAKS = {
         "`tests/serve/test_kill_matrix.py`",
         command("tests.soak.kills", "--kills", "50", "--signal", "STOP"),
     ),
+    "late": Soak(
+        "Steps that fail when they are read change no answer",
+        "`tests/soak/test_late.py`",
+        command("tests.soak.late", "--faults", "200"),
+    ),
     "disconnects": Soak(
         "Nothing is left of clients that leave",
         "`tests/soak/test_disconnects.py`",

@@ -1,0 +1,91 @@
+"""The books of a session: which steps can be read, and what dies with one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tgi_core.backend import (
+    EMPTY,
+    CacheGroup,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    Determinism,
+    InvalidRequest,
+    Mixing,
+    Request,
+    UnknownBatch,
+    Want,
+)
+from tgi_core.backend.ledger import Ledger
+
+CAPABILITIES = Capabilities(
+    features=frozenset(),
+    sampling=frozenset(),
+    block_sizes=(4,),
+    mixing=Mixing.EAGER,
+    determinism=Determinism.CORE,
+    vocab_size=99,
+    max_positions=64,
+)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """Of a session that runs two steps ahead."""
+    capacity = Capacity(
+        groups=(CacheGroup(CacheKind.FULL, 4, 32),),
+        max_rows=8,
+        max_row_tokens=16,
+        max_step_tokens=64,
+        max_prefill_rows=8,
+        in_flight=3,
+    )
+    return Ledger(CAPABILITIES, capacity)
+
+
+def row(id: int) -> Request:
+    """One with four blocks of its own."""
+    first = 1 + 4 * (id - 1)
+    return Request(id, (1, 2), 2, 0, (tuple(range(first, first + 4)),), 2, want=Want(logprobs=False))
+
+
+def test_steps_are_read_once_and_in_order(ledger: Ledger) -> None:
+    """One that is passed over is given up."""
+    first = ledger.prefill((row(1),), EMPTY, ())
+    second = ledger.decode((first.step.handle,), ())
+    third = ledger.decode((second.step.handle,), ())
+    assert ledger.read(first.step) is first
+    assert ledger.read(third.step) is third
+    for launch in (first, second, third):
+        with pytest.raises(InvalidRequest, match="was read before, or never launched"):
+            ledger.read(launch.step)
+
+
+def test_what_dies_with_a_step(ledger: Ledger) -> None:
+    """Its batch and all that was made of it meanwhile, whoever has left or joined; not what was made before or beside it."""
+    doomed = ledger.prefill((row(1), row(2)), EMPTY, ())
+    beside = ledger.prefill((row(3),), EMPTY, ())
+    left = ledger.filter(doomed.step.handle, (2,))
+    merged = ledger.decode((left, beside.step.handle), ())
+    joined = ledger.filter(merged.step.handle, (3,))
+    apart = ledger.prefill((row(4),), EMPTY, ())
+    ledger.kill(doomed.step)
+    assert ledger.live_ids == {4}
+    for handle in (left, merged.step.handle, joined):
+        with pytest.raises(UnknownBatch):
+            ledger.decode((handle,), ())
+    ledger.decode((apart.step.handle,), ())
+
+
+def test_a_batch_outlives_what_failed_before_it_was_made(ledger: Ledger) -> None:
+    """A step that was read long ago is none that its batch can die with, though others fail."""
+    first = ledger.prefill((row(1),), EMPTY, ())
+    other = ledger.prefill((row(2),), EMPTY, ())
+    ledger.read(first.step)
+    ledger.read(other.step)
+    goes_on = ledger.decode((first.step.handle,), ())
+    fails = ledger.decode((other.step.handle,), ())
+    ledger.read(goes_on.step)
+    ledger.kill(ledger.read(fails.step).step)
+    assert ledger.live_ids == {1}
