@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 from tgi_conformance.cli import main
-from tgi_conformance.report.document import SCHEMA_FILE, digest_of, written
+from tgi_conformance.report.document import SCHEMA_FILE, digest_of, grades, written
 from tgi_conformance.report.schema import schema
 
 PROGRAM = Path(sys.executable).with_name("tgi-conformance")
@@ -42,7 +42,7 @@ def run(*arguments: object, folder: Path) -> Done:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the reports of a whole run over the reference backend up to L3."""
     folder = tmp_path_factory.mktemp("run")
-    options = ("--report", "report.json", "--html", "report.html", "--junit", "report.xml")
+    options = ("--report", "report.json", "--html", "report.html", "--junit", "report.xml", "--badge", "badge.svg")
     done = run("run", "--backend", "reference", "--effort", "0.5", "--level", "L3", *options, folder=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "L3  granted" in done.stdout and "text-core  granted" in done.stdout
@@ -64,6 +64,34 @@ def test_report_verifies(folder: Path) -> None:
     """As it was written it is believed."""
     done = run("verify", "report.json", folder=folder)
     assert (done.returncode, done.stderr) == (0, "") and "L3  granted" in done.stdout
+
+
+def test_badge(folder: Path) -> None:
+    """The highest level; a backend that runs on no hardware says so."""
+    root = ET.parse(folder / "badge.svg").getroot()  # noqa: S314  our own file
+    assert root.get("aria-label") == "tgi-core: L3 granted, no hardware"
+
+
+def test_diff(folder: Path, tmp_path: Path) -> None:
+    """What is as before is not told; a clause that has come to fail is, with the levels that go with it, and costs the exit status."""
+    old = document(folder)
+    failed = document(folder)
+    entry = next(entry for entry in failed["results"] if entry["id"] == "order.batch")
+    entry["verdict"], entry["message"] = "fail", "rows came in another order"
+    failed |= grades(failed["results"])
+    for name, report in (("old", old), ("failed", failed), ("edited", old | {"seconds": 0.1})):
+        if name != "edited":
+            report["digest"] = digest_of(report)
+        (tmp_path / f"{name}.json").write_text(written(report))
+    assert run("diff", "old.json", "old.json", folder=tmp_path) == Done(0, "nothing changed\n", "")
+    worse = run("diff", "old.json", "failed.json", folder=tmp_path)
+    assert worse.returncode == 1 and worse.stdout.splitlines()[-1] == (
+        "worse  order.batch: pass → fail: rows came in another order"
+    )
+    assert "worse  L1: granted → order.batch: fail" in worse.stdout and "worse  text-core:" in worse.stdout
+    better = run("diff", "failed.json", "old.json", folder=tmp_path)
+    assert better.returncode == 0 and "       order.batch: fail → pass" in better.stdout
+    assert run("diff", "old.json", "edited.json", folder=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize("resigned", [False, True])

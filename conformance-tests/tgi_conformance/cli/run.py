@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JUnit XML.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as one HTML page.")
 @click.option(
+    "--badge", type=click.Path(path_type=Path, dir_okay=False), help="Write the highest level that is granted as an SVG."
+)
+@click.option(
     "--known", "known_file", type=click.Path(path_type=Path), help="Known failures; conformance.toml here if there is one."
 )
 @click.option(
@@ -59,6 +62,7 @@ def command(
     report: Path | None,
     junit: Path | None,
     html: Path | None,
+    badge: Path | None,
     known_file: Path | None,
     failures: Path,
     seed: int,
@@ -84,7 +88,7 @@ def command(
     name = model.name if model else f"tiny {subject.target.model.name}"
     run = document.Run(subject, probe.devices, probe.verified_on_hardware, name, seed, effort, time.monotonic() - begun)
     made = document.make(run, results)
-    _write(made, report, junit, html)
+    _write(made, report, junit, html, badge)
     sys.exit(telling.end(made, level.upper(), bool(only)))
 
 
@@ -118,7 +122,7 @@ def _wanted(level: str, only: tuple[str, ...]) -> Callable[[Clause], bool]:
     return lambda clause: clause.level.value <= level and (not only or clause.id in only or clause.topic in only)
 
 
-def _write(made: dict[str, object], report: Path | None, junit: Path | None, html: Path | None) -> None:
+def _write(made: dict[str, object], report: Path | None, junit: Path | None, html: Path | None, badge: Path | None) -> None:
     from tgi_conformance.report import document
 
     try:
@@ -132,5 +136,9 @@ def _write(made: dict[str, object], report: Path | None, junit: Path | None, htm
             from tgi_conformance.report.page import page
 
             html.write_text(page(made), encoding="utf-8")
+        if badge is not None:
+            from tgi_conformance.report.badge import badge as as_badge
+
+            badge.write_text(as_badge(made), encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from error
