@@ -341,7 +341,7 @@ class TopToken:
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """Ends one row, and no other."""
+    """Ends one row, and no other. The row stays in its batch until a filter takes it out; steps launched before that leave it out."""
 
     kind: RowFaultKind
     message: str
