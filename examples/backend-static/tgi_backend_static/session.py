@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tgi_core.backend as api
 from tgi_core.backend.drawing import drawn
-from tgi_core.backend.ledger import Launch, Ledger, Work
+from tgi_core.backend.ledger import Ledger, Work
 from tgi_core.backend.sampling import Logits
 from tgi_core.backend.sampling_checks import check_sampling
 
@@ -65,12 +65,12 @@ class DeviceSession:
         """The ledger refuses what must be refused before anything changes."""
         for request in batch:
             check_sampling(request)
-        return self._launch(self._book.prefill(batch, cached, grants))
+        return self._book.prefill(batch, cached, grants).step
 
     @api.hookimpl
     def decode(self, batches: tuple[api.Handle, ...], grants: tuple[api.Grant, ...]) -> api.Step:
         """All rows of the batches go on as one batch."""
-        return self._launch(self._book.decode(batches, grants))
+        return self._book.decode(batches, grants).step
 
     @api.hookimpl
     def rows(self, step: api.Step) -> api.Rows:
@@ -113,10 +113,6 @@ class DeviceSession:
         if self._ledger is None:
             raise api.InvalidRequest("the session is not warmed up, or closed")
         return self._ledger
-
-    def _launch(self, launch: Launch) -> api.Step:
-        self._launched.append(launch)
-        return launch.step
 
     def _run(self, work: tuple[Work, ...]) -> dict[int, Logits]:
         """Logits by request: one step of the contract may be several programs of the device."""
