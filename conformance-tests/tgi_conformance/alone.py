@@ -7,11 +7,26 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cached_property
 
-from tgi_conformance.masks import Masks
-from tgi_conformance.target import Target, close
+from tgi_conformance.golden import Golden, adapted_golden
+from tgi_conformance.masks import ALTERNATING
+from tgi_conformance.sessions import Sessions, Wanted
+from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
-from tgi_core.backend import EMPTY, BackendError, Capacity, Feature, Grant, Request, Row, Sampling, Want
+from tgi_core.backend import (
+    EMPTY,
+    BackendError,
+    Capabilities,
+    Capacity,
+    Feature,
+    Grant,
+    Request,
+    Row,
+    Sampling,
+    Unsupported,
+    Want,
+)
 from tgi_core.backend.session import Session
 
 Key = tuple[tuple[int, ...], int, Sampling, Want, bool]
@@ -19,29 +34,45 @@ Key = tuple[tuple[int, ...], int, Sampling, Want, bool]
 
 _AT_LEAST = 8
 """Tokens made at once: most rows need no more."""
-
-_RUNS = 40
-"""Requests that run in one session, one after the other, before a fresh one is opened."""
+_IDS = itertools.count(2_000_000)
+"""Of requests that run alone: no scenario gives one of them, for both may run in one session."""
 
 
 class Alone:
     """Rows by request, made as far as they are asked for, and kept."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, sessions: Sessions | None = None) -> None:
+        self.sessions = sessions or Sessions()
         self._target = target
         self._made: dict[Key, list[Row]] = {}
-        self._open: dict[bool, tuple[Session, Capacity]] = {}
-        self._ids = itertools.count(1)
         self._in_dtype: dict[str, Alone] = {}
 
     def of(self, dtype: str) -> Alone:
         """What requests make alone in another dtype."""
         if dtype == self._target.dtype:
             return self
-        return self._in_dtype.setdefault(dtype, Alone(self._target.on(self._target.model, dtype)))
+        return self._in_dtype.setdefault(dtype, Alone(self._target.on(self._target.model, dtype), self.sessions))
+
+    @cached_property
+    def declared(self) -> tuple[Capabilities, Capacity]:
+        """What a session with a mask source declares and promises. Raises Occupied."""
+        target = self._target
+        with self.sessions.lending(target, Wanted(target.model, target.dtype, masks=ALTERNATING)) as lent:
+            return lent.capabilities, lent.capacity
+
+    @cached_property
+    def adapted(self) -> Capabilities | None:
+        """What a session that is opened with the golden adapters declares; None where they are refused. Raises Occupied."""
+        golden = Golden.load(adapted_golden(self._target.device_kind))
+        try:
+            with self.sessions.lending(self._target, Wanted(golden.model, self._target.dtype, adapters=golden.adapters)) as lent:
+                return lent.capabilities
+        except Unsupported:
+            return None
 
     def row(self, request: Request, index: int) -> Row:
-        """The result that holds the token at `index` of the request's row. Raises Violation when the request fails alone."""
+        """The result that holds the token at `index` of the request's row. Raises Violation when the request fails alone,
+        and Occupied while the device has no room for the session that must say."""
         return self.rows(request, index + 1 - len(request.tokens))[index - len(request.tokens)]
 
     def rows(self, request: Request, count: int) -> list[Row]:
@@ -53,25 +84,16 @@ class Alone:
 
     def close(self) -> None:
         """End the sessions; what was made stays."""
-        for session, _ in self._open.values():
-            close(session)
-        self._open.clear()
-        for other in self._in_dtype.values():
-            other.close()
+        self.sessions.close()
 
     def _run(self, request: Request, count: int) -> list[Row]:
-        id = next(self._ids)
+        target = self._target
+        wanted = Wanted(target.model, target.dtype, "alone", masks=ALTERNATING if request.masked else None)
         try:
-            if id % _RUNS == 0:
-                self.close()
-            if request.masked not in self._open:
-                session = self._target.session(Masks(self._target.vocab_size) if request.masked else None)
-                self._open[request.masked] = session, self._target.warm(session)
-            session, capacity = self._open[request.masked]
-            rows = _generate(session, capacity, replace(request, id=id), count)
-            session.clear(None)
+            with self.sessions.lending(target, wanted) as lent:
+                rows = _generate(lent.session, lent.capacity, replace(request, id=next(_IDS)), count)
+                lent.session.clear(None)
         except BackendError as error:
-            self.close()
             raise Violation("alone", f"a request that is alone failed: {type(error).__name__}: {error}") from error
         return rows
 

@@ -112,7 +112,7 @@ def _no_ranks(scene: Scene) -> None:
     target = scene.target
     options = OpenOptions(str(target.model), target.dtype, Group(0, 2, "127.0.0.1:1"))
     try:
-        target.open(options)
+        scene.opened(lambda: target.open(options))
     except Unsupported:
         return
     except BackendError as error:

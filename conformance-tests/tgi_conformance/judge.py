@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tgi_conformance.masks import AFTER, DOOMED, FAILING
 from tgi_conformance.oracle import Part
+from tgi_conformance.sessions import Occupied
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Request, Row, RowFaultKind, Rows, TopToken
 
@@ -17,7 +18,7 @@ TOLERANCE = {"float32": 2e-3, "float16": 0.35, "bfloat16": 0.35}
 
 
 class Yardstick(Protocol):
-    """What requests make alone."""
+    """What requests make alone. Raises Occupied while the device has no room for the session that must say."""
 
     def row(self, request: Request, index: int) -> Row:
         """The result that holds the token at `index`."""
@@ -34,6 +35,13 @@ class RowJudge:
         self._yardstick, self._mask_kind, self._bits = yardstick, mask_kind, bits
         self._exact, self._tolerance = bits or dtype == "float32", TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
         self.strayed: set[int] = set()
+        self._later: list[tuple[Part, Row]] = []
+
+    def settle(self) -> None:
+        """Judge what could not be judged before, for want of room for the yardstick's session. Raises Violation."""
+        later, self._later = self._later, []
+        for part, row in later:
+            self._compare(part, row)
 
     def step(self, step_id: int, parts: Sequence[Part], result: Rows) -> None:
         """All rows of one step. Raises Violation. Marks rows that failed as they had to."""
@@ -83,6 +91,13 @@ class RowJudge:
             raise Violation(
                 "top", f"row {row.request_id}: {len(row.top)} lists of top tokens for {made} tokens, want {want.top_n}"
             )
+        try:
+            self._compare(part, row)
+        except Occupied:
+            self._later.append((part, row))
+
+    def _compare(self, part: Part, row: Row) -> None:
+        """With what the request makes alone."""
         if part.makes is not None:
             self._token(part, row, self._yardstick.row(part.row.request, part.makes))
         self._prompt(part, row)

@@ -16,7 +16,6 @@ from tgi_conformance.calls import NOTHING, STRANGER, Call, Clear, Decode, Filter
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.scene import Scene
-from tgi_conformance.target import close
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Feature, Grant, Mixing, Request, UnknownBatch
 
@@ -42,7 +41,7 @@ class Verbs(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Sessions are many; only one that failed is kept for the report."""
         play = self.stage.play
-        close(play.session)
+        self.scene.leave()
         if not play.failed and play in self.scene.plays:
             self.scene.plays.remove(play)
 

@@ -12,6 +12,7 @@ from tgi_conformance.golden import Golden
 from tgi_conformance.judge import RowJudge, Yardstick
 from tgi_conformance.masks import AFTER, BREAKING, DOOMED, LOSING, Masks
 from tgi_conformance.oracle import Expected, Oracle
+from tgi_conformance.sessions import Lent, Wanted
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
 from tgi_core.backend import (
@@ -55,24 +56,28 @@ class Play:
     """A session, its oracle, and what has been called. `situations` counts what was reached."""
 
     setup: Setup
-    session: Session
-    capacity: Capacity
     oracle: Oracle
     judge: RowJudge
     situations: Counter[str]
-    masks: Masks | None = None
+    alone: Alone
+    fresh: bool
+    """Whether its session is nobody else's, before and after."""
+    _target: Target
+    _wanted: Wanted
+    _lent: Lent | None
     trace: Trace = field(default_factory=list)
     handles: dict[Ref, Handle] = field(default_factory=dict)
     steps: dict[Ref, Step] = field(default_factory=dict)
     results: dict[int, list[Row]] = field(default_factory=dict)
     failed: Violation | None = None
-    _handle_ids: set[int] = field(default_factory=set)
-    _step_ids: set[int] = field(default_factory=set)
-    """What was given out so far."""
+    used: bool = False
+    """Whether others had used its session before."""
 
     @classmethod
-    def open(cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None) -> Play:
-        """A fresh, warmed session. Raises BackendError as the backend does."""
+    def open(
+        cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None, *, fresh: bool = True
+    ) -> Play:
+        """A warmed session on which nothing lives; a `fresh` one has never been used, and is closed after it. Raises as the backend."""
         yardstick: Yardstick = alone
         adapters: tuple[Adapter, ...] = ()
         if setup.golden is not None:
@@ -80,14 +85,84 @@ class Play:
             target, adapters = target.on(golden.model, setup.dtype), golden.adapters if setup.adapters else ()
         elif setup.dtype is not None:
             yardstick, target = alone.of(setup.dtype), target.on(target.model, setup.dtype)
-        masks = Masks(target.vocab_size, setup.masks) if setup.masks else None
-        session = target.session(masks, adapters) if setup.ranks == 1 else target.group()
-        capacity = target.warm(session, setup.plan)
-        oracle = Oracle(session.capabilities(), capacity)
-        if capacity.draft:
+        wanted = Wanted(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks)
+        lent = alone.sessions.lend(target, wanted, fresh=fresh)
+        if lent.capacity.draft:
+            alone.sessions.give_back(lent)
             raise NotReached("the suite has no oracle for sessions that draft tokens")
         judge = RowJudge(yardstick, target.dtype, setup.masks, bits=setup.bits)
-        return cls(setup, session, capacity, oracle, judge, Counter() if situations is None else situations, masks)
+        counts = Counter() if situations is None else situations
+        oracle = Oracle(lent.capabilities, lent.capacity)
+        return cls(setup, oracle, judge, counts, alone, fresh, target, wanted, lent, used=lent.uses > 1)
+
+    @property
+    def lent(self) -> Lent:
+        """Its session, with what was given out there so far."""
+        if self._lent is None:
+            raise SuiteFault("a scenario goes on with a session that it has left")
+        return self._lent
+
+    @property
+    def session(self) -> Session:
+        """What the verbs go to."""
+        return self.lent.session
+
+    @property
+    def masks(self) -> Masks | None:
+        """The mask source that it was opened with."""
+        return self.lent.masks
+
+    @property
+    def capacity(self) -> Capacity:
+        """What it promised."""
+        return self.oracle.capacity
+
+    def leave(self) -> None:
+        """Be done with the session: where nothing went wrong in it, it is cleared for the next. What could not be judged while it was
+        open is judged now. Raises Violation."""
+        lent, self._lent = self._lent, None
+        if lent is None:
+            return
+        if self.fresh or self.failed or not self._emptied(lent.session):
+            self.alone.sessions.drop(lent)
+        else:
+            self.alone.sessions.give_back(lent)
+        if self.failed:
+            return
+        try:
+            self.judge.settle()
+        except Violation as violation:
+            self.failed = violation
+            raise
+
+    def drop(self) -> None:
+        """End the session, whatever state it is in."""
+        if self._lent is not None:
+            self.alone.sessions.drop(self._lent)
+            self._lent = None
+
+    def step_aside(self) -> None:
+        """Leave the session to somebody else for a while; nothing lives there."""
+        if self.oracle.rows or self.oracle.steps:
+            raise SuiteFault(
+                "a scenario asks what a request makes alone while rows of its own live, and the device has one session"
+            )
+        self.alone.sessions.give_back(self.lent)
+        self._lent = None
+
+    def come_back(self) -> None:
+        """To the same session, or one like it."""
+        self._lent = self.alone.sessions.lend(self._target, self._wanted)
+
+    def _emptied(self, session: Session) -> bool:
+        """Whether it could be cleared; a step under way is read, for steps are read in order."""
+        try:
+            for ref in sorted(self.oracle.steps):
+                session.rows(self.steps[ref])
+            session.clear(None)
+        except BackendError:
+            return False
+        return True
 
     def call(self, call: Call, number: Ref | None = None, *, allowed: bool = False) -> Ref:
         """Make a call that the contract allows or refuses, and judge what comes; the call's number. Raises Violation, and SuiteFault
@@ -197,9 +272,9 @@ class Play:
                 self.results.setdefault(row.request_id, []).append(row)
         elif isinstance(result, Step):
             self._new_handle(result.handle, empty=not expected.rows)
-            if result.id in self._step_ids:
+            if result.id in self.lent.step_ids:
                 raise Violation("step", f"step id {result.id} was given out before")
-            self._step_ids.add(result.id)
+            self.lent.step_ids.add(result.id)
             self.handles[ref], self.steps[ref] = result.handle, result
         elif isinstance(result, Handle):
             self._new_handle(result, empty=not expected.rows)
@@ -210,9 +285,9 @@ class Play:
     def _new_handle(self, handle: Handle, *, empty: bool) -> None:
         if empty != (handle == EMPTY):
             raise Violation("handles", f"a batch of {'no' if empty else 'some'} rows got the handle {handle.id}")
-        if not empty and handle.id in self._handle_ids:
+        if not empty and handle.id in self.lent.handle_ids:
             raise Violation("handles", f"handle {handle.id} was given out before; a stale one would be taken for it")
-        self._handle_ids.add(handle.id)
+        self.lent.handle_ids.add(handle.id)
 
     def _count(self, call: Call, expected: Expected) -> None:
         """Note what was reached."""

@@ -49,8 +49,11 @@ def conformance_tests(
         chosen = [clause for clause in chosen if clause.level is not Level.L0 and "tensor_parallel" not in clause.needs]
 
     @pytest.mark.parametrize("clause", chosen, ids=lambda clause: clause.id)
-    def test(clause: Clause) -> None:
+    def test(clause: Clause, request: pytest.FixtureRequest) -> None:
         """The backend keeps the clause."""
+        module = request.node.getparent(pytest.Module)
+        if module is not None:
+            module.addfinalizer(alone.close)  # the clauses share sessions, and the device is not theirs alone
         result = apply(attempt(clause, target, alone, seed, effort), expected.get(clause.id), datetime.date.today())
         if result.verdict is Verdict.UNSUPPORTED:
             pytest.skip(result.message)

@@ -13,7 +13,7 @@ from tgi_conformance.calls import Trace, decode, sentence
 from tgi_conformance.golden import HERE
 from tgi_conformance.masks import SOURCES
 from tgi_conformance.play import Play, Setup
-from tgi_conformance.target import Target, close
+from tgi_conformance.target import Target
 from tgi_conformance.verdict import SuiteFault, Violation
 from tgi_core.backend import Feature, WarmupPlan
 
@@ -78,11 +78,12 @@ def replay(recording: Recording, target: Target) -> Iterator[str]:
             expected = play.oracle.expect(call)
             play.call(call, number)
             yield f"{text}: {'refused as it must be' if expected.errors else 'done'}"
+        play.leave()
     except SuiteFault as fault:
         raise Violation("replay", str(fault)) from fault
     finally:
+        play.drop()
         alone.close()
-        close(play.session)
 
 
 def write_recording(folder: Path, clause: str, lines: tuple[dict[str, Any], ...]) -> Path:

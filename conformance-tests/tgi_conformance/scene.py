@@ -3,58 +3,86 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import TypeVar
 
 from tgi_conformance.alone import Alone
-from tgi_conformance.golden import adapted_golden
 from tgi_conformance.masks import ALTERNATING
 from tgi_conformance.play import Play, Setup
+from tgi_conformance.sessions import Occupied
 from tgi_conformance.stage import Stage
-from tgi_conformance.target import Target, close
-from tgi_core.backend import Capabilities, Capacity, Unsupported, WarmupPlan
+from tgi_conformance.target import Target
+from tgi_core.backend import Capabilities, Capacity, Request, Row, WarmupPlan
+
+_T = TypeVar("_T")
 
 
 @dataclass
 class Scene:
-    """One run of one clause. `seed` is for what is drawn at random; `effort` scales how much; `shorten` is for people who read failures."""
+    """One run of one clause. `seed` is for what is drawn at random; `effort` scales how much; `shorten` is for people who read failures.
+
+    One session is in its hands at a time: whoever asks for a stage has left the one before. `fresh` sessions are never used again.
+    """
 
     target: Target
     alone: Alone
     seed: int = 0
     effort: float = 1.0
     shorten: bool = True
+    fresh: bool = False
     situations: Counter[str] = field(default_factory=Counter)
     plays: list[Play] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     """What was measured on the way; reported."""
 
-    def stage(self, plan: WarmupPlan | None = None, masks: str | None = None) -> Stage:
-        """A fresh session in the scenario's hands."""
-        return Stage(self.play(Setup(plan, masks)), self.seed)
+    def stage(self, plan: WarmupPlan | None = None, masks: str | None = None, *, fresh: bool = False) -> Stage:
+        """A session in the scenario's hands, on which nothing lives; a `fresh` one for scenarios that close or break it."""
+        return Stage(self.play(Setup(plan, masks), fresh=fresh), self.seed)
 
-    def play(self, setup: Setup) -> Play:
-        """A fresh session."""
-        play = Play.open(self.target, setup, self.alone, self.situations)
+    def play(self, setup: Setup, *, fresh: bool = False) -> Play:
+        """A session on which nothing lives."""
+        self.leave()
+        special = setup.plan is not None or setup.masks not in (None, ALTERNATING) or setup.ranks > 1  # nobody else asks for one
+        play = Play.open(self.target, setup, self.alone, self.situations, fresh=fresh or special or self.fresh)
         self.plays.append(play)
         return play
 
-    @cached_property
+    def leave(self) -> None:
+        """Be done with the session in hand. Raises Violation for what could not be judged before."""
+        if self.plays:
+            self.plays[-1].leave()
+
+    def opened(self, open: Callable[[], _T]) -> _T:
+        """What `open` opens on the device, with the room that other sessions leave when they need not stay."""
+        self.leave()
+        return self.alone.sessions.admit(open)
+
+    def makes_alone(self, request: Request, count: int) -> list[Row]:
+        """The first `count` results of a request that has the device to itself."""
+        return self._aside(lambda: self.alone.rows(request, count))[:count]
+
+    @property
     def declared(self) -> tuple[Capabilities, Capacity]:
         """What a session with a mask source declares and promises."""
-        play = Play.open(self.target, Setup(masks=ALTERNATING), self.alone)
-        close(play.session)
-        return play.oracle.capabilities, play.capacity
+        return self._aside(lambda: self.alone.declared)
 
-    @cached_property
+    @property
     def adapted(self) -> Capabilities | None:
         """What a session that is opened with the golden adapters declares; None where they are refused."""
+        return self._aside(lambda: self.alone.adapted)
+
+    def _aside(self, ask: Callable[[], _T]) -> _T:
+        """An answer for which the session in hand may have to make way."""
         try:
-            play = Play.open(self.target, Setup(golden=adapted_golden(self.target.device_kind), adapters=True), self.alone)
-        except Unsupported:
-            return None
-        close(play.session)
-        return play.oracle.capabilities
+            return ask()
+        except Occupied:
+            play = self.plays[-1]
+            play.step_aside()
+        try:
+            return ask()
+        finally:
+            play.come_back()
 
     @property
     def culprit(self) -> Play | None:
@@ -62,6 +90,6 @@ class Scene:
         return next((play for play in self.plays if play.failed), self.plays[-1] if self.plays else None)
 
     def end(self) -> None:
-        """Close every session."""
-        for play in self.plays:
-            close(play.session)
+        """Drop the session in hand, where a scenario did not come to its end."""
+        if self.plays:
+            self.plays[-1].drop()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Call, Read, Ref, Trace, moved, references, renumbered
 from tgi_conformance.play import Play, Setup
-from tgi_conformance.target import Target, close
+from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import BackendError
 
@@ -69,8 +69,9 @@ def replayed(target: Target, setup: Setup, alone: Alone, trace: Trace) -> tuple[
         for number, call in trace:
             if play.possible(call):
                 play.call(call, number)
+        play.leave()
     except Violation as violation:
         return play.trace, violation
     finally:
-        close(play.session)
+        play.drop()
     return None

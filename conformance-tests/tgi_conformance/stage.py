@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -39,7 +38,7 @@ class Stage:
         self.play, self._seed = play, seed
         draw = random.Random(seed)
         self._shifts = [draw.randrange(_TOKENS) if seed else 0 for _ in range(_LONGEST)]
-        self._ids = itertools.count(1 + (draw.randrange(1000) if seed else 0))
+        self._next_id = 1 + (draw.randrange(1000) if seed else 0)
         self._free = [
             _turned(group.num_blocks, draw.randrange(group.num_blocks) if seed else 0) for group in play.capacity.groups
         ]
@@ -89,7 +88,7 @@ class Stage:
     ) -> Request:
         """A request with blocks for the tokens that it takes; `shares` is one whose first `cached` tokens it takes over."""
         tokens = self.folded(prompt)
-        name, cached = id or next(self._ids), int(str(fields.pop("cached", 0)))
+        name, cached = id or self._new_id(), int(str(fields.pop("cached", 0)))
         took = len(tokens) - cached if take is None else take
         shares = fields.pop("shares", None)
         self._held[name] = [[] for _ in self._free]
@@ -99,6 +98,12 @@ class Stage:
             tables.append((*prefix, *self._allocate(name, index, len(prefix), cached + took)))
         made = Request(name, tokens, len(tokens), cached, tuple(tables), took, sampling, want)
         return replace(made, **fields)  # type: ignore[arg-type]
+
+    def _new_id(self) -> int:
+        """One that the session has never seen."""
+        lent = self.play.lent
+        self._next_id = lent.next_id = max(self._next_id, lent.next_id) + 1
+        return self._next_id - 1
 
     def outline(
         self, prompt: Sequence[int], sampling: Sampling = Sampling(), *, want: Want = PLAIN, prompt_len: int | None = None

@@ -23,12 +23,11 @@ from tgi_core.backend import BackendError
 
 def attempt(clause: Clause, target: Target, alone: Alone, seed: int = 0, effort: float = 1.0, *, shorten: bool = True) -> Result:
     """One clause on one backend; never raises for what either does. `shorten` a failing sequence, which takes its time."""
-    scene = Scene(target, alone, seed, effort, shorten)
     begun = time.perf_counter()
-    try:
-        result = _tried(clause, scene)
-    finally:
-        scene.end()
+    scene = Scene(target, alone, seed, effort, shorten)
+    result = _tried(clause, scene)
+    if result.verdict is Verdict.FAIL and scene.culprit is not None and scene.culprit.used:
+        result, scene = _again(clause, Scene(target, alone, seed, effort, shorten, fresh=True), result)
     return Result(
         clause.id,
         result.verdict,
@@ -41,15 +40,34 @@ def attempt(clause: Clause, target: Target, alone: Alone, seed: int = 0, effort:
     )
 
 
+def _again(clause: Clause, scene: Scene, failed: Result) -> tuple[Result, Scene]:
+    """A failure in a session that earlier clauses had used, in one that nobody has: only that can be shown by itself, and run again."""
+    result = _tried(clause, scene)
+    if result.verdict not in (Verdict.PASS, Verdict.UNSUPPORTED):
+        return result, scene
+    why = f"{failed.message} (in a session that other clauses had used and cleared; a fresh session keeps the law)"
+    return failed.become(Verdict.FAIL, why), scene
+
+
 def _tried(clause: Clause, scene: Scene) -> Result:
+    """What came of a clause. No session stays in hand."""
+    try:
+        return _outcome(clause, scene)
+    finally:
+        scene.end()
+
+
+def _outcome(clause: Clause, scene: Scene) -> Result:
     try:
         if absent := missing(scene, clause.needs):
             for extension in absent:
                 if extension.refusal is not None:
                     extension.refusal(scene)
+            scene.leave()
             names = "; ".join(item.name + (f" ({item.why})" if item.why else ", and refuses it") for item in absent)
             return Result(clause.id, Verdict.UNSUPPORTED, f"does not declare {names}")
         clause.check(scene)
+        scene.leave()
     except Violation as violation:
         return _failed(clause, scene, violation)
     except NotReached as reason:
@@ -82,6 +100,7 @@ def _failed(clause: Clause, scene: Scene, violation: Violation) -> Result:
         return Result(clause.id, Verdict.FAIL, str(violation))
     trace, message = play.trace, str(violation)
     judged = play.failed is not None
+    scene.end()
     if play.failed is not None and scene.shorten:
         trace, message = shortest(scene.target, play.setup, scene.alone, play.trace, play.failed)
     lines = (_header(clause, scene, play.setup, message, judged), *(encode(number, call) for number, call in trace))

@@ -11,7 +11,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from tgi_core.workers.command import python, same_imports
 
 _MARK = "\x1e"
 """What an answer starts with; libraries may write to standard output as they like."""
+
+_GRACE_S = 20.0
+"""How long the child may take to close its sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Worker:
             self._tell(child, clause.id)
             answer = self._answers.get(timeout=self._time_limit_s)
         except queue.Empty:
-            self.close()
+            self.close(0)
             return Result(clause.id, Verdict.FAIL, f"it took more than {self._time_limit_s:g} s, and its process was ended")
         except BrokenPipeError:
             answer = None
@@ -66,18 +69,22 @@ class Worker:
             return Result(clause.id, Verdict.FAIL, f"the process ended while it ran: {how}")
         return Result.from_json(json.loads(answer))
 
-    def close(self) -> None:
-        """End the child."""
+    def close(self, grace_s: float = _GRACE_S) -> None:
+        """End the child, after a while for it to close its sessions."""
         child, self._child = self._child, None
         if child is None:
             return
-        child.kill()
-        child.wait()
+        with contextlib.suppress(BrokenPipeError):
+            if child.stdin is not None:
+                child.stdin.close()
+        try:
+            child.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
         self._listener.join()
-        for pipe in (child.stdin, child.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
+        if child.stdout is not None:
+            child.stdout.close()
 
     def _start(self) -> subprocess.Popen[str]:
         command = python("tgi_conformance.worker")
@@ -105,8 +112,9 @@ def _listen(child: subprocess.Popen[str], answers: queue.Queue[str | None]) -> N
     answers.put(None)
 
 
-def attempts(settings: Settings) -> Callable[[Clause], Result]:
-    """Try clauses in this process."""
+@contextlib.contextmanager
+def attempts(settings: Settings) -> Iterator[Callable[[Clause], Result]]:
+    """Try clauses in this process; in the end the sessions that they shared are closed."""
     from tgi_conformance.alone import Alone
     from tgi_conformance.subject import resolve
     from tgi_conformance.trying import attempt
@@ -114,7 +122,10 @@ def attempts(settings: Settings) -> Callable[[Clause], Result]:
     target = resolve(settings.backend, Path(settings.model) if settings.model else None, settings.dtype).target
     target = replace(target, seen=settings.seen)
     alone = Alone(target)
-    return lambda clause: attempt(clause, target, alone, settings.seed, settings.effort)
+    try:
+        yield lambda clause: attempt(clause, target, alone, settings.seed, settings.effort)
+    finally:
+        alone.close()
 
 
 def main() -> None:
@@ -125,10 +136,11 @@ def main() -> None:
     attempt: Any = None
     told = json.loads(sys.stdin.readline())
     settings = Settings(**told | {"seen": Seen(**told["seen"]) if told["seen"] else None})
-    for line in sys.stdin:
-        attempt = attempt or attempts(settings)
-        answer = attempt(by_id[line.strip()]).as_json()
-        print(_MARK + json.dumps(answer), flush=True)
+    with contextlib.ExitStack() as closing:
+        for line in sys.stdin:
+            attempt = attempt or closing.enter_context(attempts(settings))
+            answer = attempt(by_id[line.strip()]).as_json()
+            print(_MARK + json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def clear_all(scene: Scene) -> None:
 @clause("clear.none", "Clear of everything where nothing lives counts 0.", Level.L1)
 def clear_nothing(scene: Scene) -> None:
     """Right after warmup."""
-    scene.stage().clear(None)
+    scene.stage(fresh=True).clear(None)
 
 
 @clause(

@@ -16,10 +16,10 @@ def _continued(scene: Scene, hows: tuple[Sampling, ...]) -> None:
     stage = scene.stage()
     for how in hows:
         whole = stage.outline(stage.prompts[0], how)
-        made = [token for row in scene.alone.rows(whole, 6)[:6] for token in row.tokens]
+        made = [token for row in scene.makes_alone(whole, 6) for token in row.tokens]
         for done in (1, 3, 5):
             rest = stage.request((*whole.tokens, *made[:done]), how, prompt_len=len(whole.tokens))
-            again = [token for row in scene.alone.rows(rest, 6 - done)[: 6 - done] for token in row.tokens]
+            again = [token for row in scene.makes_alone(rest, 6 - done) for token in row.tokens]
             if again != made[done:]:
                 raise Violation("continue", f"{how}: after {made[:done]} came {made[done:]}, continued there it makes {again}")
             stage.filter(stage.decode(stage.start(rest), steps=2), ())
@@ -57,14 +57,14 @@ def _decided(scene: Scene, how: Sampling) -> None:
     for first in range(_TRIED):
         prompt = stage.varied((first, 3, 1))
         whole, plain = (
-            [token for row in scene.alone.rows(stage.outline(prompt, each), 8)[:8] for token in row.tokens]
+            [token for row in scene.makes_alone(stage.outline(prompt, each), 8) for token in row.tokens]
             for each in (how, Sampling())
         )
         if whole == plain:
             continue
         done = next(index for index, (one, other) in enumerate(zip(whole, plain, strict=True)) if one != other)
         rest = stage.request((*stage.folded(prompt), *whole[:done]), how, prompt_len=len(prompt))
-        again = scene.alone.rows(rest, 1)[0].tokens[0]
+        again = scene.makes_alone(rest, 1)[0].tokens[0]
         if again != whole[done]:
             raise Violation("continue", f"{how}: after {whole[:done]} came {whole[done]}, continued there it makes {again}")
         return

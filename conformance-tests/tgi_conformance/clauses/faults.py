@@ -10,7 +10,6 @@ from tgi_conformance.clause import clause
 from tgi_conformance.masks import BREAKING, DOOMED, LOSING
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.target import close
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import EMPTY, UnknownBatch
 
@@ -118,12 +117,12 @@ def go_on(scene: Scene) -> None:
     """The mate of the one that failed, with what it had made."""
     stage = scene.stage(masks=BREAKING)
     mate = stage.request(stage.prompts[1])
+    whole = [token for row in scene.makes_alone(mate, 8) for token in row.tokens]
     doomed = stage.request(stage.prompts[0], id=DOOMED, masked=True)
     stage.read(stage.go_on(stage.decode(stage.start(doomed, mate))))
     made = stage.play.tokens(mate.id)
     again = stage.request((*mate.tokens, *made), prompt_len=len(mate.tokens))
     stage.decode(stage.start(again), steps=2)
-    whole = [token for row in scene.alone.rows(mate, len(made) + 3) for token in row.tokens]
     if stage.play.tokens(again.id) != whole[len(made) : len(made) + 3]:
         raise Violation("continue", f"after {made} came {stage.play.tokens(again.id)}, undisturbed it is {whole[len(made) :]}")
 
@@ -139,8 +138,7 @@ def lost(scene: Scene) -> None:
     """The mask source plays the lost device."""
     stage = scene.stage(masks=LOSING)
     stage.read(stage.go_on(_doomed(stage, 1)))
-    close(stage.play.session)
-    fresh = scene.stage()
+    fresh = scene.stage(fresh=True)
     fresh.decode(fresh.start(fresh.request(stage.prompts[0]), fresh.request(stage.prompts[1])), steps=3)
 
 
@@ -148,18 +146,18 @@ def lost(scene: Scene) -> None:
 def reopen(scene: Scene) -> None:
     """With rows alive and a step unread, three times over."""
     for _ in range(3):
-        stage = scene.stage()
+        stage = scene.stage(fresh=True)
         stage.go_on(stage.start(stage.request(stage.prompts[0]), stage.request(stage.prompts[1])))
         stage.play.session.close()
         stage.play.session.close()
-    stage = scene.stage()
+    stage = scene.stage(fresh=True)
     stage.decode(stage.start(stage.request(stage.prompts[2])), steps=3)
 
 
 @clause("faults.after-close", "No step runs after close: every verb says that the session is over.", Level.L3)
 def after_close(scene: Scene) -> None:
     """Decode, prefill, and the rows of a step that was under way raise an error of the contract."""
-    stage = scene.stage()
+    stage = scene.stage(fresh=True)
     request, other = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     step = stage.go_on(stage.start(request))
     unread = stage.play.steps[step]

@@ -19,7 +19,7 @@ _SEEDS = (0, 1, 2, 3, 12345, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1)
 def distribution(scene: Scene, stage: Stage, tokens: Sequence[int]) -> Scores:
     """Logprobs of all tokens that can follow, as a greedy row reports them."""
     request = stage.outline(tokens, want=Want(True, stage.capabilities.vocab_size))
-    tops = scene.alone.rows(request, 1)[0].top[0]
+    tops = scene.makes_alone(request, 1)[0].top[0]
     return {top.id: top.logprob for top in tops}
 
 
@@ -37,7 +37,7 @@ def _compare(
         plain = distribution(scene, stage, tokens)
         for how in map(stage.seeded, hows):
             request = stage.outline(tokens, how, want=Want(True), prompt_len=known)
-            row = scene.alone.rows(request, 1)[0]
+            row = scene.makes_alone(request, 1)[0]
             expected = draw(penalized(plain, how, tokens, known), how, len(tokens))
             if not expected.sure:
                 continue
@@ -152,9 +152,9 @@ def greedy_limits(scene: Scene) -> None:
     """Six tokens each, by any seed; no declared determinism is needed for it."""
     stage = scene.stage()
     for prompt in stage.prompts[:3]:
-        greedy = scene.alone.rows(stage.outline(prompt), 6)[:6]
+        greedy = scene.makes_alone(stage.outline(prompt), 6)
         for how in (Sampling(True, 1.0, top_k=1, seed=3), Sampling(True, 2.0, top_p=1e-6, seed=4), Sampling(True, 0.001, seed=5)):
-            limit = scene.alone.rows(stage.outline(prompt, how), 6)[:6]
+            limit = scene.makes_alone(stage.outline(prompt, how), 6)
             if [row.tokens for row in limit] != [row.tokens for row in greedy]:
                 raise Violation(
                     "formula", f"{how} chose {[row.tokens[0] for row in limit]}, greedy {[row.tokens[0] for row in greedy]}"

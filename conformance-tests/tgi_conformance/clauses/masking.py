@@ -46,7 +46,7 @@ def _forbidden(scene: Scene, stage: Stage) -> tuple[int, ...]:
     """A prompt after which a row that is not masked begins with what the mask forbids."""
     for token in range(64):
         prompt = stage.varied((token, 3))
-        if not allows(0, scene.alone.rows(stage.outline(prompt), 1)[0].tokens[0]):
+        if not allows(0, scene.makes_alone(stage.outline(prompt), 1)[0].tokens[0]):
             return prompt
     raise NotReached("no prompt is followed by a token that the mask forbids")
 

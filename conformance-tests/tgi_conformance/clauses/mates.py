@@ -147,6 +147,6 @@ def seeds(scene: Scene) -> None:
         how = stage.seeded(Sampling(True, 2.5, seed=seed))
         request = stage.request(stage.prompts[0], how)
         stage.filter(stage.decode(stage.start(request), steps=5), ())
-        made.add(tuple(token for row in scene.alone.rows(request, 6)[:6] for token in row.tokens))
+        made.add(tuple(token for row in scene.makes_alone(request, 6) for token in row.tokens))
     if len(made) < 4:
         raise Violation("seeds", f"eight seeds at temperature 2.5 made only {len(made)} different texts")

@@ -35,12 +35,14 @@ _SHARE = 0.02
 )
 def capabilities(scene: Scene) -> None:
     """Asked before and after warmup."""
-    session = scene.target.session()
-    declared = session.capabilities()
-    scene.target.warm(session)
-    if session.capabilities() != declared:
-        raise Violation("constant", f"capabilities changed: {declared}, then {session.capabilities()}")
-    session.close()
+    session = scene.opened(scene.target.session)
+    try:
+        declared = session.capabilities()
+        scene.target.warm(session)
+        if session.capabilities() != declared:
+            raise Violation("constant", f"capabilities changed: {declared}, then {session.capabilities()}")
+    finally:
+        close(session)
     _sensible(declared)
 
 
@@ -95,7 +97,8 @@ def partial_plan(scene: Scene) -> None:
 def _fills_memory(scene: Scene, plan: WarmupPlan) -> None:
     """As many blocks as a share of memory holds, which is what a server asks for; none may be left."""
     target = scene.target
-    session = Session(target.open(OpenOptions(str(target.model), target.dtype, memory_fraction=_SHARE)), target.name)
+    options = OpenOptions(str(target.model), target.dtype, memory_fraction=_SHARE)
+    session = scene.opened(lambda: Session(target.open(options), target.name))
     try:
         _kept(target.warm(session, plan))
     except OutOfMemory:
@@ -119,14 +122,14 @@ def _works(stage: Stage) -> None:
 def block_sizes(scene: Scene) -> None:
     """The smaller ones; a row runs over each, and two blocks hold no longer row than is promised."""
     for size in sorted(scene.declared[0].block_sizes)[:6]:
-        stage = scene.stage(WarmupPlan(2, 2 * size, 2 * size, num_blocks=4, block_size=size))
+        stage = scene.stage(WarmupPlan(2, None, 2 * size, num_blocks=2, block_size=size))
         group = stage.capacity.groups[0]
         if group.kind is CacheKind.FULL and group.block_size != size:
             raise Violation(
                 "range", f"blocks of {size} are declared and were asked for; the promise has blocks of {group.block_size}"
             )
+        _kept(stage.capacity)
         stage.decode(stage.start(stage.request((4,))))
-        _kept(scene.stage(WarmupPlan(2, None, 2 * size, num_blocks=2, block_size=size)).capacity)
 
 
 @clause("open.first-step", "A prompt in one step makes one token and a live batch.", Level.L1, essential=True)
@@ -147,7 +150,7 @@ def invalid_model(scene: Scene) -> None:
 
 def _refuses_to_open(scene: Scene, model: Path) -> None:
     try:
-        scene.target.open(OpenOptions(str(model), dtype=scene.target.dtype))
+        scene.opened(lambda: scene.target.open(OpenOptions(str(model), dtype=scene.target.dtype)))
     except InvalidModel as error:
         if "config.json" not in str(error) and str(model) not in str(error):
             raise Violation("message", f"the message names no file: {error}") from error

@@ -14,7 +14,7 @@ from tgi_conformance.verdict import Level
 def opening(scene: Scene) -> None:
     """Once."""
     begun = time.perf_counter()
-    session = scene.target.session()
+    session = scene.opened(scene.target.session)
     opened = time.perf_counter()
     scene.target.warm(session)
     scene.figures |= {"open_s": opened - begun, "warmup_s": time.perf_counter() - opened}

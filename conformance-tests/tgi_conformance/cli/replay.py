@@ -56,7 +56,11 @@ def _whole_clause(recording: Recording, target: Target) -> int:
     clause = next((item for item in CLAUSES if item.id == recording.clause), None)
     if clause is None:
         raise click.UsageError(f"this suite has no clause {recording.clause}")
-    result = attempt(clause, target, Alone(target), recording.header["seed"], recording.header["effort"])
+    alone = Alone(target)
+    try:
+        result = attempt(clause, target, alone, recording.header["seed"], recording.header["effort"])
+    finally:
+        alone.close()
     for line in result.sequence:
         click.echo(line)
     click.echo(f"\n{result.verdict.value.upper()} {result.message}")

@@ -52,10 +52,12 @@ class Mutant:
     open: Open
     killed_by: tuple[str, ...] = ()
     entry: EntryPoint | None = None
+    dtype: str = "float32"
+    """What it is tried in."""
 
     def target(self, name: str = "") -> Target:
         """It as the suite takes it."""
-        return Target(name or f"mutant:{self.name}", self.open, Path(default_model("none")), "none", "float32", self.entry)
+        return Target(name or f"mutant:{self.name}", self.open, Path(default_model("none")), "none", self.dtype, self.entry)
 
 
 _ALL: dict[str, Mutant] = {}

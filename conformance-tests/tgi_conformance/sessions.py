@@ -1,0 +1,144 @@
+"""The sessions that a run holds open. Opening one may take a device minutes, and some devices allow one at a time, so that few are
+opened: what a scenario is done with is cleared and lent again, and makes way for others where there is no room for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from tgi_conformance.masks import Masks
+from tgi_conformance.target import Target, close
+from tgi_core.backend import Adapter, Capabilities, Capacity, DeviceBusy, OutOfMemory, WarmupPlan
+from tgi_core.backend.session import Session
+
+_KEPT = 8
+"""Sessions that nobody uses and that stay open; a golden checkpoint each, and some more."""
+
+_T = TypeVar("_T")
+
+
+class Occupied(Exception):
+    """The device has no room for one session more than those in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What tells sessions apart. `purpose` keeps the yardstick's from the scenarios' where the device has room for both."""
+
+    model: Path
+    dtype: str
+    purpose: str = ""
+    plan: WarmupPlan | None = None
+    masks: str | None = None
+    adapters: tuple[Adapter, ...] = ()
+    ranks: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Lent:
+    """An open, warmed session. Ids are never given twice in its life: not to requests by the suite, not to handles and steps by it."""
+
+    wanted: Wanted
+    session: Session
+    capabilities: Capabilities
+    capacity: Capacity
+    masks: Masks | None
+    next_id: int = 1
+    uses: int = 0
+    handle_ids: set[int] = field(default_factory=set)
+    step_ids: set[int] = field(default_factory=set)
+
+
+class Sessions:
+    """Opens, lends and keeps them. `room` is how many the device was seen to allow at once; None until it refused one."""
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+        self._idle: list[Lent] = []
+        self._busy: list[Lent] = []
+
+    def lend(self, target: Target, wanted: Wanted, *, fresh: bool = False) -> Lent:
+        """One that nobody uses, or a new one. Raises Occupied where one in use would have to make way, and BackendError as the backend."""
+        lent = (None if fresh else self._kept(wanted)) or self.admit(lambda: _opened(target, wanted))
+        lent.uses += 1
+        self._busy.append(lent)
+        return lent
+
+    def give_back(self, lent: Lent) -> None:
+        """One without live rows and unread steps."""
+        self._busy.remove(lent)
+        self._idle.append(lent)
+        while len(self._idle) > _KEPT:
+            self._close_oldest()
+
+    def drop(self, lent: Lent) -> None:
+        """End one that is not to be used again."""
+        if lent in self._busy:
+            self._busy.remove(lent)
+        close(lent.session)
+
+    @contextlib.contextmanager
+    def lending(self, target: Target, wanted: Wanted) -> Iterator[Lent]:
+        """For a while; it is dropped where that ends in an error."""
+        lent = self.lend(target, wanted)
+        try:
+            yield lent
+        except BaseException:
+            self.drop(lent)
+            raise
+        self.give_back(lent)
+
+    def admit(self, open: Callable[[], _T]) -> _T:
+        """Open something on the device. Sessions that nobody uses make way, the longest unused first. Raises as `lend`."""
+        self._make_way()
+        while True:
+            others = len(self._idle) + len(self._busy)
+            try:
+                return open()
+            except (DeviceBusy, OutOfMemory) as error:
+                if not others:
+                    raise
+                self.room = others
+                if not self._idle:
+                    raise Occupied(f"a session is in use, and opening another raised {type(error).__name__}: {error}") from error
+                self._close_oldest()
+
+    def close(self) -> None:
+        """End them all."""
+        for lent in (*self._idle, *self._busy):
+            close(lent.session)
+        self._idle.clear()
+        self._busy.clear()
+
+    def _kept(self, wanted: Wanted) -> Lent | None:
+        shared = replace(wanted, purpose="")
+        for lent in reversed(self._idle):
+            if lent.wanted == wanted or (self.room == 1 and replace(lent.wanted, purpose="") == shared):
+                self._idle.remove(lent)
+                return lent
+        return None
+
+    def _make_way(self) -> None:
+        while self.room is not None and self._idle and len(self._idle) + len(self._busy) >= self.room:
+            self._close_oldest()
+        if self.room is not None and len(self._busy) >= self.room:
+            raise Occupied(f"{len(self._busy)} sessions are in use, and the device allows {self.room}")
+
+    def _close_oldest(self) -> None:
+        close(self._idle.pop(0).session)
+
+
+def _opened(target: Target, wanted: Wanted) -> Lent:
+    target = target.on(wanted.model, wanted.dtype)
+    masks = Masks(target.vocab_size, wanted.masks) if wanted.masks else None
+    session = target.session(masks, wanted.adapters) if wanted.ranks == 1 else target.group()
+    try:
+        capacity = target.warm(session, wanted.plan)
+        return Lent(wanted, session, session.capabilities(), capacity, masks)
+    except BaseException:
+        close(session)
+        raise
