@@ -19,9 +19,9 @@ Check = Callable[["Scene"], None]
 class Clause:
     """One law. `id` is part of the suite's surface and is never renamed.
 
-    `needs` names the features (see `features.py`) without which the clause does not apply; `situations` must each have been reached at
-    least once, or nothing was proved. A provisional clause is run and reported, and blocks no level. After an essential one has failed
-    the rest is not worth running.
+    `needs` names the features (see `features.py`) without which the clause does not apply, and `rows` how many must live at the same
+    time; `situations` must each have been reached at least once, or nothing was proved. A provisional clause is run and reported, and
+    blocks no level. After an essential one has failed the rest is not worth running.
     """
 
     id: str
@@ -32,6 +32,7 @@ class Clause:
     situations: tuple[str, ...] = ()
     provisional: bool = False
     essential: bool = False
+    rows: int = 1
 
     @property
     def topic(self) -> str:
@@ -51,13 +52,14 @@ def clause(
     situations: tuple[str, ...] = (),
     provisional: bool = False,
     essential: bool = False,
+    rows: int = 1,
 ) -> Callable[[Check], Check]:
     """Register a scenario as the clause `id`."""
 
     def register(check: Check) -> Check:
         if id in _ALL:
             raise ValueError(f"two clauses are called {id}")
-        _ALL[id] = Clause(id, sentence, level, check, needs, situations, provisional, essential)
+        _ALL[id] = Clause(id, sentence, level, check, needs, situations, provisional, essential, rows)
         return check
 
     return register

@@ -98,7 +98,11 @@ def _no_mixing(scene: Scene) -> None:
     batch = stage.start(stage.request(stage.prompts[0]))
     newcomer = stage.request(stage.prompts[1])
     stage.refuse(Unsupported, Prefill((newcomer,), batch))
-    stage.decode(stage.start(newcomer), batch)
+    if stage.capacity.max_rows == 1:
+        stage.filter(batch, ())
+        stage.start(newcomer)
+    else:
+        stage.decode(stage.start(newcomer), batch)
 
 
 def _no_drafts(scene: Scene) -> None:

@@ -52,7 +52,8 @@ class Verbs(RuleBasedStateMachine):
             if self.room() > 0:
                 self.make_way()
                 numbers = range(number, number + min(count, self.room()))
-                self.stage.launch(*(self.new(item if item > number else 0, 0) for item in numbers))
+                long = number + self.oracle.capacity.max_prefill_rows
+                self.stage.launch(*(self.new(item if item > number else 0, 0, short=item >= long) for item in numbers))
 
     # what there is
 
@@ -67,11 +68,11 @@ class Verbs(RuleBasedStateMachine):
 
     def room(self) -> int:
         """Rows that may start."""
-        return min(self.oracle.capacity.max_rows - len(self.oracle.rows), self.oracle.capacity.max_prefill_rows)
+        return self.oracle.capacity.max_rows - len(self.oracle.rows)
 
-    def new(self, number: int, chunk: int) -> Request:
-        """A request, by a number."""
-        prompt = self.prompts[number % len(self.prompts)]
+    def new(self, number: int, chunk: int, *, short: bool = False) -> Request:
+        """A request, by a number; a `short` one is of one token."""
+        prompt = self.prompts[number % len(self.prompts)][: 1 if short else None]
         take = None
         if chunk and len(prompt) > 1 and Feature.CHUNKED_PREFILL in self.oracle.capabilities.features:
             take = 1 + chunk % (len(prompt) - 1)
@@ -97,9 +98,12 @@ class Verbs(RuleBasedStateMachine):
     def grants(self, rows: list[OracleRow], numbers: int) -> list[Grant]:
         """Chunks for prompts, blocks for rows that need them, and a pause for one now and then."""
         grants = []
+        long = 0
         for index, row in enumerate(rows):
             if row.owed:
-                grants.append(self.stage.grant(row, 1 + numbers % row.owed))
+                take = 1 + numbers % row.owed if long < self.oracle.capacity.max_prefill_rows else 1
+                long += take > 1
+                grants.append(self.stage.grant(row, take))
             elif numbers % 4 == 3 and index == numbers % len(rows):
                 grants.append(Grant(row.request.id, 0))
             else:
@@ -115,9 +119,10 @@ class Verbs(RuleBasedStateMachine):
         """New rows, by themselves or beside a batch."""
         mixes = self.oracle.capabilities.mixing is not Mixing.NONE
         beside = self.make_way(self.pick(joins)) if joins and self.batches and mixes else self.make_way()
-        requests = [self.new(first + 5 * index, chunk) for index in range(min(count, self.room()))]
         cached = beside[0] if beside else NOTHING
         grants = self.grants(self.oracle.batches[cached], numbers) if cached else []
+        long = self.oracle.capacity.max_prefill_rows - sum(grant.take > 1 for grant in grants)
+        requests = [self.new(first + 5 * index, chunk, short=index >= long) for index in range(min(count, self.room()))]
         if cached:
             self.used.append(cached)
         self.stage.launch(*requests, beside=cached, grants=grants)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, references, sentence, verb
@@ -21,6 +22,7 @@ from tgi_core.backend import (
     BackendBug,
     BackendError,
     Capacity,
+    CapacityExceeded,
     Cleared,
     DeviceLost,
     Handle,
@@ -170,7 +172,7 @@ class Play:
         ref = number or (self.trace[-1][0] + 1 if self.trace else 1)
         expected = self.oracle.expect(call)
         if allowed and expected.errors:
-            raise SuiteFault(f"the scenario makes a call that must be refused: {call}: {expected.errors}")
+            _not_to_be_made(ref, call, expected)
         if not expected.errors and (why := self.oracle.illegal(call)):
             raise SuiteFault(f"{sentence(ref, call)}: {why}")
         self.trace.append((ref, call))
@@ -295,6 +297,15 @@ class Play:
             self.situations[name] += 1
 
 
+def _not_to_be_made(ref: Ref, call: Call, expected: Expected) -> NoReturn:
+    """A scenario's call must be refused: it asks for more than was promised, or the scenario is wrong."""
+    kinds = {kind for kind, _ in expected.errors}
+    why = "; ".join(why for _, why in expected.errors)
+    if kinds == {CapacityExceeded}:
+        raise NotReached(f"the promised limits are too small for the scenario: {why}")
+    raise SuiteFault(f"the scenario makes a call that must be refused: {sentence(ref, call)}: {why}")
+
+
 def _situations(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
     """Names of the situations that an accepted call reaches; the oracle is as it was before the call."""
     named = set(references(call))
@@ -307,11 +318,13 @@ def _situations(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
                 "a prefix is reused": any(request.cached for request in call.batch),
                 "a prompt begins in part": any(request.cached + request.take < len(request.tokens) for request in call.batch),
                 "several requests start together": len(call.batch) > 1,
+                "several rows share a step": len(expected.parts) > 1,
                 "sampling differs within a batch": len({request.sampling for request in call.batch}) > 1,
             }
         case Decode():
             found |= {
                 "batches merge": len(call.batches) > 1,
+                "several rows share a step": len(expected.parts) > 1,
                 "a row sits out": len(expected.parts) < len(expected.rows),
                 "a row grows by a block": any(any(grant.blocks) for grant in call.grants),
                 "a prompt goes on": any(part.row.owed for part in expected.parts),

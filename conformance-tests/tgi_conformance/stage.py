@@ -135,7 +135,10 @@ class Stage:
     # steps
 
     def launch(self, *requests: Request, beside: Ref = NOTHING, grants: Sequence[Grant] | None = None) -> Ref:
-        """Launch new requests, with the rows of a live batch going on; not read."""
+        """Launch new requests, with the rows of a live batch going on; not read. What does not fit a step is started in several before,
+        and the step that is launched is the next one of all rows."""
+        if len(parts := self._parts(requests, beside)) > 1:
+            return self.go_on(*self._started(parts, beside, grants))
         given = self._growth([beside] if beside else []) if grants is None else tuple(grants)
         return self._must(Prefill(requests, beside, given))
 
@@ -151,8 +154,33 @@ class Stage:
         return step
 
     def start(self, *requests: Request, beside: Ref = NOTHING, grants: Sequence[Grant] | None = None) -> Ref:
-        """Launch and read."""
+        """Launch and read. What does not fit a step is started in several, and merged in one that no row takes a token in."""
+        if len(parts := self._parts(requests, beside)) > 1:
+            batches = self._started(parts, beside, grants)
+            rows = [row.request.id for batch in batches for row in self.play.oracle.batches[batch]]
+            return batches[0] if len(batches) == 1 else self.decode(*batches, grants=[Grant(id, 0) for id in rows])
         return self.read(self.launch(*requests, beside=beside, grants=grants))
+
+    def _parts(self, requests: Sequence[Request], beside: Ref) -> list[list[Request]]:
+        """New requests in as few steps as the promised limits allow, in their order."""
+        running = len(self.play.oracle.batches.get(beside, ()))
+        parts: list[list[Request]] = []
+        tokens = long = 0
+        for request in requests:
+            tokens, long = tokens + request.take, long + (request.take > 1)
+            if not parts or long > self.capacity.max_prefill_rows or tokens + running > self.capacity.max_step_tokens:
+                parts.append([])
+                tokens, long = request.take, int(request.take > 1)
+            parts[-1].append(request)
+        return parts
+
+    def _started(self, parts: Sequence[Sequence[Request]], beside: Ref, grants: Sequence[Grant] | None) -> list[Ref]:
+        """One batch that all have joined, or one for each part."""
+        if not beside:
+            return [self.start(*part) for part in parts]
+        for part in parts:
+            beside, grants = self.start(*part, beside=beside, grants=grants), None
+        return [beside]
 
     def decode(self, *batches: Ref, steps: int = 1, grants: Sequence[Grant] | None = None) -> Ref:
         """Merge and go on for some steps, each read at once."""

@@ -17,7 +17,7 @@ from tgi_conformance.result import Result
 from tgi_conformance.scene import Scene
 from tgi_conformance.shrink import shortest
 from tgi_conformance.target import Target
-from tgi_conformance.verdict import NotReached, Verdict, Violation
+from tgi_conformance.verdict import DoesNotApply, NotReached, Verdict, Violation
 from tgi_core.backend import BackendError
 
 
@@ -66,10 +66,14 @@ def _outcome(clause: Clause, scene: Scene) -> Result:
             scene.leave()
             names = "; ".join(item.name + (f" ({item.why})" if item.why else ", and refuses it") for item in absent)
             return Result(clause.id, Verdict.UNSUPPORTED, f"does not declare {names}")
+        if clause.rows > 1 and (room := scene.declared[1].max_rows) < clause.rows:
+            return Result(clause.id, Verdict.UNSUPPORTED, f"needs {clause.rows} rows at a time, and max_rows is {room}")
         clause.check(scene)
         scene.leave()
     except Violation as violation:
         return _failed(clause, scene, violation)
+    except DoesNotApply as reason:
+        return Result(clause.id, Verdict.UNSUPPORTED, str(reason))
     except NotReached as reason:
         return Result(clause.id, Verdict.INCONCLUSIVE, str(reason))
     except BackendError as error:

@@ -55,5 +55,9 @@ class NotReached(Exception):
     """The situation that a clause is about cannot be brought about on this backend."""
 
 
+class DoesNotApply(Exception):
+    """No call can break the law of a clause, within the limits that this backend promised."""
+
+
 class SuiteFault(Exception):
     """A scenario and the oracle disagree: a mistake in the suite, not in the backend."""

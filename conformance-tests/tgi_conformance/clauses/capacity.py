@@ -8,7 +8,7 @@ from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.verdict import Level, NotReached
+from tgi_conformance.verdict import DoesNotApply, Level, NotReached
 from tgi_core.backend import CapacityExceeded, Request
 
 _MOST = 512
@@ -40,23 +40,33 @@ def rows(scene: Scene) -> None:
     if at_once == limit:
         stage.refuse(CapacityExceeded, Prefill((beyond,)))
         batch = stage.filter(batch, [request.id for request in requests[1:]])
-        stage.start(stage.request((5,)))
-    stage.decode(batch, steps=2)
+        newcomer = stage.start(stage.request((5,)))
+    stage.decode(batch or newcomer, steps=2)
 
 
 @clause("capacity.step-tokens", "One token more than max_step_tokens in a step is CapacityExceeded.", Level.L1)
 def step_tokens(scene: Scene) -> None:
     """Several prompts that are too much together, and fit one by one."""
     stage = scene.stage()
-    limit, length = stage.capacity.max_step_tokens, min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens)
-    count = limit // length + 1
-    if count > min(stage.capacity.max_rows, stage.capacity.max_prefill_rows):
-        raise NotReached(f"{count} rows of {length} tokens are needed to pass max_step_tokens {limit}")
-    lengths = [length] * (count - 1) + [limit + 1 - length * (count - 1)]
-    requests = [stage.request(stage.varied((3 * index + size) % 50 for index in range(size))) for size in lengths]
+    sizes = _one_too_many(stage, min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens))
+    requests = [stage.request(stage.varied((3 * index + size) % 50 for index in range(size))) for size in sizes]
     stage.refuse(CapacityExceeded, Prefill(tuple(requests)))
     for request in requests:
         stage.start(request)
+
+
+def _one_too_many(stage: Stage, longest: int) -> list[int]:
+    """Takes of up to `longest` tokens that are one more than a step may have, and break no other limit. Raises DoesNotApply."""
+    sizes: list[int] = []
+    left = stage.capacity.max_step_tokens + 1
+    while left > 0 and len(sizes) < stage.capacity.max_rows:
+        sizes.append(min(left, longest) if len(sizes) < stage.capacity.max_prefill_rows else 1)
+        left -= sizes[-1]
+    if left > 0:
+        raise DoesNotApply(
+            f"max_rows, max_prefill_rows and max_row_tokens allow no step beyond max_step_tokens {sum(sizes) + left - 1}"
+        )
+    return sizes
 
 
 @clause(
@@ -68,15 +78,13 @@ def step_tokens(scene: Scene) -> None:
 def merge_tokens(scene: Scene) -> None:
     """Long prompts that have begun in separate batches, each of which fits by itself."""
     stage = scene.stage()
-    limit, length = stage.capacity.max_step_tokens, stage.capacity.max_row_tokens - 2
-    count = limit // (length - 1) + 1
-    if length - 1 > limit or count > min(stage.capacity.max_rows, stage.capacity.max_prefill_rows):
-        raise NotReached(f"{count} rows of {length} tokens are needed to pass max_step_tokens {limit}")
+    sizes = _one_too_many(stage, min(stage.capacity.max_row_tokens - 3, stage.capacity.max_step_tokens))
     requests = [
-        stage.request(stage.varied((5 * index + shift) % 50 for index in range(length)), take=1) for shift in range(count)
+        stage.request(stage.varied((5 * index + shift) % 50 for index in range(size + 1)), take=1)
+        for shift, size in enumerate(sizes)
     ]
     batches = [stage.start(request) for request in requests]
-    grants = [stage.grant(stage.row(request.id), length - 1) for request in requests]
+    grants = [stage.grant(stage.row(request.id), size) for request, size in zip(requests, sizes, strict=True)]
     stage.refuse(CapacityExceeded, Decode(tuple(batches), tuple(grants)))
     for batch, grant in zip(batches, grants, strict=True):
         stage.decode(batch, grants=[grant])
@@ -99,6 +107,8 @@ def returns(scene: Scene) -> None:
         rows = [row.request.id for row in stage.play.oracle.rows]
         if way % 2:
             batch = stage.filter(batch, rows[: len(rows) // 2])
+        if not batch:
+            continue
         if way < 2:
             stage.filter(batch, ())
         else:

@@ -12,6 +12,7 @@ from tgi_conformance.verdict import Level
     "Clear of everything drops every batch, counts its rows, and may be repeated.",
     Level.L1,
     situations=("everything is cleared",),
+    rows=3,
 )
 def clear_all(scene: Scene) -> None:
     """Two batches of three rows, then nothing, then life goes on."""
@@ -34,6 +35,7 @@ def clear_nothing(scene: Scene) -> None:
     "Clear of one batch counts its rows and leaves the others.",
     Level.L1,
     situations=("a batch is cleared beside others",),
+    rows=3,
 )
 def clear_one(scene: Scene) -> None:
     """By the handle that the batch has now, after decodes and a merge."""

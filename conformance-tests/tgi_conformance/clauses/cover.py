@@ -32,7 +32,7 @@ def prefill(scene: Scene) -> None:
     if stage.capacity.groups[0].block_size < stage.capacity.max_row_tokens:
         long = stage.request((*up_to_the_edge(stage), 1))
         stage.refuse(InvalidRequest, Prefill((replace(long, blocks=tuple(table[:-1] for table in long.blocks)),)))
-        stage.start(long)
+        stage.filter(stage.start(long), ())
     stage.decode(stage.start(request))
 
 
@@ -103,6 +103,7 @@ def groups(scene: Scene) -> None:
     Level.L1,
     needs=("paging",),
     situations=("a row grows by a block",),
+    rows=4,
 )
 def neighbours(scene: Scene) -> None:
     """Rows whose blocks lie side by side fill them to the edge and cross it, in turn and together."""

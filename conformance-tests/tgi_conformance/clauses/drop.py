@@ -9,7 +9,7 @@ from tgi_conformance.verdict import Level
 from tgi_core.backend import Grant, UnknownRequest
 
 
-@clause("drop.filtered", "A row that filter removed is in no later step.", Level.L1, situations=("a row leaves",))
+@clause("drop.filtered", "A row that filter removed is in no later step.", Level.L1, situations=("a row leaves",), rows=2)
 def filtered(scene: Scene) -> None:
     """It makes no rows, and a grant for it is refused."""
     stage = scene.stage()
@@ -19,7 +19,9 @@ def filtered(scene: Scene) -> None:
     stage.decode(batch, steps=4)
 
 
-@clause("drop.reuse-after-filter", "The blocks of a row that filter removed may be granted in the very next verb.", Level.L1)
+@clause(
+    "drop.reuse-after-filter", "The blocks of a row that filter removed may be granted in the very next verb.", Level.L1, rows=2
+)
 def reuse_after_filter(scene: Scene) -> None:
     """A newcomer of the same length takes them over; then another, beside the rows that stayed."""
     stage = scene.stage()
@@ -33,9 +35,10 @@ def reuse_after_filter(scene: Scene) -> None:
 def reuse_after_clear(scene: Scene) -> None:
     """Everything is cleared, and shorter and longer rows take the blocks over."""
     stage = scene.stage()
-    stage.decode(stage.start(*(stage.request(prompt) for prompt in stage.prompts[:3])), steps=3)
+    room = min(3, stage.capacity.max_rows)
+    stage.decode(stage.start(*(stage.request(prompt) for prompt in stage.prompts[:room])), steps=3)
     stage.clear(None)
-    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[3:])), steps=3)
+    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[-room:])), steps=3)
 
 
 @clause(
@@ -44,6 +47,7 @@ def reuse_after_clear(scene: Scene) -> None:
     Level.L1,
     needs=("run_ahead",),
     situations=("a late row is ignored",),
+    rows=2,
 )
 def reuse_ahead(scene: Scene) -> None:
     """The late row's writes come first, the newcomer's after them."""
@@ -63,6 +67,7 @@ def reuse_ahead(scene: Scene) -> None:
     "A row that leaves right after its prefill gives everything back.",
     Level.L1,
     situations=("a row leaves",),
+    rows=2,
 )
 def after_prefill(scene: Scene) -> None:
     """More rows in turn than there is room for at once, each dropped after its first token."""

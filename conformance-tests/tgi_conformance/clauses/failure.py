@@ -22,6 +22,7 @@ def _refuse_all(stage: Stage, bad: list[tuple[type[BackendError], Call]]) -> Non
     "A decode that is refused changed nothing: its batches and blocks are as before.",
     Level.L1,
     situations=("decode refused",),
+    rows=2,
 )
 def decode(scene: Scene) -> None:
     """Grants of all wrong kinds, each beside a right one with a block; dead batches beside live ones."""
@@ -46,7 +47,10 @@ def decode(scene: Scene) -> None:
 
 
 @clause(
-    "failure.prefill", "A prefill that is refused changed nothing: none of its requests lives, the batch it names does.", Level.L1
+    "failure.prefill",
+    "A prefill that is refused changed nothing: none of its requests lives, the batch it names does.",
+    Level.L1,
+    rows=3,
 )
 def prefill(scene: Scene) -> None:
     """A bad request after a good one; grants for strangers; afterwards the good one starts under the same id."""
@@ -77,6 +81,7 @@ def prefill(scene: Scene) -> None:
     "A prefill that is refused leaves the batch that it would have joined alive and unchanged.",
     Level.L1,
     needs=("mixing",),
+    rows=2,
 )
 def join(scene: Scene) -> None:
     """The handle is good for the next verb."""
@@ -96,6 +101,7 @@ def join(scene: Scene) -> None:
     "A filter or clear that is refused changed nothing.",
     Level.L1,
     situations=("filter refused", "clear refused"),
+    rows=3,
 )
 def filter_refused(scene: Scene) -> None:
     """Strangers among the kept, twice; a dead batch; all rows go on."""
@@ -109,7 +115,7 @@ def filter_refused(scene: Scene) -> None:
     stage.decode(batch, steps=4)
 
 
-@clause("failure.live-id", "A request whose id lives already is an InvalidRequest.", Level.L1)
+@clause("failure.live-id", "A request whose id lives already is an InvalidRequest.", Level.L1, rows=2)
 def live_id(scene: Scene) -> None:
     """Alone, twice in one batch, and in another batch's place."""
     stage = scene.stage()

@@ -17,7 +17,8 @@ _LATE = "a step failed late"
 
 
 def _doomed(stage: Stage, *mates: int) -> int:
-    """A batch whose next step fails, with mates by prompt."""
+    """A batch whose next step fails, with mates by prompt, as many as there is room for."""
+    mates = mates[: stage.capacity.max_rows - 1]
     doomed = stage.request(stage.prompts[0], id=DOOMED, masked=True)
     return stage.decode(stage.start(doomed, *(stage.request(stage.prompts[mate]) for mate in mates)))
 
@@ -45,6 +46,7 @@ def rows(scene: Scene) -> None:
     Level.L3,
     needs=("masks",),
     situations=(_LATE,),
+    rows=4,
 )
 def others(scene: Scene) -> None:
     """Another batch, with blocks beside those of the dead one, which newcomers take over."""
@@ -60,7 +62,7 @@ def others(scene: Scene) -> None:
 def place(scene: Scene) -> None:
     """A full house dies, and a full house starts."""
     stage = scene.stage(masks=BREAKING)
-    room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 6)
+    room = min(stage.capacity.max_rows, 6)
     step = stage.go_on(_doomed(stage, *(index % 5 for index in range(room - 1))))
     stage.read(step)
     stage.decode(stage.start(*(stage.request(stage.prompts[index % 6]) for index in range(room))), steps=2)
@@ -72,6 +74,7 @@ def place(scene: Scene) -> None:
     Level.L3,
     needs=("masks", "run_ahead"),
     situations=(_LATE, "a step is launched ahead"),
+    rows=4,
 )
 def derived(scene: Scene) -> None:
     """The step after it is launched and merged before the error is read."""
@@ -112,6 +115,7 @@ def filtered(scene: Scene) -> None:
     Level.L3,
     needs=("masks",),
     situations=(_LATE,),
+    rows=2,
 )
 def go_on(scene: Scene) -> None:
     """The mate of the one that failed, with what it had made."""
@@ -139,7 +143,7 @@ def lost(scene: Scene) -> None:
     stage = scene.stage(masks=LOSING)
     stage.read(stage.go_on(_doomed(stage, 1)))
     fresh = scene.stage(fresh=True)
-    fresh.decode(fresh.start(fresh.request(stage.prompts[0]), fresh.request(stage.prompts[1])), steps=3)
+    fresh.decode(fresh.start(*(fresh.request(prompt) for prompt in fresh.prompts[: min(2, fresh.capacity.max_rows)])), steps=3)
 
 
 @clause("faults.reopen", "Close is idempotent, ends the session, and leaves the device ready for the next one.", Level.L3)
@@ -147,7 +151,7 @@ def reopen(scene: Scene) -> None:
     """With rows alive and a step unread, three times over."""
     for _ in range(3):
         stage = scene.stage(fresh=True)
-        stage.go_on(stage.start(stage.request(stage.prompts[0]), stage.request(stage.prompts[1])))
+        stage.go_on(stage.start(*(stage.request(prompt) for prompt in stage.prompts[: min(2, stage.capacity.max_rows)])))
         stage.play.session.close()
         stage.play.session.close()
     stage = scene.stage(fresh=True)

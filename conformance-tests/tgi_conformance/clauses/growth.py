@@ -21,7 +21,10 @@ def blocks(scene: Scene) -> None:
     """Several rows, each over two boundaries."""
     stage = scene.stage()
     steps = min(2 * block_size(stage) + 1, stage.capacity.max_row_tokens - 10)
-    stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:3])), steps=steps)
+    stage.decode(
+        stage.start(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[: min(3, stage.capacity.max_rows)])),
+        steps=steps,
+    )
 
 
 @clause(
@@ -29,6 +32,7 @@ def blocks(scene: Scene) -> None:
     "Blocks may be granted long before they are needed, and are used in the order of the grants.",
     Level.L1,
     needs=("paging",),
+    rows=2,
 )
 def ahead(scene: Scene) -> None:
     """All at once with the first decode; then none."""
@@ -47,6 +51,7 @@ def ahead(scene: Scene) -> None:
     "A take of 0 makes a row sit the step out; it goes on later as if nothing had been.",
     Level.L1,
     situations=("a row sits out",),
+    rows=2,
 )
 def sit_out(scene: Scene) -> None:
     """One of two rows pauses, is given a block meanwhile, and all pause once."""
@@ -83,10 +88,12 @@ def to_the_end(scene: Scene) -> None:
         raise NotReached(
             f"a row of {stage.capacity.max_row_tokens} tokens is not reached in steps of {stage.capacity.max_step_tokens}"
         )
-    request, mate = stage.request(stage.varied((7 * index + 3) % 50 for index in range(length))), stage.request(stage.prompts[3])
-    batch = stage.start(request, mate)
+    request = stage.request(stage.varied((7 * index + 3) % 50 for index in range(length)))
+    mates = [stage.request(stage.prompts[3])] if stage.capacity.max_rows > 1 else []
+    batch = stage.start(request, *mates)
     batch = stage.decode(batch, steps=steps)
     full = stage.row(request.id)
     spare = tuple(stage.spare_blocks(1, group) if group == 0 else () for group in range(len(full.blocks)))
     stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 1, spare),)))
-    stage.decode(stage.filter(batch, [mate.id]), steps=2)
+    if rest := stage.filter(batch, [mate.id for mate in mates]):
+        stage.decode(rest, steps=2)

@@ -39,6 +39,7 @@ def after_decode(scene: Scene) -> None:
     "A handle is dead once filter has taken it, whether rows left or not.",
     Level.L1,
     situations=("filter keeps all",),
+    rows=2,
 )
 def after_filter(scene: Scene) -> None:
     """Keep all, then keep one of two."""
@@ -52,7 +53,7 @@ def after_filter(scene: Scene) -> None:
     stage.decode(part, steps=2)
 
 
-@clause("handles.after-clear", "A handle is dead once its batch is cleared.", Level.L1)
+@clause("handles.after-clear", "A handle is dead once its batch is cleared.", Level.L1, rows=3)
 def after_clear(scene: Scene) -> None:
     """One batch, then everything, then a filter that keeps nothing."""
     stage = scene.stage()
@@ -72,6 +73,7 @@ def after_clear(scene: Scene) -> None:
     Level.L1,
     needs=("mixing",),
     situations=("rows join a batch",),
+    rows=2,
 )
 def after_join(scene: Scene) -> None:
     """And a stale one is refused as the batch to join."""
@@ -90,6 +92,7 @@ def after_join(scene: Scene) -> None:
     "Merging kills every handle that it takes, not only the first.",
     Level.L1,
     situations=("batches merge",),
+    rows=3,
 )
 def after_merge(scene: Scene) -> None:
     """Three batches into one."""
@@ -113,7 +116,7 @@ def strangers(scene: Scene) -> None:
     stage.decode(batch)
 
 
-@clause("handles.distinct", "Decode takes one or more distinct batches.", Level.L1)
+@clause("handles.distinct", "Decode takes one or more distinct batches.", Level.L1, rows=2)
 def distinct(scene: Scene) -> None:
     """None, the same twice, and the same twice among others."""
     stage = scene.stage()

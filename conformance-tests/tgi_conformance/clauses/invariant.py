@@ -34,6 +34,7 @@ def _stages(scene: Scene) -> Iterator[Stage]:
     Level.L2,
     needs=("batch_invariant",),
     situations=("several requests start together",),
+    rows=2,
 )
 def mates(scene: Scene) -> None:
     """A full house, each row sampled in its own way; then fewer and fewer."""
@@ -51,6 +52,7 @@ def mates(scene: Scene) -> None:
     Level.L2,
     needs=("batch_invariant", "chunked_prefill"),
     situations=("a prompt begins in part", "a prompt goes on"),
+    rows=2,
 )
 def chunks(scene: Scene) -> None:
     """In small and large pieces, a row decoding beside them."""
@@ -67,6 +69,7 @@ def chunks(scene: Scene) -> None:
     Level.L2,
     needs=("batch_invariant",),
     situations=("batches merge", "a row leaves"),
+    rows=3,
 )
 def merge(scene: Scene) -> None:
     """Rows that started alone change places in a merge, and the first leave."""

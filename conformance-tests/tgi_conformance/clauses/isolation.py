@@ -14,6 +14,7 @@ from tgi_core.backend import UnknownRequest
     "A live batch that decode does not name stays as it is.",
     Level.L1,
     situations=("a batch goes on beside others",),
+    rows=2,
 )
 def decode(scene: Scene) -> None:
     """One of two batches goes on for some steps, then the other, then both."""
@@ -29,6 +30,7 @@ def decode(scene: Scene) -> None:
     "New rows in a batch of their own leave the live batches as they are.",
     Level.L1,
     situations=("another batch lives",),
+    rows=3,
 )
 def prefill(scene: Scene) -> None:
     """Three batches start between each other's steps."""
@@ -41,7 +43,11 @@ def prefill(scene: Scene) -> None:
 
 
 @clause(
-    "isolation.filter", "Filter touches the rows of its batch only.", Level.L1, situations=("a batch is filtered beside others",)
+    "isolation.filter",
+    "Filter touches the rows of its batch only.",
+    Level.L1,
+    situations=("a batch is filtered beside others",),
+    rows=4,
 )
 def filter_one(scene: Scene) -> None:
     """One batch loses a row, the other none."""
@@ -58,6 +64,7 @@ def filter_one(scene: Scene) -> None:
     "Filter with nothing to keep clears its batch and no other.",
     Level.L1,
     situations=("a batch is filtered beside others",),
+    rows=3,
 )
 def filter_empty(scene: Scene) -> None:
     """It returns EMPTY; the other batch goes on."""
@@ -74,6 +81,7 @@ def filter_empty(scene: Scene) -> None:
     "isolation.ids-not-counts",
     "Filter compares ids, not counts: a stranger is an UnknownRequest, however many are kept.",
     Level.L1,
+    rows=3,
 )
 def ids_not_counts(scene: Scene) -> None:
     """As many ids as rows, one of them wrong; a row of another batch; one more than there are."""
@@ -92,6 +100,7 @@ def ids_not_counts(scene: Scene) -> None:
     "Filter keeps the rows that it names, wherever they stand in the batch.",
     Level.L1,
     situations=("a row leaves",),
+    rows=3,
 )
 def which_row(scene: Scene) -> None:
     """The first, the middle and the last of three leave in turn; ids are named in any order."""

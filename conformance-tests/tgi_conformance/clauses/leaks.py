@@ -12,12 +12,13 @@ _ROUNDS = 24
 
 def _round(stage: Stage, index: int) -> None:
     """Start, merge, filter and drop rows of changing sizes."""
-    first = stage.start(*(stage.request(prompt) for prompt in stage.prompts[: 1 + index % 3]))
-    second = stage.start(stage.request(stage.prompts[index % len(stage.prompts)]))
-    batch = stage.decode(first, second, steps=1 + index % 4)
+    room = stage.capacity.max_rows - 1
+    batches = [stage.start(*(stage.request(prompt) for prompt in stage.prompts[: min(1 + index % 3, room)]))] if room else []
+    batches.append(stage.start(stage.request(stage.prompts[index % len(stage.prompts)])))
+    batch = stage.decode(*batches, steps=1 + index % 4)
     rows = [row.request.id for row in stage.play.oracle.rows]
     batch = stage.filter(batch, rows[1:])
-    stage.clear(batch if index % 2 else None)
+    stage.clear(batch if batch and index % 2 else None)
 
 
 @clause("leaks.memory", "The memory that stats reports does not grow with traffic.", Level.L3)

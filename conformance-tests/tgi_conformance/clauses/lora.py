@@ -71,6 +71,7 @@ def names(scene: Scene) -> None:
     "An adapter that is not loaded is refused as Unsupported, and its batch mates are not admitted.",
     Level.L2,
     needs=("lora",),
+    rows=2,
 )
 def refusal(scene: Scene) -> None:
     """Names that are nearly right among them; then a session that has no adapters at all."""
@@ -100,7 +101,8 @@ def tokens(scene: Scene) -> None:
     "Rows of different adapters and of none share steps, and each makes its own tokens.",
     Level.L2,
     needs=("lora",),
-    situations=("several requests start together", "batches merge", "a row leaves"),
+    situations=("several rows share a step", "batches merge", "a row leaves"),
+    rows=2,
 )
 def mates(scene: Scene) -> None:
     """In both orders; merged with another batch; then the first leaves."""
@@ -108,7 +110,7 @@ def mates(scene: Scene) -> None:
         stage = _stage(scene)
         first = [case_request(stage, case) for case in _greedy(scene, 0)[::order]]
         second = [case_request(stage, case) for case in _greedy(scene, 2)[::-order]]
-        room = min(stage.capacity.max_rows // 2, stage.capacity.max_prefill_rows)
+        room = stage.capacity.max_rows // 2
         batch = stage.decode(stage.start(*first[:room]), steps=2)
         batch = stage.decode(stage.start(*second[:room]), batch, steps=3)
         stage.decode(stage.filter(batch, [request.id for request in (*first[1:room], *second[:room])]), steps=2)
@@ -119,6 +121,7 @@ def mates(scene: Scene) -> None:
     "Rows with one prompt and different adapters share no cache, at the same time and one after the other.",
     Level.L2,
     needs=("lora",),
+    rows=3,
 )
 def same_prompt(scene: Scene) -> None:
     """Each in turn on the blocks that the one before has left, twice round; then a batch for each, side by side."""
@@ -137,6 +140,7 @@ def same_prompt(scene: Scene) -> None:
     Level.L2,
     needs=("lora", "prefix_reuse"),
     situations=("a prefix is reused",),
+    rows=2,
 )
 def prefix(scene: Scene) -> None:
     """A block of prefix, for the model alone and for each adapter."""

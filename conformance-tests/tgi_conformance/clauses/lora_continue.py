@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.lora import adapted_transcripts, case_request, open_adapted
@@ -23,7 +24,8 @@ _POINTS = (1, 3, 6)
     "A request that is continued from its tokens goes on under its adapter as if it had never stopped, whatever runs beside it.",
     Level.L2,
     needs=("lora",),
-    situations=("several requests start together", "rows are continued from their tokens"),
+    situations=("several rows share a step", "rows are continued from their tokens"),
+    rows=2,
 )
 def continued(scene: Scene) -> None:
     """Rows of every adapter and of none, first alone, then continued side by side: in one piece, and where prompts can be cut in pieces of
@@ -61,7 +63,7 @@ def _company(scene: Scene, stage: Stage, exact: bool) -> list[Case]:
     short = next(iter(found))[0]
     long, names = max((prompt for prompt, _ in found), key=len), [adapter.name for adapter in golden.adapters]
     cases = [found[long, name] for name in names] + [found[short, name] for name in (None, *names)]
-    left, room = stage.capacity.max_step_tokens, min(stage.capacity.max_rows, stage.capacity.max_prefill_rows)
+    left, room = stage.capacity.max_step_tokens, stage.capacity.max_rows
     going = []
     for case in cases[:room]:
         left -= len(case.prompt) + _POINTS[-1]
@@ -88,11 +90,13 @@ def _continue(stage: Stage, going: Sequence[tuple[Case, list[Row]]], done: int, 
 
 
 def _run(stage: Stage, requests: Sequence[Request], done: int, chunk: int | None) -> list[list[Row]]:
-    """Their rows, until each has made its tokens; every prompt goes on in each step."""
+    """Their rows, until each has made its tokens; every prompt goes on in each step that has room."""
     batch = stage.start(*requests)
     ids = [request.id for request in requests]
     while any(len(stage.play.tokens(id)) < _MADE - done for id in ids):
-        batch = stage.decode(batch, grants=[_next(stage, id, _MADE - done, chunk) for id in ids])
+        going = [_next(stage, id, _MADE - done, chunk) for id in ids]
+        late = [grant for grant in going if grant.take > 1][stage.capacity.max_prefill_rows :]
+        batch = stage.decode(batch, grants=[replace(grant, take=0) if grant in late else grant for grant in going])
     stage.filter(batch, ())
     return [stage.play.results[id] for id in ids]
 

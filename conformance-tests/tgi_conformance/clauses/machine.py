@@ -29,7 +29,7 @@ _TRIES = 5
 """How often it begins anew while something was not reached: a little effort is no reason to have proved nothing."""
 
 
-@clause("machine.laws", "Any sequence of verbs keeps every law of the protocol.", Level.L1, situations=REACHED)
+@clause("machine.laws", "Any sequence of verbs keeps every law of the protocol.", Level.L1, situations=REACHED, rows=2)
 def laws(scene: Scene) -> None:
     """Drawn by hypothesis, shortened by it where a law is broken."""
     from tgi_conformance.machine import explore  # hypothesis takes a third of a second to import

@@ -23,7 +23,11 @@ def _check_told(stage: Stage, made: dict[int, list[int]]) -> None:
 
 
 @clause(
-    "masks.allowed", "A masked row makes only tokens that its mask allows; its mates are not masked.", Level.L2, needs=("masks",)
+    "masks.allowed",
+    "A masked row makes only tokens that its mask allows; its mates are not masked.",
+    Level.L2,
+    needs=("masks",),
+    rows=3,
 )
 def allowed(scene: Scene) -> None:
     """Greedy and sampled rows, masked and not, in one batch; the greedy masked one would begin with a token that its mask forbids."""
@@ -56,6 +60,7 @@ def _forbidden(scene: Scene, stage: Stage) -> tuple[int, ...]:
     "The mask source is told every token that a masked row makes, once, and none that the request brought along.",
     Level.L1,
     needs=("masks",),
+    rows=2,
 )
 def told(scene: Scene) -> None:
     """Rows that start apart, pause, merge and are filtered."""
@@ -83,6 +88,7 @@ def no_source(scene: Scene) -> None:
     Level.L1,
     needs=("masks",),
     situations=("a row leaves",),
+    rows=3,
 )
 def row_fault(scene: Scene) -> None:
     """In the middle of a batch, after some tokens; then its blocks are used again."""
@@ -100,6 +106,7 @@ def row_fault(scene: Scene) -> None:
     Level.L1,
     needs=("masks", "run_ahead"),
     situations=("a step is launched ahead",),
+    rows=2,
 )
 def fault_ahead(scene: Scene) -> None:
     """The step after the fault is launched before the fault is known."""

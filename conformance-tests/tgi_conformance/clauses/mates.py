@@ -37,9 +37,11 @@ def ways(stage: Stage) -> tuple[Sampling, ...]:
 
 
 def company(stage: Stage, hows: tuple[Sampling, ...]) -> list[Request]:
-    """One request per way, as many as there is room for."""
-    room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 8)
-    return [stage.request(stage.prompts[i % len(stage.prompts)], how, want=stage.wants) for i, how in enumerate(hows[:room])]
+    """One request per way, as many as there is room for, which can start in one step: those beyond max_prefill_rows are of one token."""
+    room, long = min(stage.capacity.max_rows, 8), stage.capacity.max_prefill_rows
+    prompts = [stage.prompts[index % len(stage.prompts)] for index in range(room)]
+    prompts = [prompt if index < long else prompt[:1] for index, prompt in enumerate(prompts)]
+    return [stage.request(prompt, how, want=stage.wants) for prompt, how in zip(prompts, hows, strict=False)]
 
 
 @clause(
@@ -47,6 +49,7 @@ def company(stage: Stage, hows: tuple[Sampling, ...]) -> list[Request]:
     "Rows that start together make the tokens that each makes alone.",
     Level.L2,
     situations=("several requests start together",),
+    rows=2,
 )
 def together(scene: Scene) -> None:
     """All prompts, greedy."""
@@ -54,7 +57,9 @@ def together(scene: Scene) -> None:
     stage.decode(stage.start(*company(stage, (Sampling(),) * 8)), steps=6)
 
 
-@clause("mates.same-prompt", "Rows with one and the same prompt make the same tokens, each from its own blocks.", Level.L2)
+@clause(
+    "mates.same-prompt", "Rows with one and the same prompt make the same tokens, each from its own blocks.", Level.L2, rows=3
+)
 def same_prompt(scene: Scene) -> None:
     """Three twins, of which the first leaves."""
     stage = scene.stage()
@@ -63,13 +68,12 @@ def same_prompt(scene: Scene) -> None:
     stage.decode(stage.filter(batch, [request.id for request in requests[1:]]), steps=3)
 
 
-@clause("mates.merge", "Merging batches changes no token.", Level.L2, situations=("batches merge",))
+@clause("mates.merge", "Merging batches changes no token.", Level.L2, situations=("batches merge",), rows=4)
 def merge(scene: Scene) -> None:
     """Batches of different ages, merged in both orders and by threes."""
     stage = scene.stage()
-    first = stage.decode(
-        stage.start(stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[5], want=stage.wants)), steps=2
-    )
+    prompts = (stage.prompts[0], stage.prompts[5])[: stage.capacity.max_rows - 3]
+    first = stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in prompts)), steps=2)
     second = stage.start(stage.request(stage.prompts[1], want=stage.wants))
     both = stage.decode(second, first)
     third = stage.start(stage.request(stage.prompts[2], want=stage.wants))
@@ -77,7 +81,7 @@ def merge(scene: Scene) -> None:
     stage.decode(fourth, both, third, steps=4)
 
 
-@clause("mates.filter", "Filter changes no token of the rows that it keeps.", Level.L2, situations=("a row leaves",))
+@clause("mates.filter", "Filter changes no token of the rows that it keeps.", Level.L2, situations=("a row leaves",), rows=2)
 def filtered(scene: Scene) -> None:
     """Rows leave one by one from a batch of five, from its middle."""
     stage = scene.stage()
@@ -94,6 +98,7 @@ def filtered(scene: Scene) -> None:
     Level.L2,
     needs=("seeds",),
     situations=("sampling differs within a batch",),
+    rows=2,
 )
 def sampling(scene: Scene) -> None:
     """Every way in one batch, in two orders; then the first leaves."""
@@ -105,7 +110,12 @@ def sampling(scene: Scene) -> None:
 
 
 @clause(
-    "mates.sampling-merge", "Merged batches keep each row's sampling.", Level.L2, needs=("seeds",), situations=("batches merge",)
+    "mates.sampling-merge",
+    "Merged batches keep each row's sampling.",
+    Level.L2,
+    needs=("seeds",),
+    situations=("batches merge",),
+    rows=2,
 )
 def sampling_merge(scene: Scene) -> None:
     """A greedy batch and sampled ones, merged."""
@@ -114,7 +124,7 @@ def sampling_merge(scene: Scene) -> None:
     stage.decode(*reversed(batches), steps=5)
 
 
-@clause("mates.wants", "Each row gets what its own request asks for, no more and no less.", Level.L2, needs=("logprobs",))
+@clause("mates.wants", "Each row gets what its own request asks for, no more and no less.", Level.L2, needs=("logprobs",), rows=4)
 def wants(scene: Scene) -> None:
     """Rows that want everything beside rows that want nothing."""
     stage = scene.stage()

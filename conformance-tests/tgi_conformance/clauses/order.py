@@ -20,6 +20,7 @@ def four(stage: Stage) -> int:
     "Rows come in the order of the batch: merged batches as listed, then new requests.",
     Level.L1,
     situations=("batches merge",),
+    rows=4,
 )
 def batch_order(scene: Scene) -> None:
     """Two batches, merged the other way round."""
@@ -51,7 +52,7 @@ def read_once(scene: Scene) -> None:
 def run_ahead(scene: Scene) -> None:
     """Always one step ahead, over block boundaries."""
     stage = scene.stage()
-    step = stage.launch(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:3]))
+    step = stage.launch(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[: min(3, stage.capacity.max_rows)]))
     for _ in range(8):
         after = stage.go_on(step)
         stage.read(step)
@@ -65,6 +66,7 @@ def run_ahead(scene: Scene) -> None:
     Level.L1,
     needs=("run_ahead", "mixing"),
     situations=("rows join a batch", "an earlier step is unread"),
+    rows=3,
 )
 def join_ahead(scene: Scene) -> None:
     """Two joins in a row, read afterwards."""
@@ -83,6 +85,7 @@ def join_ahead(scene: Scene) -> None:
     Level.L1,
     needs=("run_ahead",),
     situations=("a late row is ignored", "a row leaves"),
+    rows=3,
 )
 def filter_ahead(scene: Scene) -> None:
     """The row that leaves is still in the step launched before."""

@@ -47,7 +47,7 @@ def _fits(stage: Stage, case: Case) -> bool:
 
 def _run(stage: Stage, cases: list[Case], want: Want) -> None:
     """All tokens of some cases, as many at a time as there is room for."""
-    room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows, 4)
+    room = min(stage.capacity.max_rows, 4)
     for first in range(0, len(cases), room):
         batch = stage.start(
             *(stage.request(case.prompt, case.sampling, want=want, masked=case.masked) for case in cases[first : first + room])

@@ -46,6 +46,7 @@ def chunks(scene: Scene) -> None:
     Level.L1,
     needs=("chunked_prefill",),
     situations=("a row sits out", "a prompt goes on"),
+    rows=2,
 )
 def rest(scene: Scene) -> None:
     """It waits while its mate decodes, then goes on."""
@@ -74,6 +75,7 @@ def too_much(scene: Scene) -> None:
     Level.L1,
     needs=("chunked_prefill",),
     situations=("a row leaves",),
+    rows=2,
 )
 def leave(scene: Scene) -> None:
     """Its blocks go to a newcomer."""
@@ -90,6 +92,7 @@ def leave(scene: Scene) -> None:
     Level.L2,
     needs=("mixing",),
     situations=("rows join a batch",),
+    rows=4,
 )
 def mixing(scene: Scene) -> None:
     """Rows join one after another, and two at a time."""
@@ -106,13 +109,14 @@ def mixing(scene: Scene) -> None:
     Level.L2,
     needs=("mixing", "chunked_prefill"),
     situations=("rows join a batch", "a prompt goes on"),
+    rows=3,
 )
 def mixing_chunks(scene: Scene) -> None:
     """A long prompt joins in pieces; another joins while it is incomplete; one sits out the join."""
     stage = scene.stage()
     old, new = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.varied(LONG), take=4, want=stage.wants)
     batch = stage.start(new, beside=stage.start(old))
-    last = stage.request(stage.prompts[1], want=stage.wants)
+    last = stage.request(stage.prompts[1][: None if stage.capacity.max_prefill_rows > 1 else 1], want=stage.wants)
     batch = stage.start(last, beside=batch, grants=[stage.grant(stage.row(new.id), 7), Grant(old.id, 0)])
     stage.decode(finish(stage, batch, new.id, 5), steps=3)
 
@@ -128,6 +132,7 @@ def _sharing(stage: Stage, first: Request, cached: int, tail: tuple[int, ...], t
     Level.L2,
     needs=("prefix_reuse",),
     situations=("a prefix is reused",),
+    rows=4,
 )
 def prefix(scene: Scene) -> None:
     """While the owner lives and decodes; two sharers; then the owner leaves and its prefix is still read."""
@@ -151,6 +156,7 @@ def prefix(scene: Scene) -> None:
     Level.L2,
     needs=("prefix_reuse", "chunked_prefill"),
     situations=("a prefix is reused", "a prompt goes on"),
+    rows=2,
 )
 def prefix_chunks(scene: Scene) -> None:
     """One block of prefix, then pieces of two."""

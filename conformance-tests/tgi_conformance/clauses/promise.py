@@ -50,5 +50,6 @@ def step(scene: Scene) -> None:
         raise NotReached(f"a step of {limit} tokens is promised; the suite fills {_MOST_TOKENS}")
     whole, rest = divmod(limit, length)
     lengths = [length] * whole + ([rest] if rest else [])
-    room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows)
-    stage.start(*(_long(stage, size, index) for index, size in enumerate(lengths[:room])))
+    most = min(stage.capacity.max_prefill_rows, stage.capacity.max_rows)
+    short = min(sum(lengths[most:]), stage.capacity.max_rows - most)
+    stage.start(*(_long(stage, size, index) for index, size in enumerate([*lengths[:most], *[1] * short])))

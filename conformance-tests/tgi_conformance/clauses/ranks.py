@@ -40,14 +40,15 @@ def opens(scene: Scene) -> None:
     "Ranks that share a model make the tokens of the golden transcripts.",
     Level.L2,
     needs=("tensor_parallel",),
-    situations=("several requests start together",),
+    situations=("several rows share a step",),
+    rows=2,
 )
 def tokens(scene: Scene) -> None:
     """All greedy cases of one checkpoint, together."""
     golden = Golden.load(adapted_golden(scene.target.device_kind))
     stage = _stage(scene, golden.name)
     cases = [case for case in golden.cases if case.id.startswith("greedy")]
-    room = min(stage.capacity.max_rows, stage.capacity.max_prefill_rows)
+    room = stage.capacity.max_rows
     requests = [stage.request(case.prompt, want=stage.wants) for case in cases[:room]]
     stage.decode(stage.start(*requests), steps=len(cases[0].tokens) - 1)
 
@@ -58,6 +59,7 @@ def tokens(scene: Scene) -> None:
     Level.L2,
     needs=("tensor_parallel",),
     situations=("batches merge", "a row leaves", "decode refused", "filter refused", "everything is cleared"),
+    rows=2,
 )
 def verbs(scene: Scene) -> None:
     """Rows sampled in many ways merge, leave and are cleared; wrong calls come in between."""

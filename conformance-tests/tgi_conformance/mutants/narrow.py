@@ -2,10 +2,67 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
+from unittest.mock import patch
 
-from tgi_conformance.mutants.base import Mutant, Sound, add, opening
-from tgi_core.backend import Closed, DeviceBusy, OpenOptions, hookimpl
+from tgi_conformance.mutants.base import Mutant, Sound, add, mutant, opening
+from tgi_core.backend import (
+    Capabilities,
+    Capacity,
+    Closed,
+    DeviceBusy,
+    Feature,
+    OpenOptions,
+    Progress,
+    Unsupported,
+    WarmupPlan,
+    hookimpl,
+    reference,
+)
+from tgi_core.backend.ledger import Launch
+from tgi_core.backend.reference import toy_logits
+
+
+class Narrow(Sound):
+    """Promises less than it was asked for, and keeps to that."""
+
+    def limits(self, promised: Capacity) -> Capacity:
+        """What is promised and checked."""
+        return promised
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Less."""
+        promised = self.limits(super().warmup(plan, progress))
+        self.ledger._capacity = promised
+        return promised
+
+
+def _narrow(name: str, origin: str, limits: Callable[[Capacity], Capacity]) -> None:
+    kind = type(name, (Narrow,), {"__doc__": origin, "limits": staticmethod(limits)})
+    mutant(name)(kind)
+
+
+for _count, _name in ((1, "one"), (2, "two")):
+    _narrow(
+        f"{_name}-prefill-row{'s' * (_count > 1)}",
+        f"A static device: {_count} row(s) of a step may take more than one token.",
+        lambda promised, count=_count: replace(promised, max_prefill_rows=count),  # type: ignore[misc]
+    )
+for _count, _name in ((1, "one"), (2, "two"), (3, "three"), (4, "four")):
+    _narrow(
+        f"{_name}-row{'s' * (_count > 1)}",
+        f"A small device: {_count} row(s) may live.",
+        lambda promised, count=_count: replace(promised, max_rows=count, max_prefill_rows=count),  # type: ignore[misc]
+    )
+_narrow(
+    "step-of-one-row",
+    "A step is as large as the longest row, and no larger.",
+    lambda promised: replace(promised, max_step_tokens=promised.max_row_tokens),
+)
 
 
 class Exclusive(Sound):
@@ -31,3 +88,39 @@ def _exclusively(options: OpenOptions) -> object:
 
 
 add(Mutant("one-session", (Exclusive.__doc__ or ""), _exclusively))
+
+
+class Halves(Sound):
+    """Opens in bfloat16 alone, by the published formula; last bits depend on how many rows run and on how a prompt is cut."""
+
+    _shape = 0
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """Not batch invariant."""
+        found = super().capabilities()
+        return replace(found, features=found.features - {Feature.BATCH_INVARIANT})
+
+    def _compute(self, launch: Launch) -> None:
+        self._shape = 7 * len(launch.work) + sum(work.take for work in launch.work)
+        with patch.object(reference, "toy_logits", self._logits):
+            super()._compute(launch)
+
+    def _logits(self, state: int, vocab_size: int, others: Sequence[int] = ()) -> dict[int, float]:
+        """In bfloat16, one unit in the last place up or down by the shape of the step."""
+        exact = toy_logits(state, vocab_size, others)
+        return {token: _rounded(value, (token + self._shape) % 3 - 1) for token, value in exact.items()}
+
+
+def _rounded(value: float, units: int) -> float:
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    return float(struct.unpack("<f", struct.pack("<I", ((bits >> 16) + units) << 16))[0])
+
+
+def _in_halves(options: OpenOptions) -> object:
+    if options.dtype != "bfloat16":
+        raise Unsupported(f"dtype {options.dtype}: this device computes in bfloat16")
+    return opening(Halves)(options)
+
+
+add(Mutant("bfloat16-only", (Halves.__doc__ or ""), _in_halves, dtype="bfloat16"))
