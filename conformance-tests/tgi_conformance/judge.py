@@ -11,10 +11,18 @@ from tgi_conformance.masks import AFTER, DOOMED, FAILING
 from tgi_conformance.oracle import Part
 from tgi_conformance.sessions import Occupied
 from tgi_conformance.verdict import Violation
-from tgi_core.backend import Request, Row, RowFaultKind, Rows, TopToken
+from tgi_core.backend import Request, Row, RowFaultKind, Rows, Sampling, TopToken
 
 TOLERANCE = {"float32": 2e-3, "float16": 0.35, "bfloat16": 0.35}
 """By how much a logprob may differ between two shapes of batch, or from the golden transcript, in nats. float16 may run as bfloat16."""
+
+
+def close_call(request: Request, alone: Row, tolerance: float) -> bool:
+    """Whether rounding may have chosen another token than a request makes alone: unknown without top tokens, and where it was drawn, and
+    then not held against the backend."""
+    if request.sampling.do_sample or not alone.top or len(alone.top[0]) < 2:
+        return True
+    return alone.top[0][0].logprob - alone.top[0][1].logprob < 2 * tolerance
 
 
 class Yardstick(Protocol):
@@ -25,6 +33,11 @@ class Yardstick(Protocol):
 
     def rows(self, request: Request, count: int) -> list[Row]:
         """The first results."""
+
+
+def _cut(how: Sampling) -> bool:
+    """Whether a token's logprob depends on which others a filter has left: rounding may move one across the cut."""
+    return how.do_sample and (how.top_k > 0 or min(how.top_p, how.typical_p) < 1)
 
 
 class RowJudge:
@@ -112,20 +125,16 @@ class RowJudge:
         if id in self.strayed:
             return
         if row.tokens != alone.tokens:
-            if self._exact or not self._close_call(alone):
+            if self._exact or not close_call(part.row.request, alone, self._tolerance):
                 raise Violation("mates", f"row {id} made token {row.tokens[0]} at {part.makes}, alone it makes {alone.tokens[0]}")
             self.strayed.add(id)
+            return
+        if not self._exact and _cut(part.row.request.sampling):
             return
         for mine, other in zip(row.logprobs, alone.logprobs, strict=True):
             self._near(f"row {id}: the logprob of token {row.tokens[0]}", mine, other)
         for tops, others in zip(row.top, alone.top, strict=True):
             self._top(part, row, tops, others)
-
-    def _close_call(self, alone: Row) -> bool:
-        """Whether rounding may have chosen another token: unknown without top tokens, and then not held against the backend."""
-        if not alone.top or len(alone.top[0]) < 2:
-            return True
-        return alone.top[0][0].logprob - alone.top[0][1].logprob < 2 * self._tolerance
 
     def _top(self, part: Part, row: Row, tops: tuple[TopToken, ...], others: tuple[TopToken, ...]) -> None:
         id, limit = row.request_id, part.row.request.want.top_n

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tgi_conformance.alone import Alone
+from tgi_conformance.judge import TOLERANCE, close_call
 from tgi_conformance.masks import ALTERNATING
 from tgi_conformance.play import Play, Setup
 from tgi_conformance.sessions import Occupied
@@ -61,6 +62,18 @@ class Scene:
     def makes_alone(self, request: Request, count: int) -> list[Row]:
         """The first `count` results of a request that has the device to itself."""
         return self._aside(lambda: self.alone.rows(request, count))[:count]
+
+    @property
+    def tolerance(self) -> float:
+        """By how much a logprob may differ, in nats."""
+        return TOLERANCE.get(self.target.dtype, TOLERANCE["bfloat16"])
+
+    def same(self, request: Request, mine: Sequence[Row], alone: Sequence[Row]) -> bool:
+        """Whether rows make the tokens that a request makes alone, up to where rounding may have chosen another."""
+        for row, other in zip(mine, alone, strict=True):
+            if row.tokens != other.tokens:
+                return not self.target.exact and close_call(request, other, self.tolerance)
+        return True
 
     @property
     def declared(self) -> tuple[Capabilities, Capacity]:

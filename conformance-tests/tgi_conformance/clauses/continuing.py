@@ -6,7 +6,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.scene import Scene
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import Sampling, SamplingField
+from tgi_core.backend import Feature, Sampling, SamplingField, Want
 
 _TRIED = 40
 
@@ -15,12 +15,14 @@ def _continued(scene: Scene, hows: tuple[Sampling, ...]) -> None:
     """Six tokens in one go, and again from each point between."""
     stage = scene.stage()
     for how in hows:
-        whole = stage.outline(stage.prompts[0], how)
-        made = [token for row in scene.makes_alone(whole, 6) for token in row.tokens]
+        whole = stage.outline(stage.prompts[0], how, want=Want(False, 2 * stage.has(Feature.TOP_N)))
+        rows = scene.makes_alone(whole, 6)
+        made = [token for row in rows for token in row.tokens]
         for done in (1, 3, 5):
             rest = stage.request((*whole.tokens, *made[:done]), how, prompt_len=len(whole.tokens))
-            again = [token for row in scene.makes_alone(rest, 6 - done) for token in row.tokens]
-            if again != made[done:]:
+            going_on = scene.makes_alone(rest, 6 - done)
+            if not scene.same(whole, going_on, rows[done:]):
+                again = [token for row in going_on for token in row.tokens]
                 raise Violation("continue", f"{how}: after {made[:done]} came {made[done:]}, continued there it makes {again}")
             stage.filter(stage.decode(stage.start(rest), steps=2), ())
 

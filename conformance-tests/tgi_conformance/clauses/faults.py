@@ -127,7 +127,7 @@ def go_on(scene: Scene) -> None:
     made = stage.play.tokens(mate.id)
     again = stage.request((*mate.tokens, *made), prompt_len=len(mate.tokens))
     stage.decode(stage.start(again), steps=2)
-    if stage.play.tokens(again.id) != whole[len(made) : len(made) + 3]:
+    if scene.target.exact and stage.play.tokens(again.id) != whole[len(made) : len(made) + 3]:
         raise Violation("continue", f"after {made} came {stage.play.tokens(again.id)}, undisturbed it is {whole[len(made) :]}")
 
 

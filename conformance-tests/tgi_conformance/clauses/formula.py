@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import WAYS
-from tgi_conformance.published import Scores, draw, logprobs, penalized
+from tgi_conformance.published import CLOSE, Scores, draw, logprobs, penalized
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import Sampling, Want
+from tgi_conformance.verdict import DoesNotApply, Level, NotReached, Violation
+from tgi_core.backend import Feature, Sampling, Want
 
 _CONTEXTS = ((3, 1, 4, 1, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4), (7, 7, 8))
+_ROUNDED = 0.05
+"""What CLOSE is where logits are rounded to 8 bits or 11: the last one moves a logprob by a tenth."""
+
 _SEEDS = (0, 1, 2, 3, 12345, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1)
 
 
@@ -26,9 +29,8 @@ def distribution(scene: Scene, stage: Stage, tokens: Sequence[int]) -> Scores:
 def _compare(
     scene: Scene, hows: Sequence[Sampling], prompt_len: int | None = None, contexts: Sequence[tuple[int, ...]] = ()
 ) -> None:
-    """The token and logprob of each way of sampling, after each context, against the formula."""
-    if not scene.target.exact:
-        raise NotReached("the formula is compared in float32")
+    """The token and logprob of each way of sampling, after each context, against the formula; where it is not in float32, the tokens that
+    rounding cannot have decided."""
     stage = scene.stage()
     compared = 0
     for context in contexts or map(stage.varied, _CONTEXTS):
@@ -38,15 +40,17 @@ def _compare(
         for how in map(stage.seeded, hows):
             request = stage.outline(tokens, how, want=Want(True), prompt_len=known)
             row = scene.makes_alone(request, 1)[0]
-            expected = draw(penalized(plain, how, tokens, known), how, len(tokens))
+            expected = draw(penalized(plain, how, tokens, known), how, len(tokens), CLOSE if scene.target.exact else _ROUNDED)
             if not expected.sure:
                 continue
             compared += 1
             if row.tokens[0] != expected.token:
                 raise Violation("formula", f"{how} after {list(tokens)}: token {row.tokens[0]}, by the formula {expected.token}")
-            if abs(row.logprobs[0] - expected.logprob) > 2e-3:
+            if abs(row.logprobs[0] - expected.logprob) > scene.tolerance:
                 text = f"logprob {row.logprobs[0]:.5f}, by the formula {expected.logprob:.5f}"
                 raise Violation("formula", f"{how} after {list(tokens)}: token {expected.token} has {text}")
+    if not compared and not scene.target.exact:
+        raise DoesNotApply(f"in {scene.target.dtype} every draw was too close to a cut to tell")
     if not compared:
         raise NotReached("every draw was too close to a cut to tell")
     scene.situations["draws compared"] += compared
@@ -143,7 +147,7 @@ def top_tokens(scene: Scene) -> None:
     for context in _CONTEXTS:
         found = distribution(scene, stage, stage.folded(stage.varied(context)))
         whole = logprobs(found)
-        if any(abs(whole[token] - found[token]) > 2e-3 for token in found):
+        if any(abs(whole[token] - found[token]) > scene.tolerance for token in found):
             raise Violation("formula", f"the logprobs of all {len(found)} tokens after {context} do not sum to one")
 
 
@@ -152,10 +156,11 @@ def greedy_limits(scene: Scene) -> None:
     """Six tokens each, by any seed; no declared determinism is needed for it."""
     stage = scene.stage()
     for prompt in stage.prompts[:3]:
-        greedy = scene.makes_alone(stage.outline(prompt), 6)
+        likeliest = stage.outline(prompt, want=Want(False, 2 * stage.has(Feature.TOP_N)))
+        greedy = scene.makes_alone(likeliest, 6)
         for how in (Sampling(True, 1.0, top_k=1, seed=3), Sampling(True, 2.0, top_p=1e-6, seed=4), Sampling(True, 0.001, seed=5)):
             limit = scene.makes_alone(stage.outline(prompt, how), 6)
-            if [row.tokens for row in limit] != [row.tokens for row in greedy]:
+            if not scene.same(likeliest, limit, greedy):
                 raise Violation(
                     "formula", f"{how} chose {[row.tokens[0] for row in limit]}, greedy {[row.tokens[0] for row in greedy]}"
                 )
