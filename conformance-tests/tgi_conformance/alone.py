@@ -47,6 +47,11 @@ class Alone:
         self._made: dict[Key, list[Row]] = {}
         self._in_dtype: dict[str, Alone] = {}
 
+    @property
+    def where(self) -> str:
+        """How a message names this yardstick."""
+        return "alone"
+
     def of(self, dtype: str) -> Alone:
         """What requests make alone in another dtype."""
         if dtype == self._target.dtype:
@@ -94,8 +99,14 @@ class Alone:
                 rows = _generate(lent.session, lent.capacity, replace(request, id=next(_IDS)), count)
                 lent.session.clear(None)
         except BackendError as error:
-            raise Violation("alone", f"a request that is alone failed: {type(error).__name__}: {error}") from error
+            raise Violation(
+                "alone", f"a request that has a session to itself failed, so there is nothing to compare with: {_told(error)}"
+            ) from error
         return rows
+
+
+def _told(error: BackendError) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _generate(session: Session, capacity: Capacity, request: Request, count: int) -> list[Row]:

@@ -43,7 +43,7 @@ def look(module: str, time_limit_s: float = TIME_LIMIT_S) -> Seen:
         )
     except subprocess.TimeoutExpired as expired:
         output = expired.stdout.decode() if isinstance(expired.stdout, bytes) else expired.stdout or ""
-        return _seen(output, f"it took more than {time_limit_s:.0f} s")
+        return _seen(output, f"it took more than {time_limit_s:g} s ({TIME_LIMIT_S:g} s, or --time-limit where that is less)")
     last = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
     return _seen(child.stdout, last if child.returncode else "")
 

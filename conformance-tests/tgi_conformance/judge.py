@@ -26,13 +26,25 @@ def close_call(request: Request, alone: Row, tolerance: float) -> bool:
 
 
 class Yardstick(Protocol):
-    """What requests make alone. Raises Occupied while the device has no room for the session that must say."""
+    """What requests make alone; `where` says so in a sentence.
+
+    Raises Occupied while the device has no room for the session that must say.
+    """
+
+    @property
+    def where(self) -> str:
+        """As in "alone it makes 7"."""
 
     def row(self, request: Request, index: int) -> Row:
         """The result that holds the token at `index`."""
 
     def rows(self, request: Request, count: int) -> list[Row]:
         """The first results."""
+
+
+def _ending(row: Row) -> str:
+    """What a row came with, in words."""
+    return f"a {row.fault.kind.value} fault" if row.fault is not None else f"the tokens {list(row.tokens)}"
 
 
 def _cut(how: Sampling) -> bool:
@@ -84,7 +96,10 @@ class RowJudge:
     def _row(self, part: Part, row: Row) -> None:
         if self._doomed(part):
             if row.fault is None or row.fault.kind is not RowFaultKind.MASK or row.tokens:
-                raise Violation("fault", f"row {row.request_id}'s mask allows no token: it must end with a mask fault, not {row}")
+                raise Violation(
+                    "fault",
+                    f"row {row.request_id}'s mask allows no token: it must end with a mask fault, not with {_ending(row)}",
+                )
             part.row.failed = True
             return
         if row.fault is not None:
@@ -126,7 +141,10 @@ class RowJudge:
             return
         if row.tokens != alone.tokens:
             if self._exact or not close_call(part.row.request, alone, self._tolerance):
-                raise Violation("mates", f"row {id} made token {row.tokens[0]} at {part.makes}, alone it makes {alone.tokens[0]}")
+                raise Violation(
+                    "mates",
+                    f"row {id} made token {row.tokens[0]} at {part.makes}, {self._yardstick.where} it makes {alone.tokens[0]}",
+                )
             self.strayed.add(id)
             return
         if not self._exact and _cut(part.row.request.sampling):
@@ -149,7 +167,7 @@ class RowJudge:
         if row.logprobs and tops[0].id == row.tokens[0]:
             self._near(f"row {id}: the logprob of its likeliest token", tops[0].logprob, row.logprobs[0])
         if len(tops) != len(others):
-            raise Violation("top", f"row {id} has {len(tops)} top tokens, alone it has {len(others)}")
+            raise Violation("top", f"row {id} has {len(tops)} top tokens, {self._yardstick.where} it has {len(others)}")
         for mine, other in zip(tops, others, strict=True):
             self._near(f"row {id}: the logprob of a top token", mine.logprob, other.logprob)
 
@@ -181,6 +199,6 @@ class RowJudge:
         if mine == other == -math.inf:
             return
         if self._bits and mine != other:
-            raise Violation("bits", f"{what} is {mine!r}, alone it is {other!r}: not the same bits")
+            raise Violation("bits", f"{what} is {mine!r}, {self._yardstick.where} it is {other!r}: not the same bits")
         if math.isnan(mine) or mine > 1e-4 or abs(mine - other) > self._tolerance:
-            raise Violation("logprobs", f"{what} is {mine:.5f}, alone it is {other:.5f}")
+            raise Violation("logprobs", f"{what} is {mine:.5f}, {self._yardstick.where} it is {other:.5f}")

@@ -72,6 +72,8 @@ class Play:
     steps: dict[Ref, Step] = field(default_factory=dict)
     results: dict[int, list[Row]] = field(default_factory=dict)
     failed: Violation | None = None
+    unread: set[Ref] = field(default_factory=set)
+    """Steps that the core never reads: one that they were derived from has failed."""
     used: bool = False
     """Whether others had used its session before."""
 
@@ -179,9 +181,18 @@ class Play:
         try:
             self._judged(ref, call, expected)
         except Violation as violation:
-            self.failed = violation
-            raise
+            self.failed = self._explained(violation)
+            raise self.failed from violation
         return ref
+
+    def _explained(self, violation: Violation) -> Violation:
+        """With what the core will not do after a step that failed, and a backend may wait for."""
+        if not self.unread:
+            return violation
+        steps = ", ".join(f"#{ref}" for ref in sorted(self.unread))
+        return Violation(
+            violation.law, f"{violation} (step {steps} was derived from the step that failed, and will never be read)"
+        )
 
     def tokens(self, id: int) -> list[int]:
         """What a request has made here so far."""
@@ -240,7 +251,9 @@ class Play:
             kind = DeviceLost if self.setup.masks == LOSING else OutOfMemory
             if type(error) is not kind:
                 raise Violation("late", f"{text} raised {type(error).__name__}, the step failed with {kind.__name__}") from error
+            before = self.oracle.steps.keys() - {call.step}
             self.oracle.kill(call.step)
+            self.unread |= before - self.oracle.steps.keys()
             self.situations["a step failed late"] += 1
             return
         name = type(error).__name__

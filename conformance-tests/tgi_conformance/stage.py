@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tgi_conformance.alone import all_wants
-from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref
+from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref, sentence
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.play import Play
 from tgi_conformance.verdict import NotReached, SuiteFault
@@ -205,7 +205,8 @@ class Stage:
         """Make a call that must raise `kind`."""
         expected = self.play.oracle.expect(call)
         if kind not in {why for why, _ in expected.errors}:
-            raise SuiteFault(f"the scenario wants {kind.__name__} of {call}, the oracle {expected.errors}")
+            found = "; ".join(f"{error.__name__} ({why})" for error, why in expected.errors) or "nothing to refuse"
+            raise SuiteFault(f"the scenario wants {kind.__name__} of {sentence(0, call)}, and the oracle finds {found}")
         self.play.call(call)
         self.collect()
 

@@ -59,7 +59,7 @@ class Worker:
             answer = self._answers.get(timeout=self._time_limit_s)
         except queue.Empty:
             self.close(0)
-            return Result(clause.id, Verdict.FAIL, f"it took more than {self._time_limit_s:g} s, and its process was ended")
+            return Result(clause.id, Verdict.FAIL, _too_long(self._time_limit_s))
         except BrokenPipeError:
             answer = None
         if answer is None:
@@ -103,6 +103,11 @@ class Worker:
         if child.stdin is not None:
             child.stdin.write(line + "\n")
             child.stdin.flush()
+
+
+def _too_long(limit_s: float) -> str:
+    advice = "--time-limit allows more, a smaller --effort draws less"
+    return f"it took more than {limit_s:g} s, the --time-limit of a clause, and its process was ended; {advice}"
 
 
 def _listen(child: subprocess.Popen[str], answers: queue.Queue[str | None]) -> None:

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Clear, Decode, Filter, Prefill, Read, decode, encode
+from tgi_conformance.clause import Clause
 from tgi_conformance.clauses import CLAUSES
+from tgi_conformance.golden import Golden
 from tgi_conformance.mutants import MUTANTS, TWINS
 from tgi_conformance.replay import BadRecording, read_recording, replay, write_recording
+from tgi_conformance.scene import Scene
 from tgi_conformance.trying import attempt
-from tgi_conformance.verdict import Verdict, Violation
+from tgi_conformance.verdict import Level, Verdict, Violation
 
-from tgi_core.backend import Grant, Request, Sampling, Want
+from tgi_core.backend import Grant, Request, Sampling, UnknownBatch, Want
 
 BY_ID = {clause.id: clause for clause in CLAUSES}
 
@@ -77,3 +80,50 @@ def test_requests_are_recorded_whole() -> None:
     fields = {field.name for field in dataclasses.fields(Request)}
     call = encode(1, Prefill((Request(1, (1,), 1, 0, ((1,),), 1),)))
     assert set(call["batch"][0]) == fields
+
+
+def _message(mutant: str, clause: str) -> str:
+    target = MUTANTS[mutant].target()
+    alone = Alone(target)
+    try:
+        return attempt(BY_ID[clause], target, alone, shorten=False).message
+    finally:
+        alone.close()
+
+
+def test_parity_names_its_yardstick() -> None:
+    """What a row was compared with: a golden transcript and its checkpoint, or itself alone."""
+    assert "in the golden transcript of toy it makes" in _message("one-answer-for-all", "parity.greedy")
+    assert ", alone it makes" in _message("one-answer-for-all", "mates.together")
+
+
+def test_steps_that_are_never_read() -> None:
+    """A failure behind a failed step says which step the core will not read any more."""
+    assert "was derived from the step that failed, and will never be read" in _message("derived-lives", "faults.derived")
+
+
+def test_a_broken_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is the suite's fault, and no backend's; the message shows no Python values."""
+    target = TWINS["random-handles"].target()
+    golden = Golden.load("toy")
+    for cases in ((), tuple(dataclasses.replace(case, tokens=case.tokens[:3]) for case in golden.cases)):
+        keys = {(case.prompt, case.sampling, case.masked, case.adapter): case for case in cases}
+        monkeypatch.setattr(golden, "_by_key", keys)
+        result = attempt(BY_ID["parity.greedy"], target, Alone(target), shorten=False)
+        assert result.verdict is Verdict.ERROR
+        assert "the yardstick is" in result.message and "toy" in result.message and "Sampling(" not in result.message
+
+
+def test_a_scenario_that_is_wrong() -> None:
+    """Says so in a sentence about the call."""
+    target = TWINS["random-handles"].target()
+    alone = Alone(target)
+
+    def check(scene: Scene) -> None:
+        stage = scene.stage()
+        stage.refuse(UnknownBatch, Prefill((stage.request((1, 2)),)))
+
+    clause = Clause("suite.wrong", "Wrong.", Level.L1, check)
+    result = attempt(clause, target, alone)
+    assert result.verdict is Verdict.ERROR
+    assert "wants UnknownBatch of #0 prefill row 1" in result.message and "Request(" not in result.message

@@ -124,7 +124,7 @@ def test_a_clause_that_hangs_or_crashes_takes_nothing_with_it() -> None:
         assert worker(by_id["open.stats"]).verdict is Verdict.PASS
         worker._time_limit_s = 0.001
         slow = worker(by_id["machine.laws"])
-        assert slow.verdict is Verdict.FAIL and "took more than" in slow.message
+        assert slow.verdict is Verdict.FAIL and "took more than" in slow.message and "--time-limit" in slow.message
     finally:
         worker.close()
 

@@ -54,17 +54,28 @@ class Golden:
     @classmethod
     @cache
     def load(cls, name: str) -> Golden:
-        """A checkpoint of the wheel."""
+        """A checkpoint of the wheel. Raises SuiteFault for one that is damaged."""
         folder = HERE / name
-        value = json.loads((folder / TRANSCRIPT).read_text(encoding="utf-8"))
-        cases = tuple(map(_case, value["cases"]))
+        try:
+            value = json.loads((folder / TRANSCRIPT).read_text(encoding="utf-8"))
+            cases = tuple(map(_case, value["cases"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SuiteFault(f"the yardstick is broken, not the backend: {folder / TRANSCRIPT}: {error}") from error
         adapters = tuple(Adapter(path.name, str(path)) for path in sorted((folder / ADAPTERS).glob("*")) if path.is_dir())
         by_key = {(case.prompt, case.sampling, case.masked, case.adapter): case for case in cases}
         return cls(name, folder, cases, value["eos"], adapters, by_key)
 
+    @property
+    def where(self) -> str:
+        """How a message names this yardstick."""
+        return f"in the golden transcript of {self.name}"
+
     def row(self, request: Request, index: int) -> Row:
-        """The result that holds the token at `index`."""
+        """The result that holds the token at `index`. Raises SuiteFault beyond the transcript."""
         case = self._case(request)
+        if index - request.prompt_len >= len(case.tokens):
+            made = f"{len(case.tokens)} tokens, and the scenario runs further"
+            raise SuiteFault(f"the yardstick is too short, not the backend wrong: {case.id} {self.where} has {made}")
         return _row(request.want, case, index - request.prompt_len, index - len(request.tokens))
 
     def rows(self, request: Request, count: int) -> list[Row]:
@@ -76,7 +87,8 @@ class Golden:
         prompt, made = request.tokens[: request.prompt_len], request.tokens[request.prompt_len :]
         case = self._by_key.get((prompt, request.sampling, request.masked, request.adapter))
         if case is None or case.tokens[: len(made)] != made:
-            raise SuiteFault(f"{self.name} has no golden transcript of {request.tokens} with {request.sampling}")
+            text = f"{len(request.tokens)} tokens that begin with {list(request.tokens[:4])}, sampled as asked for"
+            raise SuiteFault(f"the yardstick is broken, not the backend: {self.name} has no golden transcript of {text}")
         return case
 
 
