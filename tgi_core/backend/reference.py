@@ -145,7 +145,7 @@ class ReferenceSession:
         return Capabilities(
             features=_FEATURES | ({Feature.MASKS} if self._masks else set()) | ({Feature.LORA} if self._adapters else set()),
             sampling=frozenset(SamplingField),
-            block_sizes=(1, 4, 16, 64),
+            block_sizes=(16, 1, 4, 64),
             mixing=Mixing.EAGER,
             determinism=Determinism.CORE,
             vocab_size=self._vocab_size,

@@ -180,7 +180,8 @@ class Kernel:
 class Capabilities:
     """What this session can do; constant for its life.
 
-    `adapters` are the names of those loaded: none without Feature.LORA. `cache_dtype` is what was asked for, where it is honoured.
+    `block_sizes` are those that a plan may ask for; the first is asked for where a cache is counted in blocks. `adapters` are the names of
+    those loaded: none without Feature.LORA. `cache_dtype` is what was asked for, where it is honoured.
     """
 
     features: frozenset[Feature]

@@ -144,7 +144,7 @@ def warmup_plan(settings: Settings) -> Plan:
     """What the settings wish of the backend; raises StartupError for a cache of less than one block."""
 
     def plan(capabilities: Capabilities) -> WarmupPlan:
-        tokens, block_size = settings.kv_cache_tokens, capabilities.block_sizes[0]
+        tokens, block_size = settings.kv_cache_tokens, _tokens_of_a_block(settings, capabilities)
         if tokens is not None and tokens < block_size:
             raise StartupError(f"--kv-cache-tokens {tokens}: less than one block of {block_size} tokens")
         return WarmupPlan(
@@ -152,9 +152,16 @@ def warmup_plan(settings: Settings) -> Plan:
             max_row_tokens=settings.max_total_tokens,
             max_step_tokens=settings.max_batch_prefill_tokens,
             num_blocks=None if tokens is None else tokens // block_size,
+            block_size=None if tokens is None else capabilities.block_sizes[0],  # num_blocks counts blocks of this size
         )
 
     return plan
+
+
+def _tokens_of_a_block(settings: Settings, capabilities: Capabilities) -> int:
+    """In blocks of the backend's first size; where a block holds a row, it is no longer than the longest row."""
+    first, longest = capabilities.block_sizes[0], settings.max_total_tokens
+    return first if longest is None or first < capabilities.max_positions else min(first, longest)
 
 
 async def _warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> Opened:

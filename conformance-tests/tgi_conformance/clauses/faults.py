@@ -94,6 +94,7 @@ def derived(scene: Scene) -> None:
     Level.L3,
     needs=("masks",),
     situations=(_LATE,),
+    rows=3,
 )
 def filtered(scene: Scene) -> None:
     """The mate of the one that fails is alone when the step is read; where steps run ahead, with one that has joined it."""

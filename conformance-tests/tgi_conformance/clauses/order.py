@@ -109,7 +109,7 @@ def given_up(scene: Scene) -> None:
     """As many as may be unread, twice: as the server does after an error."""
     stage = scene.stage()
     for _ in range(2):
-        step = stage.launch(stage.request(stage.prompts[0]), stage.request(stage.prompts[1]))
+        step = stage.launch(*(stage.request(prompt) for prompt in stage.prompts[: min(2, stage.capacity.max_rows)]))
         for _ in range(stage.capacity.in_flight - 1):
             step = stage.go_on(step)
         stage.clear(None)
