@@ -170,6 +170,13 @@ class RowJudge:
             raise Violation("top", f"row {id} has {len(tops)} top tokens, {self._yardstick.where} it has {len(others)}")
         for mine, other in zip(tops, others, strict=True):
             self._near(f"row {id}: the logprob of a top token", mine.logprob, other.logprob)
+        known = {other.id: other.logprob for other in others}
+        for mine in tops:
+            if mine.id in known:
+                self._near(f"row {id}: the logprob of its top token {mine.id}", mine.logprob, known[mine.id])
+            elif mine.logprob - others[-1].logprob > 2 * self._tolerance:
+                where = self._yardstick.where
+                raise Violation("top", f"row {id} has {mine.id} among its top tokens, {where} they are {sorted(known)}")
 
     def _prompt(self, part: Part, row: Row) -> None:
         request = part.row.request

@@ -70,6 +70,20 @@ def _one_too_many(stage: Stage, longest: int) -> list[int]:
 
 
 @clause(
+    "capacity.prefill-rows", "One row more than max_prefill_rows that takes more than one token is CapacityExceeded.", Level.L1
+)
+def prefill_rows(scene: Scene) -> None:
+    """All of two tokens; then as many as promised, with one of a single token beside them."""
+    stage = scene.stage()
+    limit = stage.capacity.max_prefill_rows
+    if limit >= stage.capacity.max_rows or 2 * limit + 2 > stage.capacity.max_step_tokens:
+        raise DoesNotApply(f"max_rows and max_step_tokens allow no step beyond max_prefill_rows {limit}")
+    requests = [stage.request((index % 40 + 1, 2)) for index in range(limit)]
+    stage.refuse(CapacityExceeded, Prefill((*requests, stage.request((5, 3)))))
+    stage.decode(stage.start(*requests, stage.request((7,))), steps=2)
+
+
+@clause(
     "capacity.merge-tokens",
     "A merge whose rows take more than max_step_tokens is CapacityExceeded, and every batch lives on.",
     Level.L1,

@@ -104,12 +104,13 @@ def filter_ahead(scene: Scene) -> None:
     "Steps that were launched before everything is cleared are not read, and a later one is read next.",
     Level.L1,
     situations=("a step is given up",),
+    rows=3,
 )
 def given_up(scene: Scene) -> None:
     """As many as may be unread, twice: as the server does after an error."""
     stage = scene.stage()
     for _ in range(2):
-        step = stage.launch(*(stage.request(prompt) for prompt in stage.prompts[: min(2, stage.capacity.max_rows)]))
+        step = stage.launch(stage.request(stage.prompts[0]), stage.request(stage.prompts[1]))
         for _ in range(stage.capacity.in_flight - 1):
             step = stage.go_on(step)
         stage.clear(None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import BackendBug, BackendError, Closed, Grant, Handle, InvalidRequest, Request, Rows, Step, hookimpl
 
@@ -91,10 +89,17 @@ class LateErrorUntyped(Sound):
 class DerivedLives(Sound):
     """Only the failed step's own handle dies: what was launched from it in the meantime lives on."""
 
-    def _compute(self, launch: Any) -> None:
-        kept = {handle: rows for handle, rows in self.books.items() if handle != launch.step.handle}
-        super()._compute(launch)
-        self.books.update(kept)
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """The other batches are put back."""
+        kept = {handle: rows for handle, rows in self.books.items() if handle != step.handle}
+        origins = dict(self.ledger._origins)
+        try:
+            return super().rows(step)
+        except BackendError:
+            self.books.update(kept)
+            self.ledger._origins.update({handle: origins[handle] for handle in kept})
+            raise
 
 
 @mutant("continued-under-fault", "faults.continue")

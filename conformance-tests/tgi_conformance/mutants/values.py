@@ -104,6 +104,32 @@ class TopOneShort(Rewritten):
         return replace(row, top=tuple(top[:-1] if len(top) > 1 else top for top in row.top))
 
 
+@mutant("top-ids-shifted", "parity.top", "mates.together")
+class TopIdsShifted(Rewritten):
+    """The likeliest token is right, and the ids behind it are those of another row; their logprobs are in order."""
+
+    _turn = 0
+
+    def rewrite(self, row: Row) -> Row:
+        """Other ones each time."""
+        self._turn += 1
+        shifted = (
+            top[:1] + tuple(TopToken((t.id + self._turn) % self._vocab_size, t.logprob) for t in top[1:]) for top in row.top
+        )
+        return replace(row, top=tuple(shifted)) if len({t.id for top in row.top for t in top}) > 1 else row
+
+
+@mutant("prompt-by-temperature", "parity.sampled")
+class PromptByTemperature(Sound):
+    """The logits of the prompt go through the row's temperature, which is for its next token alone."""
+
+    def _run(self, work: Work) -> Row:
+        row, how = super()._run(work), work.row.request.sampling
+        scale = how.temperature if how.do_sample else 1.0
+        cooled = tuple(value if value is None else value / scale for value in row.prompt_logprobs)
+        return replace(row, prompt_logprobs=cooled)
+
+
 @mutant("top-not-normal", "formula.top-tokens", "parity.top")
 class TopNotNormal(Rewritten):
     """Top tokens with logits instead of logprobs."""
