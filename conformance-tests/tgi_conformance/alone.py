@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tgi_conformance.golden import Golden, adapted_golden
-from tgi_conformance.masks import ALTERNATING
+from tgi_conformance.masks import ALTERNATING, PHASES, phase
 from tgi_conformance.sessions import Sessions, Wanted
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
@@ -29,8 +29,8 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 
-Key = tuple[tuple[int, ...], int, Sampling, Want, bool]
-"""Tokens, prompt length, sampling, wants, masked."""
+Key = tuple[tuple[int, ...], int, Sampling, Want, bool, int | None, str | None]
+"""Tokens, prompt length, sampling, wants, masked, the phase of its masks, adapter."""
 
 _AT_LEAST = 8
 """Tokens made at once: most rows need no more."""
@@ -41,22 +41,26 @@ _IDS = itertools.count(2_000_000)
 class Alone:
     """Rows by request, made as far as they are asked for, and kept."""
 
-    def __init__(self, target: Target, sessions: Sessions | None = None) -> None:
+    def __init__(self, target: Target, sessions: Sessions | None = None, wanted: Wanted | None = None) -> None:
+        """`wanted` are the sessions in which masked requests run; others run in the same ones without a mask source."""
         self.sessions = sessions or Sessions()
         self._target = target
+        self._wanted = wanted or Wanted(target.model, target.dtype, "alone", masks=ALTERNATING)
         self._made: dict[Key, list[Row]] = {}
-        self._in_dtype: dict[str, Alone] = {}
+        self._others: dict[Wanted, Alone] = {}
 
     @property
     def where(self) -> str:
         """How a message names this yardstick."""
         return "alone"
 
-    def of(self, dtype: str) -> Alone:
-        """What requests make alone in another dtype."""
-        if dtype == self._target.dtype:
+    def of(self, wanted: Wanted) -> Alone:
+        """What requests make alone in other sessions."""
+        wanted = replace(wanted, purpose="alone")
+        if wanted == self._wanted:
             return self
-        return self._in_dtype.setdefault(dtype, Alone(self._target.on(self._target.model, dtype), self.sessions))
+        target = self._target.on(wanted.model, wanted.dtype)
+        return self._others.setdefault(wanted, Alone(target, self.sessions, wanted))
 
     @cached_property
     def declared(self) -> tuple[Capabilities, Capacity]:
@@ -75,6 +79,13 @@ class Alone:
         except Unsupported:
             return None
 
+    @cached_property
+    def breakable(self) -> bool:
+        """Whether the suite can make a step fail: by a mask source that raises, or by the session's own way. Raises Occupied."""
+        target = self._target
+        with self.sessions.lending(target, Wanted(target.model, target.dtype, masks=ALTERNATING)) as lent:
+            return Feature.MASKS in lent.capabilities.features or lent.breaker is not None
+
     def row(self, request: Request, index: int) -> Row:
         """The result that holds the token at `index` of the request's row. Raises Violation when the request fails alone,
         and Occupied while the device has no room for the session that must say."""
@@ -82,7 +93,11 @@ class Alone:
 
     def rows(self, request: Request, count: int) -> list[Row]:
         """`count` results or more, fewer only at the end of the longest row."""
-        key = (request.tokens, request.prompt_len, request.sampling, request.want, request.masked)
+        shift = phase(self._wanted.masks, request.id) if request.masked else None
+        key = (
+            *(request.tokens, request.prompt_len, request.sampling, request.want, request.masked),
+            *(shift, request.adapter),
+        )
         if len(self._made.get(key, ())) < count:
             self._made[key] = self._run(request, 1 if count == 1 else max(_AT_LEAST, 3 * count if count > _AT_LEAST else 0))
         return self._made[key]
@@ -92,11 +107,11 @@ class Alone:
         self.sessions.close()
 
     def _run(self, request: Request, count: int) -> list[Row]:
-        target = self._target
-        wanted = Wanted(target.model, target.dtype, "alone", masks=ALTERNATING if request.masked else None)
+        wanted = self._wanted if request.masked else replace(self._wanted, masks=None)
+        id = next(id for id in _IDS if id % PHASES == request.id % PHASES)
         try:
-            with self.sessions.lending(target, wanted) as lent:
-                rows = _generate(lent.session, lent.capacity, replace(request, id=next(_IDS)), count)
+            with self.sessions.lending(self._target, wanted) as lent:
+                rows = _generate(lent.session, lent.capacity, replace(request, id=id), count)
                 lent.session.clear(None)
         except BackendError as error:
             raise Violation(

@@ -199,6 +199,14 @@ EXTENSIONS: dict[str, Extension] = {
             "in_flight is 1: lock step",
             structural=True,
         ),
+        Extension(
+            "late_failures",
+            "a step can be made to fail",
+            lambda scene: scene.breakable,
+            None,
+            "there are no masks, and no conformance_fail",
+            structural=True,
+        ),
         Extension("paging", "a row spans several blocks", _pages, None, "a block holds a whole row", structural=True),
         Extension(
             "batch_invariant",

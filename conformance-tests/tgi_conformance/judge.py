@@ -62,6 +62,16 @@ class RowJudge:
         self.strayed: set[int] = set()
         self._later: list[tuple[Part, Row]] = []
 
+    @property
+    def yardstick(self) -> Yardstick:
+        """What rows are held against."""
+        return self._yardstick
+
+    @property
+    def exact(self) -> bool:
+        """Whether tokens must be identical."""
+        return self._exact
+
     def settle(self) -> None:
         """Judge what could not be judged before, for want of room for the yardstick's session. Raises Violation."""
         later, self._later = self._later, []

@@ -11,10 +11,10 @@ from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, references, sentence, verb
 from tgi_conformance.golden import Golden
 from tgi_conformance.judge import RowJudge, Yardstick
-from tgi_conformance.masks import AFTER, BREAKING, DOOMED, LOSING, Masks
+from tgi_conformance.masks import AFTER, ALTERNATING, BREAKING, DOOMED, LOSING, OWN, SLOW, Masks
 from tgi_conformance.oracle import Expected, Oracle
-from tgi_conformance.sessions import Lent, Wanted
-from tgi_conformance.target import Target
+from tgi_conformance.sessions import Breaker, Lent, Wanted
+from tgi_conformance.target import MAX_ROW_TOKENS, Target
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
 from tgi_core.backend import (
     EMPTY,
@@ -25,6 +25,7 @@ from tgi_core.backend import (
     CapacityExceeded,
     Cleared,
     DeviceLost,
+    Feature,
     Handle,
     OutOfMemory,
     Row,
@@ -51,6 +52,14 @@ class Setup:
     adapters: bool = False
     """The golden checkpoint is opened with its adapters."""
     ranks: int = 1
+    alone: bool = False
+    """Rows of a golden checkpoint are held to what they make alone, not to its transcripts."""
+
+    def yardstick(self, wanted: Wanted) -> Wanted:
+        """The sessions in which requests run alone: with room for long ones only where they are long."""
+        long = self.plan is not None and (self.plan.max_row_tokens or 0) > MAX_ROW_TOKENS
+        kind = OWN if self.masks in (OWN, SLOW) else ALTERNATING
+        return Wanted(wanted.model, wanted.dtype, "alone", self.plan if long else None, kind, wanted.adapters)
 
 
 @dataclass(slots=True)
@@ -82,18 +91,16 @@ class Play:
         cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None, *, fresh: bool = True
     ) -> Play:
         """A warmed session on which nothing lives; a `fresh` one has never been used, and is closed after it. Raises as the backend."""
-        yardstick: Yardstick = alone
-        adapters: tuple[Adapter, ...] = ()
-        if setup.golden is not None:
-            golden = yardstick = Golden.load(setup.golden)
-            target, adapters = target.on(golden.model, setup.dtype), golden.adapters if setup.adapters else ()
-        elif setup.dtype is not None:
-            yardstick, target = alone.of(setup.dtype), target.on(target.model, setup.dtype)
+        golden = None if setup.golden is None else Golden.load(setup.golden)
+        adapters: tuple[Adapter, ...] = golden.adapters if golden is not None and setup.adapters else ()
+        if golden is not None or setup.dtype is not None:
+            target = target.on(target.model if golden is None else golden.model, setup.dtype)
         wanted = Wanted(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks)
         lent = alone.sessions.lend(target, wanted, fresh=fresh)
         if lent.capacity.draft:
             alone.sessions.give_back(lent)
             raise NotReached("the suite has no oracle for sessions that draft tokens")
+        yardstick: Yardstick = golden if golden is not None and not setup.alone else alone.of(setup.yardstick(wanted))
         judge = RowJudge(yardstick, target.dtype, setup.masks, bits=setup.bits)
         counts = Counter() if situations is None else situations
         oracle = Oracle(lent.capabilities, lent.capacity)
@@ -216,6 +223,8 @@ class Play:
         return bool(self.oracle.expect(call).errors) or not self.oracle.illegal(call)
 
     def _judged(self, ref: Ref, call: Call, expected: Expected) -> None:
+        if isinstance(call, Prefill | Decode) and (breaker := self._breaker) is not None and self._breaks(expected):
+            breaker(self._late_error("the suite makes this step fail"))
         try:
             result = self._issue(call)
         except BackendError as error:
@@ -248,7 +257,7 @@ class Play:
 
     def _refused(self, text: str, call: Call, error: BackendError, expected: Expected) -> None:
         if isinstance(call, Read) and not expected.errors and self._breaks(expected):
-            kind = DeviceLost if self.setup.masks == LOSING else OutOfMemory
+            kind = self._late_error
             if type(error) is not kind:
                 raise Violation("late", f"{text} raised {type(error).__name__}, the step failed with {kind.__name__}") from error
             before = self.oracle.steps.keys() - {call.step}
@@ -268,14 +277,23 @@ class Play:
             raise Violation("message", f"{text}: the message of its {name} is not one line: {str(error)!r}") from error
         self.situations[f"{verb(call)} refused"] += 1
 
+    @property
+    def _late_error(self) -> type[BackendError]:
+        return DeviceLost if self.setup.masks == LOSING else OutOfMemory
+
+    @property
+    def _breaker(self) -> Breaker | None:
+        """What makes a step fail where masks cannot."""
+        return None if Feature.MASKS in self.oracle.capabilities.features else self.lent.breaker
+
     def _breaks(self, expected: Expected) -> bool:
-        """Whether the suite's mask source raises in this step."""
+        """Whether the suite makes this step fail."""
         if self.setup.masks not in (BREAKING, LOSING) or self.masks is None or self.masks.stopped:
             return False
         for part in expected.parts:
             request = part.row.request
             made = -1 if part.makes is None else part.makes - len(request.tokens)
-            if request.masked and request.id >= DOOMED and made >= AFTER:
+            if (request.masked or self._breaker) and request.id >= DOOMED and made >= AFTER:
                 return True
         return False
 
@@ -285,6 +303,7 @@ class Play:
             self.judge.step(self.steps[call.step].id, expected.parts, result)
             for row in result.rows:
                 self.results.setdefault(row.request_id, []).append(row)
+            self._asked_for_masks(expected)
         elif isinstance(result, Step):
             self._new_handle(result.handle, empty=not expected.rows)
             if result.id in self.lent.step_ids:
@@ -296,6 +315,17 @@ class Play:
             self.handles[ref] = result
         elif isinstance(result, Cleared) and result.count != expected.count:
             raise Violation("clear", f"clear dropped {expected.count} rows and counted {result.count}")
+
+    def _asked_for_masks(self, expected: Expected) -> None:
+        """The mask source heard of every token but the newest, and of no other, one thread at a time."""
+        if self.masks is None:
+            return
+        if self.masks.trouble:
+            raise Violation("masks", self.masks.trouble)
+        for part in expected.parts:
+            id = part.row.request.id
+            if part.row.request.masked and part.row.live and (wrong := self.masks.misled(id, self.tokens(id))):
+                raise Violation("masks", wrong)
 
     def _new_handle(self, handle: Handle, *, empty: bool) -> None:
         if empty != (handle == EMPTY):

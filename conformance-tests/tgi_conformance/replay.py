@@ -61,7 +61,16 @@ def _setup(value: dict[str, Any]) -> Setup:
     if value["golden"] is not None and value["golden"] not in {path.name for path in HERE.iterdir()}:
         raise ValueError(f"no golden checkpoint is called {value['golden']}")
     return Setup(
-        plan, value["masks"], value["golden"], value["dtype"], bool(value["bits"]), bool(value["adapters"]), int(value["ranks"])
+        *(
+            plan,
+            value["masks"],
+            value["golden"],
+            value["dtype"],
+            bool(value["bits"]),
+            bool(value["adapters"]),
+            int(value["ranks"]),
+        ),
+        alone=bool(value["alone"]),
     )
 
 

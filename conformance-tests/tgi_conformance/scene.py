@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tgi_conformance.alone import Alone
-from tgi_conformance.judge import TOLERANCE, close_call
-from tgi_conformance.masks import ALTERNATING
+from tgi_conformance.judge import TOLERANCE, Yardstick, close_call
+from tgi_conformance.masks import ALTERNATING, OWN, SLOW
 from tgi_conformance.play import Play, Setup
 from tgi_conformance.sessions import Occupied
 from tgi_conformance.stage import Stage
@@ -37,14 +37,18 @@ class Scene:
     figures: dict[str, float] = field(default_factory=dict)
     """What was measured on the way; reported."""
 
-    def stage(self, plan: WarmupPlan | None = None, masks: str | None = None, *, fresh: bool = False) -> Stage:
-        """A session in the scenario's hands, on which nothing lives; a `fresh` one for scenarios that close or break it."""
-        return Stage(self.play(Setup(plan, masks), fresh=fresh), self.seed)
+    def stage(
+        self, plan: WarmupPlan | None = None, masks: str | None = None, *, fresh: bool = False, shared: bool = False
+    ) -> Stage:
+        """A session in the scenario's hands, on which nothing lives; a `fresh` one for scenarios that close or break it, a `shared` one
+        by a plan that others ask for too."""
+        return Stage(self.play(Setup(plan, masks), fresh=fresh, shared=shared), self.seed)
 
-    def play(self, setup: Setup, *, fresh: bool = False) -> Play:
+    def play(self, setup: Setup, *, fresh: bool = False, shared: bool = False) -> Play:
         """A session on which nothing lives."""
         self.leave()
-        special = setup.plan is not None or setup.masks not in (None, ALTERNATING) or setup.ranks > 1  # nobody else asks for one
+        planned = setup.plan is not None and not shared
+        special = planned or setup.masks not in (None, ALTERNATING, OWN, SLOW) or setup.ranks > 1  # nobody else asks for one
         play = Play.open(self.target, setup, self.alone, self.situations, fresh=fresh or special or self.fresh)
         self.plays.append(play)
         return play
@@ -59,9 +63,14 @@ class Scene:
         self.leave()
         return self.alone.sessions.admit(open)
 
-    def makes_alone(self, request: Request, count: int) -> list[Row]:
-        """The first `count` results of a request that has the device to itself."""
-        return self._aside(lambda: self.alone.rows(request, count))[:count]
+    def makes_alone(self, request: Request, count: int, yardstick: Yardstick | None = None) -> list[Row]:
+        """The first `count` results of a request that has the device to itself; `yardstick` is that of a session in other circumstances."""
+        return self._aside(lambda: (yardstick or self.alone).rows(request, count))[:count]
+
+    @property
+    def breakable(self) -> bool:
+        """Whether the suite can make a step fail."""
+        return self._aside(lambda: self.alone.breakable)
 
     @property
     def tolerance(self) -> float:

@@ -12,13 +12,18 @@ from typing import TypeVar
 
 from tgi_conformance.masks import Masks
 from tgi_conformance.target import Target, close
-from tgi_core.backend import Adapter, Capabilities, Capacity, DeviceBusy, OutOfMemory, WarmupPlan
+from tgi_core.backend import Adapter, BackendError, Capabilities, Capacity, DeviceBusy, OutOfMemory, WarmupPlan
 from tgi_core.backend.session import Session
 
 _KEPT = 8
 """Sessions that nobody uses and that stay open; a golden checkpoint each, and some more."""
 
 _T = TypeVar("_T")
+
+
+Breaker = Callable[[BackendError], None]
+"""`conformance_fail` of a session, which it may define for the suite alone, beside the hooks. The step that is launched next fails on the
+device with this error, which its rows raise. Late failures can be tried by it where there are no masks."""
 
 
 class Occupied(Exception):
@@ -51,6 +56,12 @@ class Lent:
     uses: int = 0
     handle_ids: set[int] = field(default_factory=set)
     step_ids: set[int] = field(default_factory=set)
+
+    @property
+    def breaker(self) -> Breaker | None:
+        """Its own way to make the next step fail; None where it has none."""
+        found: Breaker | None = getattr(self.session.implementation, "conformance_fail", None)
+        return found
 
 
 class Sessions:
@@ -115,9 +126,8 @@ class Sessions:
         self._busy.clear()
 
     def _kept(self, wanted: Wanted) -> Lent | None:
-        shared = replace(wanted, purpose="")
         for lent in reversed(self._idle):
-            if lent.wanted == wanted or (self.room == 1 and replace(lent.wanted, purpose="") == shared):
+            if lent.wanted == wanted or (self.room == 1 and _serves(lent.wanted, wanted)):
                 self._idle.remove(lent)
                 return lent
         return None
@@ -130,6 +140,12 @@ class Sessions:
 
     def _close_oldest(self) -> None:
         close(self._idle.pop(0).session)
+
+
+def _serves(there: Wanted, wanted: Wanted) -> bool:
+    """Whether one session will do for both purposes: a mask source does no harm to requests that run alone and are not masked."""
+    masks = None if wanted.purpose and wanted.masks is None else there.masks
+    return replace(there, purpose="", masks=masks) == replace(wanted, purpose="")
 
 
 def _opened(target: Target, wanted: Wanted) -> Lent:

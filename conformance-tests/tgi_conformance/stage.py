@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,8 +19,8 @@ PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9), (2,), (6, 5, 3, 5)
 
 PLAIN = Want(logprobs=False)
 
-_TOKENS, _LONGEST = 50, 512
-"""Prompts are of so many tokens of the vocabulary, and are varied to that length."""
+_TOKENS, _PERIOD = 50, 512
+"""Prompts are of so many tokens of the vocabulary, and are varied by a text of that length, again and again."""
 
 
 def _turned(count: int, by: int) -> list[int]:
@@ -37,7 +38,7 @@ class Stage:
     def __init__(self, play: Play, seed: int = 0) -> None:
         self.play, self._seed = play, seed
         draw = random.Random(seed)
-        self._shifts = [draw.randrange(_TOKENS) if seed else 0 for _ in range(_LONGEST)]
+        self._shifts = [draw.randrange(_TOKENS) if seed else 0 for _ in range(_PERIOD)]
         self._next_id = 1 + (draw.randrange(1000) if seed else 0)
         self._free = [
             _turned(group.num_blocks, draw.randrange(group.num_blocks) if seed else 0) for group in play.capacity.groups
@@ -66,7 +67,7 @@ class Stage:
 
     def varied(self, prompt: Iterable[int]) -> tuple[int, ...]:
         """A text of the same length, drawn by the seed; seed 0 leaves it as it is. Texts that begin alike go on beginning alike."""
-        return tuple((token + shift) % _TOKENS if shift else token for token, shift in zip(prompt, self._shifts, strict=False))
+        return tuple((token + shift) % _TOKENS if shift else token for token, shift in zip(prompt, itertools.cycle(self._shifts)))
 
     def seeded(self, how: Sampling) -> Sampling:
         """Sampling by another seed of the same size, drawn by the seed."""
@@ -127,6 +128,11 @@ class Stage:
         if len(self._free[group]) < count:
             raise NotReached(f"{count} free blocks are needed, {len(self._free[group])} are left")
         return tuple(self._free[group][-count:])
+
+    def prefer(self, blocks: Sequence[int], group: int = 0) -> None:
+        """Give these free blocks next, in this order."""
+        first = set(blocks)
+        self._free[group] = [block for block in self._free[group] if block not in first] + list(reversed(blocks))
 
     def free(self, group: int) -> tuple[int, ...]:
         """All blocks that no row holds."""

@@ -77,12 +77,16 @@ class Target:
 
 def small_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
     """Rows of several blocks where the device allows it; enough blocks for every row."""
+    return plan_of(block_sizes, MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS)
+
+
+def plan_of(block_sizes: tuple[int, ...], rows: int, row_tokens: int, step_tokens: int) -> WarmupPlan:
+    """The same with other limits."""
     several = [size for size in block_sizes if 4 <= size <= MAX_ROW_TOKENS // 2]
     if not block_sizes:
-        return WarmupPlan(MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS)
-    size = min(several) if several else min(block_sizes, key=lambda size: (size < MAX_ROW_TOKENS, size))
-    blocks = MAX_ROWS * -(-MAX_ROW_TOKENS // size)
-    return WarmupPlan(MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS, num_blocks=blocks, block_size=size)
+        return WarmupPlan(rows, row_tokens, step_tokens)
+    size = min(several) if several else min(block_sizes, key=lambda size: (size < row_tokens, size))
+    return WarmupPlan(rows, row_tokens, step_tokens, num_blocks=rows * -(-row_tokens // size), block_size=size)
 
 
 def close(session: Session) -> None:

@@ -151,3 +151,15 @@ def test_committed_reports() -> None:
     assert not [objection for report in reports.values() for objection in document.objections(report)]
     planned = ("cuda", "gaudi", "neuron", "rocm", "xpu")
     assert (docs / "support-matrix.md").read_text() == support_matrix(reports, planned), "run make conformance"
+
+
+def test_a_third_level_that_saw_no_step_fail_says_so() -> None:
+    """L3 is not granted where nothing makes a step fail, and the levels below it are."""
+    entries = [entry("a.a", "L0", "pass"), entry("faults.rows", "L3", "unsupported")]
+    found = grading.levels(entries)
+    assert found == {"L0": "granted", "L1": "granted", "L2": "granted", "L3": "without faults (faults.rows: unsupported)"}
+    assert grading.exit_status(entries, "L3") == 1 and grading.exit_status(entries, "L2") == 0
+    assert (
+        grading.levels([entries[0], entry("faults.rows", "L3", "pass"), entry("faults.derived", "L3", "unsupported")])["L3"]
+        == "granted"
+    )

@@ -59,7 +59,7 @@ class Session:
     """
 
     def __init__(self, implementation: object, name: str, wrappers: Sequence[object] = ()) -> None:
-        self.name = name
+        self.name, self.implementation = name, implementation
         if implementation is None:  # pluggy's word for "no result", which it would take for a session without hooks
             raise BackendBug(f"backend {name}: backend_open returned None")
         self._manager = _Manager(PROJECT)

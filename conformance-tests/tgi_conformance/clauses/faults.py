@@ -1,6 +1,7 @@
 """A step that fails: the error comes from rows, and kills that step's batch and all derived from it, and nothing else.
 
-A mask source that raises makes a step fail on any device that has masks.
+A mask source that raises makes a step fail on any device that has masks; on others the session's own `conformance_fail` does, if it has
+one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from tgi_conformance.masks import BREAKING, DOOMED, LOSING
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, Violation
-from tgi_core.backend import EMPTY, UnknownBatch
+from tgi_core.backend import EMPTY, Feature, UnknownBatch
 
 _LATE = "a step failed late"
 
@@ -19,7 +20,7 @@ _LATE = "a step failed late"
 def _doomed(stage: Stage, *mates: int) -> int:
     """A batch whose next step fails, with mates by prompt, as many as there is room for."""
     mates = mates[: stage.capacity.max_rows - 1]
-    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=True)
+    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=stage.has(Feature.MASKS))
     return stage.decode(stage.start(doomed, *(stage.request(stage.prompts[mate]) for mate in mates)))
 
 
@@ -30,7 +31,11 @@ def _dead(stage: Stage, batch: int) -> None:
 
 
 @clause(
-    "faults.rows", "An error in a step is raised by its rows, and by no verb.", Level.L3, needs=("masks",), situations=(_LATE,)
+    "faults.rows",
+    "An error in a step is raised by its rows, and by no verb.",
+    Level.L3,
+    needs=("late_failures",),
+    situations=(_LATE,),
 )
 def rows(scene: Scene) -> None:
     """Then the batch is dead."""
@@ -44,7 +49,7 @@ def rows(scene: Scene) -> None:
     "faults.others",
     "A batch that was not in the failed step lives on unchanged.",
     Level.L3,
-    needs=("masks",),
+    needs=("late_failures",),
     situations=(_LATE,),
     rows=4,
 )
@@ -58,7 +63,9 @@ def others(scene: Scene) -> None:
     stage.decode(apart, newcomer, steps=4)
 
 
-@clause("faults.place", "The rows of a failed step give their places back.", Level.L3, needs=("masks",), situations=(_LATE,))
+@clause(
+    "faults.place", "The rows of a failed step give their places back.", Level.L3, needs=("late_failures",), situations=(_LATE,)
+)
 def place(scene: Scene) -> None:
     """A full house dies, and a full house starts."""
     stage = scene.stage(masks=BREAKING)
@@ -72,7 +79,7 @@ def place(scene: Scene) -> None:
     "faults.derived",
     "What was derived from a failed step is dead too, launched or filtered in the meantime.",
     Level.L3,
-    needs=("masks", "run_ahead"),
+    needs=("late_failures", "run_ahead"),
     situations=(_LATE, "a step is launched ahead"),
     rows=4,
 )
@@ -92,7 +99,7 @@ def derived(scene: Scene) -> None:
     "faults.filtered",
     "A row that a filter has taken out of the batch before its step fails is dead as well, and so is who has joined since.",
     Level.L3,
-    needs=("masks",),
+    needs=("late_failures",),
     situations=(_LATE,),
     rows=3,
 )
@@ -100,7 +107,7 @@ def filtered(scene: Scene) -> None:
     """The mate of the one that fails is alone when the step is read; where steps run ahead, with one that has joined it."""
     stage = scene.stage(masks=BREAKING)
     mate, joins = stage.request(stage.prompts[1]), stage.request(stage.prompts[2])
-    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=True)
+    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=stage.has(Feature.MASKS))
     beside = stage.start(joins)
     step = stage.go_on(stage.decode(stage.start(doomed, mate)))
     ahead = stage.capacity.in_flight > 1
@@ -114,7 +121,7 @@ def filtered(scene: Scene) -> None:
     "faults.continue",
     "The requests of a failed step go on from their tokens as new ones.",
     Level.L3,
-    needs=("masks",),
+    needs=("late_failures",),
     situations=(_LATE,),
     rows=2,
 )
@@ -123,7 +130,7 @@ def go_on(scene: Scene) -> None:
     stage = scene.stage(masks=BREAKING)
     mate = stage.request(stage.prompts[1])
     whole = [token for row in scene.makes_alone(mate, 8) for token in row.tokens]
-    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=True)
+    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=stage.has(Feature.MASKS))
     stage.read(stage.go_on(stage.decode(stage.start(doomed, mate))))
     made = stage.play.tokens(mate.id)
     again = stage.request((*mate.tokens, *made), prompt_len=len(mate.tokens))
@@ -136,7 +143,7 @@ def go_on(scene: Scene) -> None:
     "faults.lost",
     "After DeviceLost the session closes, and a new one opens and works.",
     Level.L3,
-    needs=("masks",),
+    needs=("late_failures",),
     situations=(_LATE,),
 )
 def lost(scene: Scene) -> None:

@@ -135,6 +135,37 @@ def _repeating(scene: Scene, stage: Stage) -> tuple[tuple[int, ...], int]:
     raise NotReached("no token is likely to come again")
 
 
+_EQUAL = 1e18
+"""A bias beside which every logit is lost, in float64 too. Sums of exponentials may be lost beside it as well, so only what depends on
+the order of the logits is compared."""
+
+
+@clause(
+    "formula.ties",
+    "Of equals the lowest ids are chosen by greedy decoding, and kept by top-k and top-p.",
+    Level.L2,
+    needs=("formula", "top_n", "logprobs", "logit_bias"),
+)
+def ties(scene: Scene) -> None:
+    """Four tokens whose bias is so great that their logits are one number; each way by itself, then some in one batch."""
+    if not scene.target.exact:
+        raise DoesNotApply("equals are made in float32, where no logit is left beside a great bias")
+    stage = scene.stage()
+    tokens = stage.folded(stage.varied(_CONTEXTS[0]))
+    known = distribution(scene, stage, tokens)
+    equal = sorted(sorted(known, key=lambda token: (-known[token], token))[:4])
+    bias = tuple((token, _EQUAL) for token in reversed(equal))
+    kept = {Sampling(logit_bias=bias): equal[:1], Sampling(True, top_p=1e-6, seed=6, logit_bias=bias): equal[:1]}
+    for count in (1, 2, 3):
+        kept |= {Sampling(True, 2.0, top_k=count, seed=seed, logit_bias=bias): equal[:count] for seed in range(6)}
+    for how, chosen in kept.items():
+        (token,) = scene.makes_alone(stage.outline(tokens, how), 1)[0].tokens
+        if token not in chosen:
+            raise Violation("ties", f"{how}: of the equals {equal} it made token {token}, and {chosen} are kept")
+    room = min(len(kept), stage.capacity.max_rows, stage.capacity.max_prefill_rows)
+    stage.start(*(stage.request(tokens, how) for how in list(kept)[:room]))
+
+
 @clause(
     "formula.top-tokens",
     "The top tokens of a greedy row are a distribution: they sum to one where all are asked for.",

@@ -11,16 +11,16 @@ from tgi_conformance.play import Setup
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level
-from tgi_core.backend import Feature, Unsupported
+from tgi_core.backend import Feature, Unsupported, WarmupPlan
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-def _stages(scene: Scene) -> Iterator[Stage]:
+def invariant_stages(scene: Scene, plan: WarmupPlan | None = None) -> Iterator[Stage]:
     """A session that is held to the bits of rows alone: in the dtype of the run, and in each other one that opens and declares it."""
     for dtype in dict.fromkeys((scene.target.dtype, *_DTYPES)):
         try:
-            play = scene.play(Setup(dtype=dtype, bits=True))
+            play = scene.play(Setup(plan, dtype=dtype, bits=True), shared=True)
         except Unsupported:
             continue
         if Feature.BATCH_INVARIANT in play.oracle.capabilities.features:
@@ -38,7 +38,7 @@ def _stages(scene: Scene) -> Iterator[Stage]:
 )
 def mates(scene: Scene) -> None:
     """A full house, each row sampled in its own way; then fewer and fewer."""
-    for stage in _stages(scene):
+    for stage in invariant_stages(scene):
         requests = company(stage, ways(stage))
         batch = stage.decode(stage.start(*requests), steps=4)
         while len(requests) > 1:
@@ -56,7 +56,7 @@ def mates(scene: Scene) -> None:
 )
 def chunks(scene: Scene) -> None:
     """In small and large pieces, a row decoding beside them."""
-    for stage in _stages(scene):
+    for stage in invariant_stages(scene):
         for chunk in (1, 5, 16):
             request = stage.request(stage.varied(LONG), take=chunk, want=stage.wants)
             batch = stage.start(request, stage.request(stage.prompts[0], want=stage.wants))
@@ -73,7 +73,7 @@ def chunks(scene: Scene) -> None:
 )
 def merge(scene: Scene) -> None:
     """Rows that started alone change places in a merge, and the first leave."""
-    for stage in _stages(scene):
+    for stage in invariant_stages(scene):
         requests = company(stage, ways(stage)[:4])
         batches = [stage.decode(stage.start(request), steps=age) for age, request in enumerate(requests, 1)]
         batch = stage.decode(*reversed(batches), steps=3)

@@ -79,7 +79,7 @@ def refusal(scene: Scene) -> None:
     plain, adapted = _greedy(scene, 0)[:2]
     mate = case_request(stage, plain)
     wrong = replace(case_request(stage, adapted), adapter=None)
-    for name in ("third", "", "First", "first ", "../first", "first\0"):
+    for name in ("fourth", "", "First", "first ", "../first", "first\0"):
         stage.refuse(Unsupported, Prefill((mate, replace(wrong, adapter=name))))
     stage.decode(stage.start(mate, replace(wrong, adapter="first")), steps=3)
     bare = scene.stage()
@@ -108,12 +108,12 @@ def mates(scene: Scene) -> None:
     """In both orders; merged with another batch; then the first leaves."""
     for order in (1, -1):
         stage = _stage(scene)
-        first = [case_request(stage, case) for case in _greedy(scene, 0)[::order]]
-        second = [case_request(stage, case) for case in _greedy(scene, 2)[::-order]]
         room = stage.capacity.max_rows // 2
-        batch = stage.decode(stage.start(*first[:room]), steps=2)
-        batch = stage.decode(stage.start(*second[:room]), batch, steps=3)
-        stage.decode(stage.filter(batch, [request.id for request in (*first[1:room], *second[:room])]), steps=2)
+        first = [case_request(stage, case) for case in _greedy(scene, 0)[::order][:room]]
+        second = [case_request(stage, case) for case in _greedy(scene, 2)[::-order][:room]]
+        batch = stage.decode(stage.start(*first), steps=2)
+        batch = stage.decode(stage.start(*second), batch, steps=3)
+        stage.decode(stage.filter(batch, [request.id for request in (*first[1:], *second)]), steps=2)
 
 
 @clause(
@@ -129,7 +129,7 @@ def same_prompt(scene: Scene) -> None:
     cases = _greedy(scene, 1)
     for case in (*cases, *cases[::-1]):
         stage.filter(stage.decode(stage.start(case_request(stage, case)), steps=2), ())
-    batches = [stage.start(case_request(stage, case)) for case in cases]
+    batches = [stage.start(case_request(stage, case)) for case in cases[: stage.capacity.max_rows]]
     for batch in batches:
         stage.decode(batch, steps=2)
 

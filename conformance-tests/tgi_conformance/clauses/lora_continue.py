@@ -55,14 +55,14 @@ def _stages(scene: Scene) -> Iterator[tuple[str, Stage]]:
 
 
 def _company(scene: Scene, stage: Stage, exact: bool) -> list[Case]:
-    """A case of a long prompt for each adapter, then of a short one without and with each: as many as can start in one step, continued."""
+    """A case of a long prompt for two adapters, then of a short one without and with each: as many as can start in one step, continued."""
     drawn = exact and stage.capabilities.determinism.value == "core"  # the transcripts' draws are of float32
     kinds = ("greedy", "adapted-greedy", "adapted-sampled")[: 2 + drawn]
     golden = adapted_transcripts(scene)
     found = {(case.prompt, case.adapter): case for case in golden.cases if case.id.startswith(kinds)}
     short = next(iter(found))[0]
     long, names = max((prompt for prompt, _ in found), key=len), [adapter.name for adapter in golden.adapters]
-    cases = [found[long, name] for name in names] + [found[short, name] for name in (None, *names)]
+    cases = [found[long, name] for name in names[:2]] + [found[short, name] for name in (None, *names)]
     left, room = stage.capacity.max_step_tokens, stage.capacity.max_rows
     going = []
     for case in cases[:room]:

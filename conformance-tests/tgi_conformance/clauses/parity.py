@@ -12,17 +12,19 @@ from tgi_conformance.rules import needs_of
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import InvalidModel, Request, Unsupported, Want
+from tgi_core.backend import InvalidModel, Request, Unsupported, Want, WarmupPlan
 
 
-def _stages(scene: Scene, dtype: str | None = None, masks: str | None = None) -> Iterator[tuple[Golden, Stage]]:
+def golden_stages(
+    scene: Scene, dtype: str | None = None, masks: str | None = None, plan: WarmupPlan | None = None
+) -> Iterator[tuple[Golden, Stage]]:
     """A session on each golden checkpoint. One of an architecture that the backend refuses is left out; some must open, and so must
     the one that it is tested on by default."""
     refused: InvalidModel | None = None
     opened = 0
     for name in names(scene.target.device_kind):
         try:
-            play = scene.play(Setup(masks=masks, golden=name, dtype=dtype))
+            play = scene.play(Setup(plan, masks, name, dtype))
         except InvalidModel as error:
             if Golden.load(name).model == default_model(scene.target.device_kind):
                 raise
@@ -39,7 +41,7 @@ def _greedy(case: Case) -> bool:
     return case.id.startswith("greedy")
 
 
-def _fits(stage: Stage, case: Case) -> bool:
+def sampled_as_declared(stage: Stage, case: Case) -> bool:
     """Whether everything that a case samples by is declared."""
     declared = {item.value for item in (*stage.capabilities.features, *stage.capabilities.sampling)}
     return declared.issuperset(needs_of(Request(1, case.prompt, len(case.prompt), 0, (), len(case.prompt), case.sampling, PLAIN)))
@@ -56,16 +58,16 @@ def _run(stage: Stage, cases: list[Case], want: Want) -> None:
 
 
 def _compare_masked(scene: Scene) -> None:
-    for golden, stage in _stages(scene, masks=ALTERNATING):
-        cases = [case for case in golden.cases if case.masked and _fits(stage, case)]
+    for golden, stage in golden_stages(scene, masks=ALTERNATING):
+        cases = [case for case in golden.cases if case.masked and sampled_as_declared(stage, case)]
         scene.situations["golden cases compared"] += len(cases)
         _run(stage, cases, stage.wants)
 
 
 def _compare(scene: Scene, chosen: Callable[[Case], bool], want: Callable[[Stage], Want]) -> None:
     compared = 0
-    for golden, stage in _stages(scene):
-        cases = [case for case in golden.cases if chosen(case) and _fits(stage, case)]
+    for golden, stage in golden_stages(scene):
+        cases = [case for case in golden.cases if chosen(case) and sampled_as_declared(stage, case)]
         _run(stage, cases, want(stage))
         compared += len(cases)
     if not compared:
@@ -90,7 +92,7 @@ def greedy(scene: Scene) -> None:
 @clause("parity.one-by-one", "They are the same for a prompt that runs alone.", Level.L2)
 def one_by_one(scene: Scene) -> None:
     """Each greedy case in a step of its own."""
-    for golden, stage in _stages(scene):
+    for golden, stage in golden_stages(scene):
         for case in filter(_greedy, golden.cases):
             _run(stage, [case], PLAIN)
 
@@ -162,7 +164,7 @@ def masked(scene: Scene) -> None:
 )
 def end_of_text(scene: Scene) -> None:
     """The greedy case whose third token is the end of text."""
-    for golden, stage in _stages(scene):
+    for golden, stage in golden_stages(scene):
         for case in golden.cases:
             if _greedy(case) and golden.eos in case.tokens[:-1]:
                 _run(stage, [case], PLAIN)
@@ -178,7 +180,7 @@ def other_dtypes(scene: Scene) -> None:
     """bfloat16 and float16, where the backend opens them; a dtype that it does not run is refused as Unsupported."""
     for dtype in ("bfloat16", "float16"):
         try:
-            for golden, stage in _stages(scene, dtype):
+            for golden, stage in golden_stages(scene, dtype):
                 _run(stage, [case for case in golden.cases if _greedy(case)], stage.wants)
         except Unsupported:
             scene.situations[f"{dtype} refused"] += 1

@@ -10,6 +10,7 @@ from typing import Any
 TARGETS = {
     "first": (4, 8, ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")),
     "second": (2, 3, ("q_proj", "down_proj")),
+    "third": (3, 2, ("v_proj", "o_proj", "up_proj")),
 }
 """By adapter: rank, alpha, and the ends of the names of the layers that it changes."""
 
@@ -36,7 +37,7 @@ def make_adapter(folder: Path, name: str, model: Any) -> Any:
 
     rank, alpha, ends = TARGETS[name]
     write_config(folder, name)
-    generator = torch.Generator().manual_seed(len(name))
+    generator = torch.Generator().manual_seed(5 + list(TARGETS).index(name))
     merged, tensors = copy.deepcopy(model), {}
     for module_name, module in merged.named_modules():
         if module_name.rpartition(".")[2] not in ends:

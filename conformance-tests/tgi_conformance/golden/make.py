@@ -20,8 +20,12 @@ from tgi_conformance.masks import allows
 from tgi_conformance.published import Scores, draw, logprobs, penalized
 from tgi_core.backend import Sampling
 
-VOCAB, TOY_VOCAB, POSITIONS = 250, 24, 128
+VOCAB, TOY_VOCAB, POSITIONS = 250, 24, 2048
+LEARNED_POSITIONS, TOY_LARGE_POSITIONS = 128, 4096
+"""A row of weights each where positions are learned."""
 NEW_TOKENS, TOPS = 14, 4
+FAR = 128
+"""The position up to which some rows are made token by token."""
 SURE = 2e-4
 """How far each draw must be from a cut, in probability."""
 
@@ -55,6 +59,12 @@ MASKED: dict[str, Sampling] = {
 }
 """Under the suite's ALTERNATING masks."""
 
+FAR_WAYS: dict[str, Sampling] = {"greedy": Sampling(), "penalized": Sampling(repetition_penalty=1.1, frequency_penalty=0.1)}
+"""Token by token from a short prompt up to FAR."""
+
+END_WAYS: dict[str, Sampling] = {"greedy": Sampling(), "sampled": Sampling(True, 1.2)}
+"""From a long prompt to the last position."""
+
 ADAPTED_MODEL = "llama"
 """The real checkpoint that has adapters."""
 
@@ -77,20 +87,37 @@ def write(name: str, model: Model, adapted: Mapping[str, Model]) -> None:
         for adapter, changed in adapted.items():
             for way, how in ADAPTED.items():
                 cases += [case | {"adapter": adapter} for case in _sure(f"{way}-{adapter}-{len(prompt)}", changed, prompt, how)]
-    first = next(case for case in cases if case["id"].startswith("greedy"))
-    value = {"eos": first["tokens"][2], "cases": cases}
     folder = HERE / name
     config = json.loads((folder / "config.json").read_text())
+    cases += _farther(model, config.get("max_position_embeddings") or config["n_positions"])
+    first = next(case for case in cases if case["id"].startswith("greedy"))
+    value = {"eos": first["tokens"][2], "cases": cases}
     config["eos_token_id"] = value["eos"]
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     (folder / TRANSCRIPT).write_text(json.dumps(value, separators=(",", ":")) + "\n")
 
 
-def _sure(id: str, model: Model, prompt: tuple[int, ...], how: Sampling, masked: bool = False) -> list[dict[str, Any]]:
+def _farther(model: Model, positions: int) -> list[dict[str, Any]]:
+    """Rows that go far, without top tokens and logprobs of their prompts."""
+    cases = []
+    ways = [("far", 5, FAR - 5, FAR_WAYS), ("end", positions - NEW_TOKENS, NEW_TOKENS, END_WAYS)]
+    for kind, length, count, hows in ways:
+        for way, how in hows.items():
+            prompts = (
+                tuple((7 * index + index // 3 + first) % TOY_VOCAB for index in range(length)) for first in range(TOY_VOCAB)
+            )
+            found = (_sure(f"{kind}-{way}", model, prompt, how, count=count) for prompt in prompts)
+            cases += [case | {"tops": [], "prompt_logprobs": []} for case in next(filter(None, found))]
+    return cases
+
+
+def _sure(
+    id: str, model: Model, prompt: tuple[int, ...], how: Sampling, masked: bool = False, count: int = NEW_TOKENS
+) -> list[dict[str, Any]]:
     """The case with the first seed by which no token is near a cut; none where there is no such seed."""
     for seed in range(40) if how.do_sample else (0,):
         seeded = Sampling(**asdict(how) | {"seed": seed, "logit_bias": how.logit_bias})
-        case = _transcript(model, prompt, seeded, masked)
+        case = _transcript(model, prompt, seeded, masked, count)
         if case is not None:
             return [{"id": id, "prompt": prompt, "sampling": _changed(seeded)} | case]
     return []
@@ -101,9 +128,9 @@ def _changed(how: Sampling) -> dict[str, Any]:
     return {name: value for name, value in asdict(how).items() if value != plain[name]}
 
 
-def _transcript(model: Model, prompt: tuple[int, ...], how: Sampling, masked: bool) -> dict[str, Any] | None:
+def _transcript(model: Model, prompt: tuple[int, ...], how: Sampling, masked: bool, count: int) -> dict[str, Any] | None:
     tokens, made, tops = list(prompt), [], []
-    for _ in range(NEW_TOKENS):
+    for _ in range(count):
         made_so_far = len(tokens) - len(prompt)
         allowed = [token for token in range(VOCAB) if allows(made_so_far, token)] if masked else []
         scores = penalized(model(tokens, allowed)[-1], how, tokens, len(prompt))
@@ -134,9 +161,9 @@ def _rounded(value: float) -> float:
 
 def make_toys() -> None:
     """The toy in two sizes; the larger one is only run on."""
-    for name, vocab in (("toy", TOY_VOCAB), ("toy-large", VOCAB)):
+    for name, vocab, positions in (("toy", TOY_VOCAB, POSITIONS), ("toy-large", VOCAB, TOY_LARGE_POSITIONS)):
         (HERE / name).mkdir(parents=True, exist_ok=True)
-        config = {"model_type": "tgi-toy", "vocab_size": vocab, "max_position_embeddings": POSITIONS}
+        config = {"model_type": "tgi-toy", "vocab_size": vocab, "max_position_embeddings": positions}
         (HERE / name / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     for name in TARGETS:
         write_config(HERE / "toy" / ADAPTERS / name, name)
@@ -157,7 +184,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "head_dim": 16,
     },
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": POSITIONS},
+    "gpt2": {
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": LEARNED_POSITIONS,
+        "max_position_embeddings": LEARNED_POSITIONS,
+    },
     "gemma2": {
         "hidden_size": 32,
         "intermediate_size": 48,

@@ -10,7 +10,7 @@ from tgi_core.backend import MaskRow, OutOfMemory, RowFaultKind, Rows, Step, hoo
 from tgi_core.backend.ledger import Work
 
 
-class _Source:
+class Source:
     """A source between the session and the real one."""
 
     def __init__(self, real: Any) -> None:
@@ -25,13 +25,13 @@ class _Source:
 class Between(Sound):
     """A session whose mask source is spied upon."""
 
-    source: type[_Source] = _Source
+    source: type[Source] = Source
 
     def __init__(self, *arguments: Any, masks: Any = None, **options: Any) -> None:
         super().__init__(*arguments, masks=None if masks is None else self.source(masks), **options)
 
 
-class _Late(_Source):
+class _Late(Source):
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
         """Allows everything to a row that has made nothing."""
         found = super().fill(rows)
@@ -45,7 +45,7 @@ class FirstTokenUnmasked(Between):
     source = _Late
 
 
-class _Twice(_Source):
+class _Twice(Source):
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
         """Every token is told twice."""
         return super().fill(tuple(replace(row, tokens=row.tokens * 2) for row in rows))
@@ -58,7 +58,7 @@ class TokensToldTwice(Between):
     source = _Twice
 
 
-class _Never(_Source):
+class _Never(Source):
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
         """No token is told."""
         return super().fill(tuple(replace(row, tokens=()) for row in rows))

@@ -12,6 +12,7 @@ Entry = dict[str, Any]
 
 _BLOCKING = frozenset(verdict.value for verdict in BLOCKING)
 CORE_LEVELS = ("L0", "L1", "L2")
+_FAULTS, _UNSUPPORTED = "faults.rows", Verdict.UNSUPPORTED.value
 
 
 def blocking(entry: Entry) -> bool:
@@ -22,11 +23,14 @@ def blocking(entry: Entry) -> bool:
 
 
 def levels(entries: Sequence[Entry]) -> dict[str, str]:
-    """By level "granted", or the first reason why not. A level is granted on top of those before it."""
+    """By level "granted", or the first reason why not. A level is granted on top of those before it. Where nothing makes a step fail,
+    nobody knows what a failure leaves behind: the third says so."""
     found: dict[str, str] = {}
     for level in GRANTED:
         reached = [entry for entry in entries if entry["level"] <= level.value]
         found[level.value] = _first_reason(reached)
+    if found["L3"] == "granted" and any(entry["id"] == _FAULTS and entry["verdict"] == _UNSUPPORTED for entry in entries):
+        found["L3"] = f"without faults ({_FAULTS}: {_UNSUPPORTED})"
     return found
 
 

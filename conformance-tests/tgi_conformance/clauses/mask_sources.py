@@ -1,0 +1,105 @@
+"""Mask sources that are particular: about whose mask it is, about time, about threads, and about what they are told."""
+
+from __future__ import annotations
+
+from tgi_conformance.clause import clause
+from tgi_conformance.masks import OWN, SLOW, allows, phase
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import Stage
+from tgi_conformance.verdict import Level, Violation
+from tgi_core.backend import Request
+
+
+def masked_rows(stage: Stage, count: int) -> list[Request]:
+    """Masked rows, as many as there is room for; their masks are of different phases."""
+    room = min(count, stage.capacity.max_rows)
+    return [stage.request(stage.prompts[index % 6], masked=True, want=stage.wants) for index in range(room)]
+
+
+def obeyed(stage: Stage, requests: list[Request]) -> None:
+    """Every token is one that the mask of its own request allows. Raises Violation."""
+    masks = stage.play.masks
+    for request in requests:
+        tokens, shift = stage.play.tokens(request.id), phase(masks.kind if masks else None, request.id)
+        if not all(allows(index, token, shift) for index, token in enumerate(tokens)):
+            raise Violation("masks", f"row {request.id} made {tokens}, which its own mask forbids")
+
+
+@clause(
+    "masks.own",
+    "A row is masked by its own request's mask, though its mates are as old as it is.",
+    Level.L2,
+    needs=("masks",),
+    rows=2,
+)
+def own(scene: Scene) -> None:
+    """Rows of one age with different masks; the first leaves, another comes, two batches merge the other way round."""
+    stage = scene.stage(masks=OWN)
+    requests = masked_rows(stage, 4)
+    batch = stage.decode(stage.start(*requests), steps=2)
+    batch = stage.filter(batch, [request.id for request in requests[1:]])
+    late = masked_rows(stage, 1)
+    stage.decode(stage.start(*late), batch, steps=3)
+    obeyed(stage, [*requests, *late])
+
+
+@clause(
+    "masks.slow",
+    "A mask source may take its time: no token is made before its mask is there.",
+    Level.L2,
+    needs=("masks",),
+    rows=2,
+)
+def slow(scene: Scene) -> None:
+    """Rows of different masks, a step launched ahead where that is promised."""
+    stage = scene.stage(masks=SLOW)
+    requests = masked_rows(stage, 2)
+    batch = stage.start(*requests)
+    _ahead(stage, batch, 2)
+    obeyed(stage, requests)
+
+
+@clause(
+    "masks.one-thread",
+    "The mask source is called by one thread at a time.",
+    Level.L2,
+    needs=("masks",),
+    rows=2,
+)
+def one_thread(scene: Scene) -> None:
+    """A batch of masked rows by a source that takes long enough to be met by a second thread."""
+    stage = scene.stage(masks=SLOW)
+    requests = masked_rows(stage, 3)
+    stage.decode(stage.start(*requests))
+    obeyed(stage, requests)
+
+
+@clause(
+    "masks.told-ahead",
+    "The mask source is told each row's own newest token, though the step that made it is not read.",
+    Level.L2,
+    needs=("masks", "run_ahead"),
+    situations=("a step is launched ahead", "a row leaves"),
+    rows=2,
+)
+def told_ahead(scene: Scene) -> None:
+    """Steps launched ahead; then a row leaves, so that the others change places, and steps are launched ahead once more."""
+    stage = scene.stage(masks=OWN)
+    requests = masked_rows(stage, 4)
+    batch = _ahead(stage, stage.start(*requests), 3)
+    batch = stage.filter(batch, [request.id for request in requests[1:]])
+    _ahead(stage, batch, 3)
+    obeyed(stage, requests)
+
+
+def _ahead(stage: Stage, batch: int, steps: int) -> int:
+    """Steps as far ahead as is promised, all read in the end."""
+    unread: list[int] = []
+    for _ in range(steps):
+        batch = stage.go_on(batch)
+        unread.append(batch)
+        if len(unread) >= stage.capacity.in_flight:
+            stage.read(unread.pop(0))
+    for step in unread:
+        stage.read(step)
+    return batch

@@ -1,0 +1,149 @@
+"""Many rows, high blocks, many removals: what holds for six rows on a few blocks holds for as many as a backend promises when it is asked
+for many.
+
+What is promised is what is tried: a backend that promises less than it is asked for is tried with that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses.invariant import invariant_stages
+from tgi_conformance.clauses.mates import ways
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import Stage
+from tgi_conformance.target import plan_of, small_plan
+from tgi_conformance.verdict import Level, NotReached
+from tgi_core.backend import OutOfMemory, Request, WarmupPlan
+
+ROWS, ROW_TOKENS, STEP_TOKENS = 65, 64, 512
+"""One more than sixty-four, where words of 32 and of 64 bits end and warps and tiles are full."""
+
+_HALF, _ROOM = 33, 20
+"""Rows that come first, and positions that each may reach."""
+
+
+def wide_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
+    """Many rows of some blocks."""
+    return plan_of(block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
+
+
+def crowd(stage: Stage, first: int, count: int) -> list[Request]:
+    """Different requests, by number, sampled in all ways; fewer where no more are promised."""
+    promised = stage.capacity
+    length = min(7, promised.max_row_tokens - 12)
+    if length < 3:
+        raise NotReached(f"rows of {promised.max_row_tokens} tokens are too short to come, go and grow")
+    blocks = min(len(stage.free(index)) // -(-_ROOM // group.block_size) for index, group in enumerate(promised.groups))
+    room = min(min(promised.max_rows, promised.max_step_tokens) - len(stage.play.oracle.rows), blocks)
+    hows = ways(stage)
+    return [
+        stage.request(_prompt(stage, number)[:length], hows[number % len(hows)], want=stage.wants)
+        for number in range(first, first + min(count, room))
+    ]
+
+
+def _prompt(stage: Stage, number: int) -> tuple[int, ...]:
+    """No two of them begin alike; their lengths are mixed."""
+    return (*stage.varied((number % 50, 7 + number // 50)), *stage.prompts[number % 6][: number % 5])
+
+
+def come_and_go(scene: Scene, stage: Stage) -> None:
+    """Rows come until the house is full, leave from all over it, and others come in their places."""
+    first = crowd(stage, 0, _HALF)
+    batch = stage.decode(stage.start(*first), steps=2)
+    second = crowd(stage, _HALF, ROWS - _HALF)
+    if second:
+        batch = stage.decode(batch, stage.start(*second), steps=2)
+    rows = [*first, *second]
+    scene.figures["rows at once"] = max(len(rows), scene.figures.get("rows at once", 0))
+    stay = [request.id for number, request in enumerate(rows) if number % 3 or len(rows) < 3]
+    batch = stage.decode(stage.filter(batch, stay), steps=2)
+    if third := crowd(stage, ROWS, len(rows) - len(stay)):
+        batch = stage.decode(stage.start(*third), batch, steps=2)
+    stage.decode(stage.filter(batch, [*stay[-1:], *(request.id for request in third[-1:])]))
+
+
+@clause(
+    "mates.wide", "As many rows as are promised make the tokens that each makes alone, through merges and removals.", Level.L2
+)
+def wide(scene: Scene) -> None:
+    """33 rows, then 65, then every third leaves and others take their places; each with its own prompt and way of sampling."""
+    come_and_go(scene, scene.stage(wide_plan(scene.declared[0].block_sizes), shared=True))
+
+
+@clause(
+    "invariant.wide",
+    "Tokens and logprobs are the same bits among as many rows as are promised.",
+    Level.L2,
+    needs=("batch_invariant",),
+)
+def wide_bits(scene: Scene) -> None:
+    """The same traffic, in every dtype that opens."""
+    for stage in invariant_stages(scene, wide_plan(scene.declared[0].block_sizes)):
+        come_and_go(scene, stage)
+
+
+_BLOCKS, _BYTES = 70_000, 600_000_000
+"""More block ids than sixteen bits have, where they fit so many bytes."""
+
+
+@clause("cover.high-blocks", "A block's id is as good as another's, up to the last of a large cache.", Level.L1)
+def high_blocks(scene: Scene) -> None:
+    """Rows on the first blocks and on the last; and on blocks whose ids differ in one high bit alone."""
+    stage = _large_cache(scene)
+    last = stage.capacity.groups[0].num_blocks
+    scene.figures["block ids"] = last
+    far = [*(1 + (1 << bit) for bit in range(16, 6, -1) if 1 + (1 << bit) <= last), last]
+    rows = min(stage.capacity.max_rows, stage.capacity.max_step_tokens, len(far) + 1)
+    batches = []
+    for index, block in enumerate([1, *far][:rows]):
+        if block in stage.free(0):
+            stage.prefer([block])
+            prompt = stage.prompts[index % len(stage.prompts)][:3]
+            batches.append(stage.start(stage.request(prompt, want=stage.wants)))
+    for _ in range(2):
+        batches = [stage.decode(batch) for batch in batches]
+    stage.decode(*batches, steps=2)
+
+
+def _large_cache(scene: Scene) -> Stage:
+    """A session with as many blocks as a share of memory holds, by what a small cache takes; with fewer where that is too many."""
+    small = scene.stage()
+    cache = sum(share.num_bytes for share in small.capacity.memory if share.name == "kv cache")
+    plan = small_plan(scene.declared[0].block_sizes)
+    least = small.capacity.groups[0].num_blocks
+    blocks = max(least, min(_BLOCKS, _BYTES // max(1, cache // least)))
+    while True:
+        try:
+            return scene.stage(replace(plan, max_rows=12, num_blocks=blocks))
+        except OutOfMemory:
+            if blocks <= least:
+                raise
+            blocks = max(least, blocks // 2)
+
+
+_REMOVALS = 1001
+
+
+@clause("capacity.thousand", "A place is as good after a thousand rows have left it as it was at first.", Level.L1)
+def thousand(scene: Scene) -> None:
+    """A full house again and again, that is left by filter, by clear of its batch, and by clear of everything."""
+    stage = scene.stage()
+    rows = min(stage.capacity.max_rows, stage.capacity.max_step_tokens)
+    removed = 0
+    while removed <= _REMOVALS:
+        count = 1 + removed % rows if removed % 7 == 0 else rows
+        requests = [stage.request(stage.prompts[(removed + index) % 6][:4]) for index in range(count)]
+        batch = stage.start(*requests)
+        if removed % 3 == 0:
+            batch = stage.filter(stage.decode(batch), [request.id for request in requests[::2]])
+        if removed % 2:
+            stage.filter(batch, ())
+        else:
+            stage.clear(None if removed % 4 else batch)
+        removed += count
+    scene.figures["rows removed"] = removed
+    requests = [stage.request(prompt[:4], want=stage.wants) for prompt in stage.prompts[:rows]]
+    stage.decode(stage.start(*requests), steps=3)

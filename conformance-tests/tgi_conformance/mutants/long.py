@@ -1,0 +1,86 @@
+"""What breaks only far into a row."""
+
+from __future__ import annotations
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_core.backend.ledger import Launch, LiveRow, Work
+from tgi_core.backend.types import Row
+
+
+class Beside(Sound):
+    """Knows how many rows its step has."""
+
+    def _compute(self, launch: Launch) -> None:
+        self._rows_beside = len(launch.work)
+        super()._compute(launch)
+
+
+@mutant("table-of-64-blocks", "growth.long")
+class TableOf64Blocks(Beside):
+    """A step of several rows copies 64 blocks of each table; what is behind them is read from the last."""
+
+    def _slot(self, table: list[int], position: int) -> int:
+        block = position // self._block_size
+        far = self._rows_beside > 1 and block >= 64
+        return (
+            super()._slot(table[:64], 63 * self._block_size + position % self._block_size)
+            if far
+            else super()._slot(table, position)
+        )
+
+
+@mutant("wrong-part-merged", "growth.long")
+class WrongPartMerged(Beside):
+    """A step of several rows attends in parts of 128 positions, and merges a wrong one for rows that have a second."""
+
+    def _write(self, row: LiveRow, position: int) -> int:
+        if self._rows_beside > 1 and position >= 128:
+            self._slots[self._slot(row.tables[0], position // 2)] ^= 1
+        return super()._write(row, position)
+
+
+@mutant("chunk-from-8-bits", "chunks.long")
+class ChunkFrom8Bits(Sound):
+    """Where a chunk begins is kept in a byte: behind position 255 it reads the cache of an earlier one."""
+
+    def _run(self, work: Work) -> Row:
+        if work.take > 1 and work.start > 255:
+            table = work.row.tables[0]
+            self._slots[self._slot(table, work.start - 1)] = self._slots[self._slot(table, (work.start - 1) & 0xFF)]
+        return super()._run(work)
+
+
+@mutant("prefix-of-64-blocks", "prefix.long")
+class PrefixOf64Blocks(Sound):
+    """A prefix is found through a table of 64 blocks; behind them the cache counts as empty."""
+
+    def _write(self, row: LiveRow, position: int) -> int:
+        cached = row.request.cached
+        if position != cached or position <= 64 * self._block_size:
+            return super()._write(row, position)
+        slot = self._slot(row.tables[0], position - 1)
+        kept, self._slots[slot] = self._slots[slot], 0
+        try:
+            return super()._write(row, position)
+        finally:
+            self._slots[slot] = kept
+
+
+@mutant("positions-end-at-100", "parity.ends")
+class PositionsEndAt100(Sound):
+    """A table of rotary angles for a hundred positions; all later ones have the last."""
+
+    def _write(self, row: LiveRow, position: int) -> int:
+        state = super()._write(row, position)
+        if position > 100:
+            state ^= 1
+            self._slots[self._slot(row.tables[0], position)] = state
+        return state
+
+
+@mutant("positions-wrap-at-512", "parity.ends")
+class PositionsWrapAt512(Sound):
+    """Keys behind position 511 are read from the row's beginning (a ring that should have been longer)."""
+
+    def _slot(self, table: list[int], position: int) -> int:
+        return super()._slot(table, position % 512)

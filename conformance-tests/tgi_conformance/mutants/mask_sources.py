@@ -1,0 +1,157 @@
+"""How masks are fetched: for whom, when, by whom, and with what news."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from tgi_conformance.masks import SLOW_S
+from tgi_conformance.mutants.base import mutant
+from tgi_conformance.mutants.masks import Between, Source
+from tgi_core.backend import Handle, MaskRow, hookimpl
+from tgi_core.backend.ledger import Launch
+from tgi_core.backend.masking import mask_row
+
+
+class _ByAge(Source):
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self.made: dict[int, int] = {}
+        self.kept: dict[int, bytes] = {}
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """What the first row of that age got."""
+        (row,) = rows
+        age = self.made[row.request_id] = self.made.get(row.request_id, 0) + len(row.tokens)
+        found = super().fill(rows)
+        return self.kept.setdefault(age, found) if any(found) else found
+
+
+@mutant("mask-by-age", "masks.own")
+class MaskByAge(Between):
+    """Masks are kept by how many tokens a row has made, as if all requests had one grammar."""
+
+    source = _ByAge
+
+
+class _Hasty(Source):
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self.worker = ThreadPoolExecutor(1)
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """What is there at once, else all tokens."""
+        coming = self.worker.submit(super().fill, rows)
+        try:
+            return coming.result(0.7 * SLOW_S)
+        except TimeoutError:
+            return b"\xff" * len(coming.result())
+
+
+@mutant("mask-not-waited-for", "masks.slow")
+class MaskNotWaitedFor(Between):
+    """Masks are filled beside the forward pass; what is not there when it ends counts as no mask."""
+
+    source = _Hasty
+
+
+class _Ready(Source):
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self.ready: dict[int, Future[bytes]] = {}
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """What the pool has filled."""
+        return self.ready.pop(rows[0].request_id).result()
+
+
+@mutant("masks-by-two-threads", "masks.one-thread")
+class MasksByTwoThreads(Between):
+    """A pool of threads fills the masks of a step (xgrammar's batch filling, over a source that is not made for it)."""
+
+    source = _Ready
+
+    def _compute(self, launch: Launch) -> None:
+        source = self._masks
+        if isinstance(source, _Ready):
+            rows = [mask_row(work.row) for work in launch.work if work.yields and work.row.request.masked]
+            with ThreadPoolExecutor(2) as pool:
+                for row in rows:
+                    source.ready[row.request_id] = pool.submit(source.real.fill, (row,))
+        super()._compute(launch)
+
+
+class _Behind(Source):
+    late = False
+    """Whether a step is launched that is not computed yet."""
+
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self.owed: dict[int, tuple[int, ...]] = {}
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """One token behind, where a step is unread."""
+        (row,) = rows
+        news = (*self.owed.pop(row.request_id, ()), *row.tokens)
+        if self.late:
+            self.owed[row.request_id] = news[-1:]
+            news = news[:-1]
+        return super().fill((replace(row, tokens=news),))
+
+
+@mutant("told-when-read", "masks.told-ahead")
+class ToldWhenRead(Between):
+    """The tokens of several masked rows are told from what was read last: behind by one where a step runs ahead."""
+
+    source = _Behind
+
+    def _compute(self, launch: Launch) -> None:
+        if isinstance(self._masks, _Behind):
+            masked = sum(work.row.request.masked for work in launch.work)
+            self._masks.late = bool(self._launched) and masked > 1
+        super()._compute(launch)
+
+
+class _Seats(Source):
+    moved = False
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """A token that is not its own, for a row that has moved up."""
+        (row,) = rows
+        if self.moved and row.tokens:
+            row = replace(row, tokens=((row.tokens[0] + 1) % 24,))
+        return super().fill((row,))
+
+
+@mutant("told-by-seat", "masks.told-ahead")
+class ToldBySeat(Between):
+    """The newest tokens lie by place on the device; after rows have left, and with a step ahead, each is told of the row that now sits
+    there."""
+
+    source = _Seats
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Rows move up."""
+        self._left = len(keep) < len(self.books.get(batch, ()))
+        return super().filter(batch, keep)
+
+    def _compute(self, launch: Launch) -> None:
+        if isinstance(self._masks, _Seats):
+            self._masks.moved = bool(self._launched) and getattr(self, "_left", False)
+        super()._compute(launch)
+
+
+class _Worker(Source):
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """By another thread each time."""
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(super().fill, rows).result()
+
+
+@mutant("masks-from-a-worker")
+class MasksFromAWorker(Between):
+    """A thread of its own fills the masks, and is waited for."""
+
+    source = _Worker

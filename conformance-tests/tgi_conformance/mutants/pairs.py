@@ -1,0 +1,141 @@
+"""Features that are each right, and wrong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_conformance.mutants.masks import Between, Source
+from tgi_conformance.mutants.sampling import Altered
+from tgi_core.backend import EMPTY, Grant, Handle, MaskRow, Request, Row, Step, hookimpl
+from tgi_core.backend.ledger import Launch, Work
+
+
+class Forgetful(Sound):
+    """Penalties do not see the first `forgotten` tokens of a row."""
+
+    def forgotten(self, work: Work) -> int:
+        """How many of a row's tokens."""
+        return 0
+
+    @contextmanager
+    def _without(self, work: Work) -> Iterator[None]:
+        row, count = work.row, min(self.forgotten(work), work.row.request.prompt_len)
+        tokens = row.tokens
+        other = next(token for token in range(self._vocab_size) if token not in tokens[count:])
+        row.tokens = [other] * count + tokens[count:]
+        try:
+            yield
+        finally:
+            row.tokens = tokens + row.tokens[len(tokens) :]
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        with self._without(work):
+            return super()._sample(work, state)
+
+
+@mutant("penalties-forget-prefix", "pairs.penalties", "pairs.prefix")
+class PenaltiesForgetPrefix(Forgetful):
+    """Penalties are kept as counts that each step adds to: what came with the prefix was never counted."""
+
+    def forgotten(self, work: Work) -> int:
+        """What was cached."""
+        return work.row.request.cached
+
+
+@mutant("penalties-of-the-last-chunk", "pairs.penalties", "pairs.chunks")
+class PenaltiesOfTheLastChunk(Forgetful):
+    """The counts are set, not added to, by each chunk of a prompt."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._begun: dict[int, int] = {}
+
+    def forgotten(self, work: Work) -> int:
+        """All before the last chunk."""
+        id = work.row.request.id
+        if work.take > 1 or work.start < len(work.row.request.tokens):
+            self._begun[id] = work.start
+        return self._begun.get(id, 0)
+
+
+@mutant("mask-off-when-joining", "pairs.masks", "pairs.mixing")
+class MaskOffWhenJoining(Sound):
+    """A step that mixes takes the sampler of decode, whose masks were made before the new rows came."""
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Notes who joins."""
+        step = super().prefill(batch, cached, grants)
+        self._joining = {} if cached == EMPTY else {request.id: step.id for request in batch}
+        return step
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        row, kept = work.row, work.row.request
+        joins = len(row.tokens) == len(kept.tokens) and kept.id in self._joining
+        row.request = replace(kept, masked=kept.masked and not joins)
+        try:
+            return super()._sample(work, state)
+        finally:
+            row.request = kept
+
+
+@mutant("adapter-lost-ahead", "pairs.adapters", "pairs.run-ahead")
+class AdapterLostAhead(Sound):
+    """The adapters of a step lie in one buffer: a step that is launched ahead overwrites them for the one before."""
+
+    def _compute(self, launch: Launch) -> None:
+        self._overwritten = bool(self._launched)
+        super()._compute(launch)
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        lost = self._overwritten and work.row.request.adapter is not None
+        return super()._sample(work, state ^ lost)
+
+
+class _Brought(Source):
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self.brought: dict[int, tuple[int, ...]] = {}
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """With what the request brought."""
+        return super().fill(tuple(replace(row, tokens=(*self.brought.pop(row.request_id, ()), *row.tokens)) for row in rows))
+
+
+@mutant("tells-what-was-brought", "pairs.masks", "pairs.continue")
+class TellsWhatWasBrought(Between):
+    """A continued request's tokens are told to its grammar, which knows them already: it walks over them twice."""
+
+    source = _Brought
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Notes the tokens behind the prompt."""
+        if isinstance(self._masks, _Brought):
+            self._masks.brought |= {request.id: request.tokens[request.prompt_len :] for request in batch}
+        return super().prefill(batch, cached, grants)
+
+
+@mutant("logprobs-of-the-plain-model", "pairs.logprobs", "pairs.adapters")
+class LogprobsOfThePlainModel(Sound):
+    """Logprobs behind a prefix are computed where adapters are not loaded."""
+
+    def _run(self, work: Work) -> Row:
+        row = super()._run(work)
+        request = work.row.request
+        if request.adapter is None or not request.cached or not row.logprobs:
+            return row
+        return replace(row, logprobs=(row.logprobs[0] - 0.1,))
+
+
+@mutant("seed-lost-behind-prefix", "pairs.seeds", "pairs.prefix")
+class SeedLostBehindPrefix(Altered):
+    """Rows that start behind a prefix take another way to their place, where the seed is not copied."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """Seed 0."""
+        return self._how(request, seed=0) if request.cached else request

@@ -1,0 +1,40 @@
+"""Late failures of sessions without masks, which the session's own `conformance_fail` brings about."""
+
+from __future__ import annotations
+
+from tgi_conformance.mutants.base import mutant
+from tgi_conformance.mutants.faults import LateErrorKeepsPlaces, LateErrorKillsAll, LateErrorRevives
+from tgi_conformance.mutants.twins import Modest
+from tgi_core.backend import BackendError, Step
+from tgi_core.backend.ledger import Launch
+
+
+@mutant("modest-and-breakable")
+class Breakable(Modest):
+    """Declares nothing beyond text-core, and lets the suite break its steps."""
+
+    _next: BackendError | None = None
+
+    def conformance_fail(self, error: BackendError) -> None:
+        """The step that is launched next."""
+        self._next = error
+
+    def _start(self, launch: Launch) -> Step:
+        if self._next is not None:
+            self._faults[launch.step.id], self._next = self._next, None
+        return super()._start(launch)
+
+
+@mutant("unmasked-error-revives", "faults.rows", "faults.derived")
+class UnmaskedErrorRevives(LateErrorRevives, Breakable):
+    """The batch of a failed step lives on, where no mask source could ever show it."""
+
+
+@mutant("unmasked-error-kills-all", "faults.others")
+class UnmaskedErrorKillsAll(LateErrorKillsAll, Breakable):
+    """One failed step ends every batch, likewise."""
+
+
+@mutant("unmasked-error-keeps-places", "faults.place")
+class UnmaskedErrorKeepsPlaces(LateErrorKeepsPlaces, Breakable):
+    """The rows of a failed step keep their places, likewise."""

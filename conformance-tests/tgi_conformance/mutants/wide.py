@@ -1,0 +1,148 @@
+"""What breaks only with many rows, high blocks, or after many removals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tgi_conformance.mutants.adapters import Rerouted
+from tgi_conformance.mutants.base import Sound, mutant
+from tgi_conformance.mutants.invariance import Shaken
+from tgi_core.backend import Cleared, Handle, Rows, hookimpl
+from tgi_core.backend.ledger import Launch, LiveRow, Work
+
+
+@mutant("rows-past-32", "mates.wide")
+class RowsPast32(Sound):
+    """One warp samples a step: lane 0 answers for row 32 as well."""
+
+    def _compute(self, launch: Launch) -> None:
+        super()._compute(launch)
+        outcome = self._done[launch.step.id]
+        if not isinstance(outcome, Rows):
+            return
+        rows = list(outcome.rows)
+        for index in range(32, len(rows)):
+            if rows[index].tokens and rows[index - 32].tokens:
+                rows[index] = replace(rows[index], tokens=rows[index - 32].tokens)
+        self._done[launch.step.id] = replace(outcome, rows=tuple(rows))
+
+
+@mutant("sampling-table-of-64", "mates.wide")
+class SamplingTableOf64(Sound):
+    """Parameters of 64 rows are staged; the others use those of the first."""
+
+    def _compute(self, launch: Launch) -> None:
+        self._places = {work.row.request.id: place for place, work in enumerate(launch.work)}
+        self._first = launch.work[0].row.request.sampling if launch.work else None
+        super()._compute(launch)
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        row, kept = work.row, work.row.request
+        if self._places[kept.id] >= 64 and self._first is not None:
+            row.request = replace(kept, sampling=self._first)
+        try:
+            return super()._sample(work, state)
+        finally:
+            row.request = kept
+
+
+@mutant("keep-in-a-word", "mates.wide")
+class KeepInAWord(Sound):
+    """The rows that stay are bits of one word of 32: beyond it a row stays where the one 32 places before it does."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Other rows stay than those named."""
+        ids = [row.request.id for row in self.books.get(batch, ())]
+        bits = {index % 32 for index, id in enumerate(ids) if id in keep}
+        return super().filter(batch, (*keep, *(id for index, id in enumerate(ids) if index >= 32 and index % 32 in bits)))
+
+
+@mutant("bits-by-many-rows", "invariant.wide")
+class BitsByManyRows(Shaken):
+    """From 33 rows on another matrix product is taken."""
+
+    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+        """All rows of a large step."""
+        return len(launch.work) > 32
+
+
+@mutant("block-ids-of-16-bits", "cover.high-blocks")
+class BlockIdsOf16Bits(Sound):
+    """Block tables are int16 to save bandwidth."""
+
+    def _slot(self, table: list[int], position: int) -> int:
+        return super()._slot([block & 0xFFFF for block in table], position)
+
+
+@mutant("slots-of-16-bits", "cover.high-blocks")
+class SlotsOf16Bits(Sound):
+    """Block times block size is computed in the type of the table."""
+
+    def _slot(self, table: list[int], position: int) -> int:
+        return super()._slot(table, position) & 0xFFFF
+
+
+class Counting(Sound):
+    """Counts the rows that were removed."""
+
+    removed = 0
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """As it is, counted."""
+        before = len(self.books.get(batch, ()))
+        kept = super().filter(batch, keep)
+        self.left(before - len(self.books.get(kept, ())))
+        return kept
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """The same."""
+        found = super().clear(batch)
+        self.left(found.count)
+        return found
+
+    def left(self, count: int) -> None:
+        """So many rows have left."""
+        self.removed += count
+
+
+@mutant("place-lost-in-a-thousand", "capacity.thousand")
+class PlaceLostInAThousand(Counting):
+    """A free list that is compacted every thousand removals, and one short afterwards."""
+
+    def left(self, count: int) -> None:
+        """One place less for each thousand."""
+        before = self.removed // 1000
+        super().left(count)
+        promised = self.ledger._capacity
+        self.ledger._capacity = replace(promised, max_rows=promised.max_rows - self.removed // 1000 + before)
+
+
+@mutant("seat-not-wiped-again", "capacity.thousand")
+class SeatNotWipedAgain(Counting):
+    """Freed seats wait in a ring of a thousand to be wiped; once it is full they are not."""
+
+    def _write(self, row: LiveRow, position: int) -> int:
+        state = super()._write(row, position)
+        if position == 0 and self.removed >= 1000:
+            state ^= 1
+            self._slots[self._slot(row.tables[0], 0)] = state
+        return state
+
+
+@mutant("adapters-by-twos", "lora.mates")
+class AdaptersByTwos(Rerouted):
+    """A step stages two adapters; rows of a third run under the one staged last."""
+
+    def _compute(self, launch: Launch) -> None:
+        names = (work.row.request.adapter for work in launch.work)
+        self._staged = list(dict.fromkeys(name for name in names if name))[:2]
+        super()._compute(launch)
+
+    def adapter(self, row: LiveRow, position: int) -> str | None:
+        """Its own where it is staged."""
+        name = row.request.adapter
+        return name if name is None or name in self._staged else self._staged[-1]
