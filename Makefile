@@ -7,6 +7,7 @@ PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/rocm
 HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
+MUTANTS ?= 500
 
 .PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model format fuzz install mutants mutation serve soak test test-clients test-native-asan test-transformers4 test-triton
 
@@ -96,10 +97,12 @@ conformance: install
 	$(BIN)/tgi-conformance matrix docs/conformance --planned gaudi --planned neuron --out docs/support-matrix.md
 	$(BIN)/pytest -n 2 --dist load tests/conformance
 
-# the proof that the suite bites: every mutant by the clauses meant for it, every clause some mutant, no good twin, by twelve seeds
+# the proof that the suite bites: every mutant by the clauses meant for it, every clause some mutant, no good twin, by twelve seeds; then
+# MUTANTS new ones, made at random, and how many of them fall
 mutants: install
 	mkdir -p build/conformance
 	$(BIN)/tgi-conformance mutants --out build/conformance/mutants.html --out build/conformance/mutants.json
+	$(BIN)/tgi-conformance generated --mutants $(MUTANTS) --out build/conformance/generated.json
 
 # the reference backend's source, changed in one place at a time: the suite must notice; MODULES=all for the files under it too
 mutation: install

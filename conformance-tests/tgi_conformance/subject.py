@@ -17,6 +17,9 @@ from tgi_core.model_files import read_json
 MUTANT = "mutant:"
 """What a name starts with that means one of the suite's own broken backends, or one of its good twins."""
 
+GENERATED = "generated:"
+"""What a name starts with that means one made at random: `generated:SEED:NUMBER`."""
+
 
 class UnknownBackend(ValueError):
     """No such backend or model; the message says what there is."""
@@ -35,7 +38,7 @@ def resolve(name: str, model: Path | None = None, dtype: str = "float32") -> Sub
     """A backend by name, broken or not. Raises UnknownBackend."""
     if model is not None:
         _check_model(model)
-    if name.startswith(MUTANT):
+    if name.startswith((MUTANT, GENERATED)):
         return _mutant(name, model, dtype)
     try:
         entries = {entry.name: entry for entry in installed()}
@@ -67,6 +70,12 @@ def _usable(plugin: Plugin) -> Plugin:
 
 
 def _mutant(name: str, model: Path | None, dtype: str) -> Subject:
+    if name.startswith(GENERATED):
+        try:
+            drawn: Target = importlib.import_module("tgi_conformance.generated").named(name).target()
+        except ValueError as error:
+            raise UnknownBackend(f"--backend {name}: a generated mutant is called {GENERATED}SEED:NUMBER") from error
+        return Subject(drawn.on(model or drawn.model, dtype), "tgi-conformance")
     mutants = importlib.import_module("tgi_conformance.mutants")
     short = name.removeprefix(MUTANT)
     if short not in mutants.EVERY:

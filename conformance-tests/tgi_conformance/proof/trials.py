@@ -93,14 +93,14 @@ def run_all(chosen: Sequence[Trial], processes: int | None, heard: Callable[[int
     """Every trial, the long ones first; `heard` gets how many are done."""
     ordered = sorted(chosen, key=lambda trial: (-len(trial.clauses) * trial.effort, trial.name, trial.seed))
     outcomes: list[Outcome] = []
-    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), get_context("spawn"), _settle) as pool:
+    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), get_context("spawn"), settle) as pool:
         for done, future in enumerate(as_completed([pool.submit(run_trial, trial) for trial in ordered]), 1):
             outcomes += future.result()
             heard(done)
     return outcomes
 
 
-def _settle() -> None:
+def settle() -> None:
     """What this process has imported is there to stay: the collector need not look through it again and again."""
     gc.collect()
     gc.freeze()

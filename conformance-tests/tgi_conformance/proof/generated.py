@@ -1,0 +1,151 @@
+"""What the suite makes of generated mutants: who falls, by which clauses, and whether those name the cause."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from tgi_conformance.alone import Alone
+from tgi_conformance.clause import Clause
+from tgi_conformance.generated import Generated, drawn
+from tgi_conformance.generated.playing import difference
+from tgi_conformance.proof.trials import JUDGING, settle
+from tgi_conformance.trying import attempt
+from tgi_conformance.verdict import Level, Verdict
+
+CLAUSES = tuple(clause for clause in JUDGING if clause.level is not Level.L0 and clause.topic != "ranks")
+"""Generated mutants are sessions of one rank."""
+
+EFFORT = 0.4
+"""How much is drawn in the clauses that draw."""
+
+KILLED, SURVIVED, EQUIVALENT, LATE = "killed", "survived", "equivalent", "out of time"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of one mutant. `clauses` failed it; `named` says whether the topic of one of them names the cause. `fired` counts how
+    often the suite met its condition. `difference` is where a survivor differs from the sound session in a wide play."""
+
+    name: str
+    operator: str
+    condition: str
+    cause: str
+    fate: str
+    clauses: tuple[str, ...] = ()
+    named: bool = False
+    fired: int = 0
+    difference: str = ""
+    stalled: tuple[str, ...] = ()
+    """Clauses that came to no verdict; a run would not grant their level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How far one mutant is followed: wide plays for a survivor, seconds for all, and whether all clauses are tried."""
+
+    plays: int = 40
+    limit_s: float = 60.0
+    whole: bool = False
+
+
+def wilson(hits: int, tried: int, z: float = 1.96) -> tuple[float, float]:
+    """The interval that holds a rate with 95 % confidence (E. B. Wilson, 1927). (0, 1) where nothing was tried."""
+    if not tried:
+        return 0.0, 1.0
+    rate, square = hits / tried, z * z / tried
+    middle = (rate + square / 2) / (1 + square)
+    spread = z * math.sqrt((rate * (1 - rate) + square / 4) / tried) / (1 + square)
+    return max(0.0, middle - spread), min(1.0, middle + spread)
+
+
+def order(mutant: Generated) -> list[Clause]:
+    """Clauses about its cause first, the state machine last: the order changes what is found first, not what is found."""
+    return sorted(CLAUSES, key=lambda clause: (clause.topic not in mutant.topics, clause.topic == "machine"))
+
+
+def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
+    """One mutant against all clauses until one fails; where none does, through wide plays until it differs from the sound session."""
+    mutant, begun = drawn(seed, number), time.monotonic()
+    target = mutant.target()
+    alone, failed, stalled, late = Alone(target), list[Clause](), list[str](), False
+    for clause in order(mutant):
+        if failed and not effort.whole:
+            break
+        if late := time.monotonic() - begun > effort.limit_s:
+            break
+        verdict = attempt(clause, target, alone, seed, EFFORT, shorten=False).verdict
+        failed += [clause] if verdict is Verdict.FAIL else []
+        stalled += [clause.id] if verdict in (Verdict.ERROR, Verdict.INCONCLUSIVE) else []
+    alone.close()
+    fired, where = mutant.trigger.fired, ""
+    fate = KILLED if failed else LATE if late else SURVIVED
+    if fate == SURVIVED:
+        where = difference(drawn(seed, number).target(), effort.plays)
+        fate = SURVIVED if where else EQUIVALENT
+    ids, named = tuple(clause.id for clause in failed), any(clause.topic in mutant.topics for clause in failed)
+    operator, condition = mutant.cause.split(": ", 1)
+    return Fate(mutant.name, operator, condition, mutant.cause, fate, ids, named, fired, where, tuple(stalled))
+
+
+def follow_all(places: Sequence[tuple[int, int]], effort: Effort, processes: int, heard: Callable[[Fate], None]) -> list[Fate]:
+    """Every mutant by seed and number, in so many processes; `heard` gets each."""
+    found = []
+    with ProcessPoolExecutor(processes, get_context("spawn"), settle) as pool:
+        for future in as_completed([pool.submit(follow, *place, effort) for place in places]):
+            found.append(future.result())
+            heard(found[-1])
+    return sorted(found, key=lambda fate: fate.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Counts over fates. Equivalent mutants count for nothing; one that ran out of time counts as alive."""
+
+    tried: int
+    killed: int
+    named: int
+    equivalent: int
+    late: int
+
+    @property
+    def judged(self) -> int:
+        """Those that differ from the sound session, or may."""
+        return self.tried - self.equivalent
+
+    @property
+    def rate(self) -> float:
+        """Killed of those."""
+        return self.killed / self.judged if self.judged else 0.0
+
+
+def figures(fates: Sequence[Fate]) -> Figures:
+    """All together."""
+    counts = Counter(fate.fate for fate in fates)
+    return Figures(len(fates), counts[KILLED], sum(fate.named for fate in fates), counts[EQUIVALENT], counts[LATE])
+
+
+def only_by(fates: Sequence[Fate]) -> dict[str, list[str]]:
+    """By clause, the mutants that no other clause fails: of fates that tried all clauses."""
+    found: dict[str, list[str]] = {clause.id: [] for clause in CLAUSES}
+    for fate in fates:
+        if len(fate.clauses) == 1:
+            found[fate.clauses[0]].append(fate.name)
+    return found
+
+
+def causes(fates: Sequence[Fate]) -> list[tuple[str, int, int]]:
+    """Operators and conditions with how many survived of how many that count, the worst first."""
+    alive, all_of = Counter[str](), Counter[str]()
+    for fate in fates:
+        if fate.fate == EQUIVALENT:
+            continue
+        for part in {fate.operator.split(" (")[0], *fate.condition.split(" and ")}:
+            all_of[part] += 1
+            alive[part] += fate.fate != KILLED
+    return sorted(((part, alive[part], all_of[part]) for part in alive if alive[part]), key=lambda item: (-item[1], item[0]))
