@@ -22,6 +22,7 @@ from tgi_conformance.masks import ALTERNATING, BREAKING, FAILING, Masks
 from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.oracle import Oracle, Part
 from tgi_conformance.play import Play, Setup
+from tgi_conformance.sessions import Lent, Wanted
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target, close, quiet
 from tgi_core.backend import EMPTY, BackendError, Cleared, Handle, Row, Rows, Step, WarmupPlan
@@ -85,8 +86,10 @@ def recorded(number: int) -> Recorded:
     adapted, target = draw.random() < 0.5, _sound()
     session, source = _session(target, masks, adapted)
     capacity = session.warmup(plan, quiet)
-    judge = _Mute(Alone(target), masks)
-    play = Play(Setup(plan, masks), session, capacity, Oracle(session.capabilities(), capacity), judge, Counter(), source)
+    alone = Alone(target)
+    judge, wanted = _Mute(alone, masks), Wanted(target.model, target.dtype, "", plan, masks)
+    lent = Lent(wanted, session, session.capabilities(), capacity, source)
+    play = Play(Setup(plan, masks), Oracle(lent.capabilities, capacity), judge, Counter(), alone, True, target, wanted, lent)
     improvise(Stage(play, number), draw, 30 if plan.max_rows in (4, 80) else 80)
     close(session)
     late = {ref: judge.late.get(step.id, set()) for ref, step in play.steps.items()}
