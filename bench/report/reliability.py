@@ -117,7 +117,8 @@ def promises(overload: Result, soaks: Iterable[Result]) -> str:
 def _soak(part: Result) -> str:
     """The row of a long form: what it printed, and what was wrong with it."""
     machine = part["machine"]
-    figures = "; ".join([*part["figures"], *(f"**{fault}**" for fault in part["wrong"]), f"{part['seconds'] / 60:.0f} minutes"])
+    told = [line.strip() for line in part["figures"] if any(map(str.isalpha, line))]  # a program's progress is none
+    figures = "; ".join([*told, *(f"**{fault}**" for fault in part["wrong"]), f"{part['seconds'] / 60:.0f} minutes"])
     where = f"{machine['date'][:10]} | {machine['cpu']}, {machine['cores']} cores, load {machine['load']}"
     return f"| {part['promise']} | {part['test']} | {figures} | {where} |\n"
 
