@@ -49,6 +49,8 @@ ELSEWHERE = (
     "mates.sampling",
     "continue.sampled",
     "lora.",  # adapters run module by module
+    *("pairs.", "capacity.thousand", "mates.wide", "invariant.wide"),  # hundreds of steps
+    *("growth.long", "chunks.long", "prefix.long"),  # thousands of positions
 )
 """What topics or clauses of the first two levels are not tried here, and why."""
 
