@@ -50,7 +50,7 @@ def suite_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
-        if path.suffix in (".py", ".json", ".safetensors") and inside.parts[0] not in ("mutants", "kit", "cli", "report"):
+        if path.suffix in (".py", ".json", ".safetensors") and inside.parts[0] not in ("mutants", "generated", "proof", "kit", "cli", "report"):
             digest.update(f"{inside.as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
