@@ -37,7 +37,8 @@ logits = st.dictionaries(st.integers(0, 40), st.floats(-8, 8), min_size=2, max_s
 
 
 def test_the_oracle_shares_no_code_with_what_it_judges() -> None:
-    """Outside the mutants, written and generated, and the kit no module imports the ledger, the reference backend, the formula or the engine."""
+    """But for mutants, written and generated, and the kit, no module imports the ledger, the reference backend, the formula or the
+    engine."""
     for path in ROOT.rglob("*.py"):
         if path.relative_to(ROOT).parts[0] in ("mutants", "generated", "kit"):
             continue

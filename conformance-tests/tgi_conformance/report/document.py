@@ -26,6 +26,8 @@ from tgi_core.backend import API_VERSION
 SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 _PACKAGES = ("tgi-core", "tgi-conformance", "torch", "transformers", "numpy")
+_NO_JUDGES = ("mutants", "generated", "proof", "kit", "cli", "report")
+"""Parts of the suite that decide no verdict."""
 NAMES = tuple(name for name, extension in EXTENSIONS.items() if not extension.structural)
 """The extended features, in the order of the support matrix."""
 
@@ -50,7 +52,7 @@ def suite_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
-        if path.suffix in (".py", ".json", ".safetensors") and inside.parts[0] not in ("mutants", "generated", "proof", "kit", "cli", "report"):
+        if path.suffix in (".py", ".json", ".safetensors") and inside.parts[0] not in _NO_JUDGES:
             digest.update(f"{inside.as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
