@@ -31,7 +31,7 @@ def test_every_operator_changes_something(name: str, place: int) -> None:
     """Under a condition that always holds, in each of its ways, a wide play differs from the sound session."""
     mutant = Generated("generated:test", OPERATORS[name], OPERATORS[name].kind.choices[place], _when(True))
     assert difference(mutant.target(), PLAYS), mutant.cause
-    assert mutant.trigger.fired
+    assert mutant.fired
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATORS if name != "limit-one-off"])
@@ -39,7 +39,7 @@ def test_no_operator_acts_out_of_its_condition(name: str) -> None:
     """Under a condition that never holds it is the sound session: what a kill shows is the condition's and the operator's."""
     mutant = Generated("generated:test", OPERATORS[name], OPERATORS[name].kind.choices[0], _when(False))
     assert not difference(mutant.target(), 6)
-    assert not mutant.trigger.fired
+    assert not mutant.fired
 
 
 def test_the_draw_repeats() -> None:

@@ -33,10 +33,13 @@ class Generated:
     operator: Operator
     choice: Any
     condition: Condition
-    trigger: Trigger = field(init=False)
+    triggers: list[Trigger] = field(default_factory=list)
+    """One per session: what happens to one does not count for another, but how many were opened before."""
 
-    def __post_init__(self) -> None:
-        self.trigger = Trigger(self.condition, Past())
+    @property
+    def fired(self) -> int:
+        """How often it was wrong, in all sessions."""
+        return sum(trigger.fired for trigger in self.triggers)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -46,27 +49,20 @@ class Generated:
     @property
     def cause(self) -> str:
         """In words."""
-        choice = (
-            ""
-            if self.choice is None
-            else f" ({self.choice})"
-            if not isinstance(self.choice, Exception)
-            else f" ({self.choice!r})"
-        )
-        return f"{self.operator.name}{choice}: {self.condition.name}"
+        choice = repr(self.choice) if isinstance(self.choice, Exception) else self.choice
+        return f"{self.operator.name}{'' if choice is None else f' ({choice})'}: {self.condition.name}"
 
     def open(self, options: OpenOptions) -> object:
-        """As a plugin's `backend_open`. Sessions share one past."""
-        if self.trigger.past.counts.get("opening"):
-            self.trigger.past.note("reopening")
-        self.trigger.past.counts["opening"] = 1
+        """As a plugin's `backend_open`."""
+        trigger = Trigger(self.condition, Past({"reopening": len(self.triggers)}, "reopening" if self.triggers else ""))
+        self.triggers.append(trigger)
         kind = self.operator.kind
         if issubclass(kind, Witness):
-            return kind(Session(opening(Sound)(options), "toy"), self.trigger, self.choice)
+            return kind(Session(opening(Sound)(options), "toy"), trigger, self.choice)
         model = opening(kind)(options)
         assert isinstance(model, Model)
         model.choice = self.choice
-        model.witness = Witness(Session(model, "toy"), self.trigger)
+        model.witness = Witness(Session(model, "toy"), trigger)
         return model.witness
 
     def target(self) -> Target:

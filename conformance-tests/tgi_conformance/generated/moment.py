@@ -28,7 +28,7 @@ class Life:
 
 @dataclass(slots=True)
 class Past:
-    """What has happened to a backend since it was installed, over all its sessions. `newest` is the event that came last."""
+    """What has happened to a session, and how many were opened before it. `newest` is the event that came last."""
 
     counts: dict[str, int] = field(default_factory=dict)
     newest: str = ""

@@ -30,7 +30,7 @@ from tgi_core.backend.session import Session
 
 @dataclass(slots=True)
 class Trigger:
-    """When a mutant is wrong, and how often it was. `past` outlives sessions."""
+    """When a mutant's session is wrong, and how often it was."""
 
     condition: Condition
     past: Past

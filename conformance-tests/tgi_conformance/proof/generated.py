@@ -83,7 +83,7 @@ def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
         failed += [clause] if verdict is Verdict.FAIL else []
         stalled += [clause.id] if verdict in (Verdict.ERROR, Verdict.INCONCLUSIVE) else []
     alone.close()
-    fired, where = mutant.trigger.fired, ""
+    fired, where = mutant.fired, ""
     fate = KILLED if failed else LATE if late else SURVIVED
     if fate == SURVIVED:
         where = difference(drawn(seed, number).target(), effort.plays)

@@ -1,0 +1,257 @@
+"""Features together: what holds for one feature by itself holds with every other, and beside rows that lack it.
+
+Every row is held to what it makes alone, and to the published formula where that is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tgi_conformance.alone import Alone, all_wants
+from tgi_conformance.calls import Ref
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses.lora import adapted_transcripts
+from tgi_conformance.clauses.mates import ways
+from tgi_conformance.clauses.partial import finish
+from tgi_conformance.clauses.reckoning import reckon, reckonable
+from tgi_conformance.features import missing
+from tgi_conformance.masks import OWN
+from tgi_conformance.play import Setup
+from tgi_conformance.scene import Scene
+from tgi_conformance.stage import PLAIN, Stage
+from tgi_conformance.target import plan_of
+from tgi_conformance.verdict import Level, NotReached
+from tgi_core.backend import Adapter, Feature, Grant, Request, Sampling, SamplingField, Want, WarmupPlan
+
+ROWS, ROW_TOKENS, STEP_TOKENS = 24, 160, 512
+_LENGTHS = (5, 16, 1, 33, 64, 7, 17, 128, 3, 63, 32, 9)
+"""Of prompts: inside a block, and at the edges of blocks of every usual size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a row is to be; `chunk` and `cached` in tokens, `made` of its prompt's tokens count as generated."""
+
+    sampling: Sampling = Sampling()
+    want: Want = PLAIN
+    masked: bool = False
+    adapter: str | None = None
+    chunk: int = 0
+    made: int = 0
+    shares: bool = False
+
+
+@dataclass(slots=True)
+class Company:
+    """A stage with rows of every kind that its session declares."""
+
+    stage: Stage
+    adapters: tuple[str, ...]
+    alone: Alone
+    exact: bool
+    """Whether rows can be held to the formula."""
+    requests: list[Request] = field(default_factory=list)
+    """All that were made."""
+    _count: int = field(default=0)
+
+    @property
+    def full(self) -> Want:
+        """Everything that a row can return."""
+        return all_wants(self.stage.capabilities.features)
+
+    def features(self) -> dict[str, list[Spec]]:
+        """Specs by the feature that they use, each without any other."""
+        stage, full = self.stage, self.full
+        seeded = SamplingField.SEED in stage.capabilities.sampling
+        # Penalties below 1 and 0 call back what was made; high temperatures spread the draws over what filters leave.
+        more = [Sampling(True, 2.0, 5, 0.8, seed=2**63 + 3), Sampling(True, 0.6, seed=2**33)] if seeded else []
+        found = {"sampling": [Spec(how) for how in (*ways(stage)[1:], *map(stage.seeded, more))]}
+        if SamplingField.LOGIT_BIAS in stage.capabilities.sampling:
+            found["sampling"].append(Spec(Sampling(logit_bias=((3, 6.0), (5, 4.0), (7, 5.0)))))
+        found["wants"] = [Spec(want=want) for want in {full, replace(full, top_n=0), replace(full, logprobs=False)} - {PLAIN}]
+        if stage.play.masks is not None:
+            found["masks"] = [Spec(masked=True)]
+        if self.adapters:
+            found["lora"] = [Spec(adapter=name) for name in self.adapters[:2]]
+        if stage.has(Feature.CHUNKED_PREFILL):
+            found["chunks"] = [Spec(chunk=3), Spec(chunk=16)]
+        if stage.has(Feature.PREFIX_REUSE):
+            found["prefix"] = [Spec(shares=True)]
+        found["continue"] = [Spec(made=4)]
+        return found
+
+    def crossed(self, feature: str) -> list[Spec]:
+        """A feature with each other one, and rows between them that lack it. Where a feature comes in many ways, each of them meets the
+        others in bundles."""
+        found = self.features()
+        mine = found.pop(feature, [])
+        if not mine:
+            raise NotReached(f"no row of this session uses {feature}")
+        others = [spec for specs in found.values() for spec in specs]
+        specs = [_merged(mine[index % len(mine)], other) for index, other in enumerate(others)]
+        if len(mine) > 2:
+            specs += [_merged(one, bundle) for one in mine for bundle in self._bundles(found)]
+        else:
+            specs += [_merged(one, other) for one in mine[1:] for other in others]
+        return [spec for pair in zip(specs, self._between(others), strict=False) for spec in pair]
+
+    def _bundles(self, found: dict[str, list[Spec]]) -> list[Spec]:
+        """Features that go together, so that each way of another one meets them all in a few rows."""
+        plain = [Spec()]
+        pairs = (("masks", "continue"), ("lora", "chunks"), ("prefix", "continue"))
+        bundles = [_merged(found.get(one, plain)[0], found.get(other, plain)[-1]) for one, other in pairs]
+        return [_merged(bundle, Spec(want=self.full)) for bundle in bundles if bundle != Spec()]
+
+    @staticmethod
+    def _between(others: Sequence[Spec]) -> Iterator[Spec]:
+        """Mates, each with something else."""
+        while True:
+            yield from (Spec(), *others[::3])
+
+    def everyone(self) -> list[Spec]:
+        """One of each kind, and some of two."""
+        kinds = [spec for specs in self.features().values() for spec in specs]
+        pairs = [_merged(one, other) for one, other in zip(kinds, kinds[len(kinds) // 2 :], strict=False)]
+        return [Spec(want=self.full), *kinds, *pairs]
+
+    # rows
+
+    def request(self, spec: Spec, length: int = 0) -> Request:
+        """A row by its spec; lengths and texts change from one to the next."""
+        stage, self._count = self.stage, self._count + 1
+        room = min(stage.capacity.max_row_tokens - 12, stage.capacity.max_step_tokens)
+        length = length or max(2 if spec.made or spec.chunk else 1, min(room, _LENGTHS[self._count % len(_LENGTHS)]))
+        prompt = stage.varied((11 * index + 7 * self._count) % 50 for index in range(length))
+        take = min(max(spec.chunk, length // 5), length - 1) if spec.chunk else None  # mates grow with every chunk
+        made = min(spec.made, length - 1)
+        fields: dict[str, Any] = {"masked": spec.masked, "adapter": spec.adapter, "prompt_len": length - made}
+        self.requests.append(stage.request(prompt, spec.sampling, take, want=spec.want, **fields))
+        return self.requests[-1]
+
+    def sharer(self, spec: Spec, owner: Request, cached: int, tail: int) -> Request:
+        """A row behind an owner's blocks; it takes what is left at once or in chunks."""
+        stage, made = self.stage, min(spec.made, tail - 1)
+        want, take = replace(spec.want, prompt_logprobs=False), min(spec.chunk, max(1, tail - 1)) if spec.chunk else None
+        fields: dict[str, Any] = {"masked": spec.masked, "adapter": spec.adapter, "prompt_len": cached + tail - made}
+        text = stage.varied((5 * self._count + index) % 50 for index in range(tail))
+        tokens = (*owner.tokens[:cached], *stage.folded(text))
+        self.requests.append(stage.request(tokens, spec.sampling, take, want=want, cached=cached, shares=owner, **fields))
+        return self.requests[-1]
+
+    def start(self, specs: Sequence[Spec]) -> list[Ref]:
+        """Rows in as few steps as the promise allows, their prompts run to the end."""
+        stage, batches = self.stage, list[Ref]()
+        waiting = [self.request(spec) for spec in specs if not spec.shares]
+        while waiting:
+            group, left = [waiting.pop(0)], stage.capacity.max_step_tokens
+            left -= group[0].take
+            while waiting and waiting[0].take <= left and len(group) < stage.capacity.max_prefill_rows:
+                left -= waiting[0].take
+                group.append(waiting.pop(0))
+            batches.append(self._finished(stage.start(*group), {request.id: request.take for request in group}))
+        return batches + self._behind([spec for spec in specs if spec.shares])
+
+    def _finished(self, batch: Ref, chunks: dict[int, int]) -> Ref:
+        """The rest of all prompts, each by its chunk; rows whose prompts are complete go on beside them."""
+        stage = self.stage
+        while any(row.owed for row in stage.play.oracle.batches[batch]):
+            rows, grants = stage.play.oracle.batches[batch], list[Grant]()
+            left = stage.capacity.max_step_tokens - len(rows)
+            for row in rows:
+                take = min(row.owed, chunks[row.request.id], left + 1) if row.owed else 1
+                left -= take - 1
+                grants.append(stage.grant(row, take))
+            batch = stage.decode(batch, grants=grants)
+        return batch
+
+    def _behind(self, specs: Sequence[Spec]) -> list[Ref]:
+        """Rows behind prefixes, each behind an owner under its own adapter."""
+        stage, batches = self.stage, list[Ref]()
+        size = stage.capacity.groups[0].block_size
+        most = min(3, (min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - 16) // size)
+        if specs and most < 1:
+            raise NotReached(f"a prefix of whole blocks of {size} does not fit a row of {stage.capacity.max_row_tokens}")
+        for index, spec in enumerate(specs):
+            self._count += 1
+            text = stage.varied((3 * position + index) % 50 for position in range(most * size + 1))
+            owner = stage.request(text, adapter=spec.adapter)
+            held = stage.start(owner)
+            tail = size if self._count % 2 and 1 < size <= 16 else 4
+            sharer = self.sharer(spec, owner, size * (most - index % most), tail)
+            batch = finish(stage, stage.start(sharer), sharer.id, 2)
+            stage.keep_blocks(owner.id)
+            stage.filter(held, ())
+            batches.append(batch)
+        return batches
+
+    def groups(self, specs: Sequence[Spec]) -> Iterator[Sequence[Spec]]:
+        """As many at a time as fit, one place left over for an owner."""
+        promised = self.stage.capacity
+        size = promised.groups[0].block_size
+        blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, ROW_TOKENS) // size)
+        room = max(1, min(promised.max_rows - 1, promised.max_step_tokens, blocks - 1, ROWS - 1))
+        for first in range(0, len(specs), room):
+            yield specs[first : first + room]
+
+    def run(self, specs: Sequence[Spec], steps: int = 2) -> None:
+        """Rows start, merge, go on, and leave in turn."""
+        stage = self.stage
+        for group in self.groups(specs):
+            batch = stage.decode(*self.start(group)[::-1], steps=steps)
+            rows = [row.request.id for row in stage.play.oracle.rows]
+            batch = stage.filter(batch, rows[::2] if len(rows) > 2 else rows)
+            stage.clear(stage.decode(batch, steps=steps))
+        self.reckon()
+
+    def reckon(self) -> None:
+        """Hold what has been made to the formula."""
+        if self.exact:
+            reckon(self.stage, self.alone, self.requests)
+        self.requests.clear()
+
+
+def _merged(one: Spec, other: Spec) -> Spec:
+    """What either asks for; sampling is the one's unless that is plain."""
+    return Spec(
+        one.sampling if one.sampling != Sampling() else other.sampling,
+        one.want if one.want != PLAIN else other.want,
+        one.masked or other.masked,
+        one.adapter or other.adapter,
+        one.chunk or other.chunk,
+        one.made or other.made,
+        one.shares or other.shares,
+    )
+
+
+def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None) -> Company:
+    """A session that is opened with all that the backend declares: masks, and adapters on the checkpoint that has some."""
+    masked = masks if Feature.MASKS in scene.declared[0].features else None
+    plan = plan or plan_of(scene.declared[0].block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
+    adapters: tuple[Adapter, ...] = ()
+    setup, target = Setup(plan, masked), scene.target
+    if not missing(scene, ("lora",)):
+        golden = adapted_transcripts(scene)
+        setup, adapters = replace(setup, golden=golden.name, adapters=True, alone=True), golden.adapters
+        target = target.on(golden.model)
+    stage, alone = Stage(scene.play(setup), scene.seed), scene.alone.of(target, setup.opening(adapters))
+    return Company(stage, tuple(item.name for item in adapters), alone, reckonable(stage, target.dtype))
+
+
+for _feature, _id, _needs in (
+    ("sampling", "formula.crossed", ("formula",)),
+    ("wants", "mates.crossed", ("logprobs",)),
+    ("masks", "masks.crossed", ("masks",)),
+    ("lora", "lora.crossed", ("lora",)),
+    ("chunks", "chunks.crossed", ("chunked_prefill",)),
+    ("prefix", "prefix.crossed", ("prefix_reuse",)),
+    ("continue", "continue.crossed", ()),
+):
+
+    def _check(scene: Scene, feature: str = _feature) -> None:
+        """Beside rows that lack it."""
+        here = company(scene)
+        here.run(here.crossed(feature))
+
+    clause(_id, f"A row's {_feature} changes nothing else, together with every other feature.", Level.L2, needs=_needs)(_check)

@@ -1,0 +1,59 @@
+"""Rows of every kind where only plain ones have been: with each block size, at the last position, and in the counters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses.crossing import Company, Spec, company
+from tgi_conformance.scene import Scene
+from tgi_conformance.target import plan_of
+from tgi_conformance.verdict import Level, NotReached, Violation
+from tgi_core.backend import WarmupPlan
+
+_ROWS, _LONGEST = 12, 160
+
+
+@clause("growth.block-sizes", "With every block size that is declared, rows of every kind make what they make alone.", Level.L2)
+def block_sizes(scene: Scene) -> None:
+    """The smaller ones, in turn."""
+    for size in sorted(scene.declared[0].block_sizes)[:6]:
+        blocks = (_ROWS + 4) * -(-_LONGEST // size)
+        here = company(scene, plan=WarmupPlan(_ROWS, _LONGEST, 4 * _LONGEST, num_blocks=blocks, block_size=size))
+        here.run(here.everyone(), steps=1)
+
+
+@clause(
+    "growth.last-position", "Rows of every kind make what they make alone up to the last position of the longest row.", Level.L2
+)
+def last_position(scene: Scene) -> None:
+    """Prompts that leave room for two more tokens, and both are made."""
+    here = company(scene, plan=plan_of(scene.declared[0].block_sizes, 8, 64, 256))
+    length = here.stage.capacity.max_row_tokens - 2
+    if not 5 <= length <= min(512, here.stage.capacity.max_step_tokens):
+        raise NotReached(f"rows of {length + 2} tokens do not start in one step and end soon")
+    specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
+    for group in here.groups(specs):
+        batches = [here.stage.start(here.request(spec, length)) for spec in group]
+        here.stage.clear(here.stage.decode(*batches, steps=2))
+    here.reckon()
+
+
+@clause("leaks.everyone", "Memory and compiled shapes stay what they were whatever kinds of rows come and go.", Level.L3)
+def counters(scene: Scene) -> None:
+    """Twice all kinds of rows, then twice again: only the first rounds may take memory for good, and none may compile."""
+    here = company(scene)
+    stats = here.stage.play.session.stats
+    compiled, kinds = stats().compiles, here.everyone()
+    sizes = [_after(here, kinds) for _ in range(4)]
+    if sizes[3] > sizes[1]:
+        raise Violation(
+            "leak", f"stats reports {sizes[1]} bytes after two rounds of rows of every kind and {sizes[3]} after four"
+        )
+    if (after := stats().compiles) > compiled:
+        raise Violation("compile", f"{after - compiled} shapes were compiled in the middle of traffic")
+
+
+def _after(here: Company, kinds: list[Spec]) -> int:
+    here.run(kinds, steps=1)
+    return sum(share.num_bytes for share in here.stage.play.session.stats().memory)

@@ -1,0 +1,124 @@
+"""Rows held to the published formula instead of to themselves: a defect that two features bring about together is there when the row is
+alone as well, and no comparison with that shows it.
+
+What a row makes is reckoned from plain rows: greedy ones with the same tokens and adapter, alone, whole and without a mask, that report
+the whole distribution. A repetition penalty depends on the signs of logits, so theirs have it too, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tgi_conformance.alone import Alone
+from tgi_conformance.masks import allows, phase
+from tgi_conformance.published import Draw, Scores, draw, penalized
+from tgi_conformance.stage import Stage
+from tgi_conformance.verdict import Violation
+from tgi_core.backend import Determinism, Feature, Request, Row, Sampling, TopToken, Want
+
+NEAR = 2e-3
+"""Nats by which a logprob may differ from what is reckoned."""
+
+_UNLISTED = -15.0
+"""No token that a plain row leaves out of the whole distribution is likelier than this."""
+
+_NEEDED = {Feature.LOGPROBS, Feature.TOP_N}
+
+
+def reckonable(stage: Stage, dtype: str) -> bool:
+    """Whether plain rows of this session report what is needed, exactly enough."""
+    capabilities = stage.capabilities
+    return capabilities.determinism is Determinism.CORE and capabilities.features >= _NEEDED and dtype == "float32"
+
+
+def reckon(stage: Stage, alone: Alone, requests: Sequence[Request]) -> None:
+    """Every token, logprob, top token and prompt logprob that these requests have made. Raises Violation."""
+    for request in requests:
+        tokens, rows = list(request.tokens), stage.play.results.get(request.id, [])
+        if request.want.prompt_logprobs:
+            _prompt(alone, request, [value for row in rows for value in row.prompt_logprobs])
+        for row in rows:
+            for token in row.tokens:
+                _token(stage, alone, request, tokens, row)
+                tokens.append(token)
+
+
+def _plain(request: Request, tokens: Sequence[int], want: Want) -> Request:
+    """The same tokens, and nothing that was asked for but the adapter and the repetition penalty."""
+    length, how = len(tokens), Sampling(repetition_penalty=request.sampling.repetition_penalty)
+    fields = {"cached": 0, "take": length, "masked": False, "blocks": ()}
+    return replace(request, tokens=tuple(tokens), prompt_len=length, sampling=how, want=want, **fields)  # type: ignore[arg-type]
+
+
+def _scores(stage: Stage, alone: Alone, request: Request, tokens: Sequence[int], unlisted: Scores) -> Scores:
+    """After penalties and mask; `unlisted` tokens count where a plain row does not list them."""
+    plain = alone.rows(_plain(request, tokens, Want(True, stage.capabilities.vocab_size)), 1)[0].top[0]
+    how = replace(request.sampling, repetition_penalty=1.0)
+    found = penalized(unlisted | {item.id: item.logprob for item in plain}, how, tokens, request.prompt_len)
+    if not request.masked:
+        return found
+    made, shift = len(tokens) - len(request.tokens), phase(stage.play.setup.masks, request.id)
+    return {token: score for token, score in found.items() if allows(made, token, shift)}
+
+
+def _expected(stage: Stage, alone: Alone, request: Request, tokens: Sequence[int]) -> Draw | None:
+    """None where it cannot be told: a model may give a masked row tokens that no plain row lists."""
+    scores = _scores(stage, alone, request, tokens, {})
+    if not scores:
+        return None
+    found = draw(scores, request.sampling, len(tokens))
+    if request.masked and found.sure:
+        unlisted = dict.fromkeys(range(stage.capabilities.vocab_size), _UNLISTED)
+        other = draw(_scores(stage, alone, request, tokens, unlisted), request.sampling, len(tokens))
+        if other.token != found.token or abs(other.logprob - found.logprob) > NEAR / 4:
+            return None
+    return found if found.sure else None
+
+
+def _token(stage: Stage, alone: Alone, request: Request, tokens: Sequence[int], row: Row) -> None:
+    expected, what = _expected(stage, alone, request, tokens), f"row {request.id} ({_features(request)})"
+    if expected is None:
+        return
+    if row.tokens[0] != expected.token:
+        raise Violation("formula", f"{what} made token {row.tokens[0]} at {len(tokens)}, by the formula {expected.token}")
+    for value in row.logprobs:
+        if not abs(value - expected.logprob) <= NEAR:
+            raise Violation(
+                "formula", f"{what}: token {expected.token} has logprob {value:.5f}, by the formula {expected.logprob:.5f}"
+            )
+    _top(what, row.top, expected.token, expected.logprob)
+
+
+def _top(what: str, tops: Sequence[Sequence[TopToken]], token: int, logprob: float) -> None:
+    for top in tops:
+        for item in top:
+            if item.id == token and not abs(item.logprob - logprob) <= NEAR:
+                raise Violation("top", f"{what}: top token {token} has logprob {item.logprob:.5f}, by the formula {logprob:.5f}")
+
+
+def _prompt(alone: Alone, request: Request, values: Sequence[float | None]) -> None:
+    """Those of a prompt that runs alone, greedily, unmasked and whole."""
+    prompt = request.tokens[: request.prompt_len]
+    plain = replace(_plain(request, request.tokens, Want(False, 0, True)), prompt_len=request.prompt_len, sampling=Sampling())
+    expected = alone.rows(plain, 1)[0].prompt_logprobs
+    same = len(values) == len(expected) and all(
+        (mine is None) is (other is None) and (mine is None or other is None or mine == other or abs(mine - other) <= NEAR)
+        for mine, other in zip(values, expected, strict=True)
+    )
+    if not same:
+        text = f"row {request.id} ({_features(request)}): the logprobs of its prompt of {len(prompt)} tokens are others than by itself"
+        raise Violation("prompt", text)
+
+
+def _features(request: Request) -> str:
+    """What a row uses, for people."""
+    used = {
+        str(request.sampling): request.sampling != Sampling(),
+        "masked": request.masked,
+        f"adapter {request.adapter}": request.adapter is not None,
+        f"behind {request.cached}": request.cached > 0,
+        "in chunks": request.cached + request.take < len(request.tokens),
+        "continued": request.prompt_len < len(request.tokens),
+    }
+    return ", ".join(name for name, uses in used.items() if uses) or "plain"

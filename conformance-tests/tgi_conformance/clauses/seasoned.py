@@ -1,0 +1,150 @@
+"""Rows after a past: whatever has happened to a session, and however often, rows of every kind make what each makes alone.
+
+Each clause is about one event. It comes again and again, and right after it rows start, go on and leave; which kinds of rows those are
+changes from one time to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tgi_conformance.calls import Decode, Filter, Ref
+from tgi_conformance.clause import clause
+from tgi_conformance.clauses.crossing import Company, Spec, company
+from tgi_conformance.masks import ALTERNATING, BREAKING, DOOMED
+from tgi_conformance.scene import Scene
+from tgi_conformance.verdict import Level
+from tgi_core.backend import Grant, Request, UnknownBatch
+
+TIMES = 9
+"""How often an event comes."""
+
+Event = Callable[[Company, list[Spec]], Ref]
+"""Makes an event happen, and leaves one batch of rows of these kinds: new ones, or those that it happened to."""
+
+
+def _started(here: Company, specs: list[Spec]) -> Ref:
+    batches = here.start(specs)
+    return here.stage.decode(*batches) if len(batches) > 1 else batches[0]
+
+
+def _plain(here: Company, count: int) -> Ref:
+    """Rows of no interest."""
+    return here.stage.start(*(here.stage.request(here.stage.prompts[index % 6][:4]) for index in range(count)))
+
+
+def _merge(here: Company, specs: list[Spec]) -> Ref:
+    half = len(specs) // 2
+    return here.stage.decode(_started(here, specs[half:]), _started(here, specs[:half]))
+
+
+def _join(here: Company, specs: list[Spec]) -> Ref:
+    batch = _started(here, specs[1:])
+    return here.stage.start(here.request(Spec(specs[0].sampling, specs[0].want)), beside=batch)
+
+
+def _removal(here: Company, specs: list[Spec]) -> Ref:
+    gone, batch = _plain(here, 2), _started(here, specs)
+    here.stage.filter(gone, ())
+    rows = [row.request.id for row in here.stage.play.oracle.batches[batch]]
+    return here.stage.filter(batch, rows[1:])
+
+
+def _clear(here: Company, specs: list[Spec]) -> Ref:
+    batch = _started(here, specs)
+    here.stage.clear(_plain(here, 2))
+    return batch
+
+
+def _clear_all(here: Company, specs: list[Spec]) -> Ref:
+    _plain(here, 2)
+    here.stage.clear(None)
+    return _started(here, specs)
+
+
+def _refusal(here: Company, specs: list[Spec]) -> Ref:
+    batch, dead = _started(here, specs), _plain(here, 1)
+    here.stage.clear(dead)
+    here.stage.refuse(UnknownBatch, Decode((batch, dead)))
+    here.stage.refuse(UnknownBatch, Filter(dead, ()))
+    return batch
+
+
+def _preemption(here: Company, specs: list[Spec]) -> Ref:
+    """The rows of a batch leave, and go on as new ones from what they have."""
+    stage, batch = here.stage, _started(here, specs)
+    rows = [row.request for row in stage.play.oracle.batches[batch]]
+    stage.filter(batch, ())
+    batches = []
+    for request in rows:
+        if not request.masked:  # a source may be told of tokens that it allowed itself
+            tokens = (*request.tokens, *stage.play.tokens(request.id))
+            fields: dict[str, Any] = {"adapter": request.adapter, "prompt_len": request.prompt_len}
+            again = stage.request(tokens[: stage.capacity.max_row_tokens - 6], request.sampling, want=request.want, **fields)
+            batches.append(stage.start(again))
+    return stage.decode(*batches) if batches else _started(here, [Spec()])
+
+
+def _pause(here: Company, specs: list[Spec]) -> Ref:
+    """Every other row sits out."""
+    batch = _started(here, specs)
+    rows = here.stage.play.oracle.batches[batch]
+    return here.stage.decode(
+        batch, grants=[Grant(row.request.id, 0) if index % 2 else here.stage.grant(row) for index, row in enumerate(rows)]
+    )
+
+
+def _ahead(here: Company, specs: list[Spec]) -> Ref:
+    """As many steps as may be unread."""
+    stage, batch = here.stage, _started(here, specs)
+    steps = [batch := stage.go_on(batch) for _ in range(stage.capacity.in_flight)]
+    for step in steps:
+        stage.read(step)
+    return batch
+
+
+def _failure(here: Company, specs: list[Spec]) -> Ref:
+    """A step of other rows fails."""
+    stage, batch = here.stage, _started(here, specs)
+    doomed: list[Request] = [stage.request(stage.prompts[0], id=_doomed(here), masked=True), stage.request(stage.prompts[1])]
+    stage.read(stage.go_on(stage.decode(stage.start(*doomed))))
+    return batch
+
+
+def _doomed(here: Company) -> int:
+    used = here.stage.play.oracle.used_ids
+    return max(DOOMED, *(id + 1 for id in used if id >= DOOMED), DOOMED)
+
+
+def _again_and_again(scene: Scene, event: Event, times: int, masks: str = ALTERNATING) -> None:
+    here = company(scene, masks)
+    kinds = here.everyone()
+    room = max(2, min(5, *(len(group) for group in here.groups(kinds))))
+    for number in range(times):
+        chosen = [kinds[(number * room + index) % len(kinds)] for index in range(room)]
+        batch = event(here, chosen)
+        batch = here.stage.decode(batch, steps=2)
+        here.stage.clear(batch) if event is _clear else here.stage.filter(batch, ())
+        here.reckon()
+    here.run(kinds)
+
+
+def _about(id: str, sentence: str, event: Event, level: Level = Level.L2, *needs: str, times: int = TIMES, **more: str) -> None:
+    def check(scene: Scene) -> None:
+        """Nine times, then rows of all kinds."""
+        _again_and_again(scene, event, times, **more)
+
+    clause(id, f"{sentence}, rows of every kind make what they make alone.", level, needs=needs)(check)
+
+
+_about("mates.after-merges", "After many merges", _merge)
+_about("mixing.after-joins", "After many joins", _join, Level.L2, "mixing")
+_about("drop.after-removals", "After many rows have left", _removal)
+_about("clear.after-clears", "After many batches were cleared", _clear)
+_about("clear.after-everything", "After everything was cleared again and again", _clear_all)
+_about("refusal.after-refusals", "After many verbs were refused", _refusal)
+_about("continue.after-preemptions", "After many rows were continued", _preemption)
+_about("growth.after-pauses", "After many pauses", _pause)
+_about("order.after-ahead", "After many steps were launched ahead", _ahead, Level.L2, "run_ahead")
+_about("faults.after-failures", "After several steps failed", _failure, Level.L3, "masks", times=4, masks=BREAKING)
