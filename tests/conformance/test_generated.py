@@ -13,7 +13,7 @@ from tgi_conformance.generated import Generated, drawn, named
 from tgi_conformance.generated.conditions import Condition, condition
 from tgi_conformance.generated.operators import registered
 from tgi_conformance.generated.playing import difference
-from tgi_conformance.proof.generated import EQUIVALENT, KILLED, SURVIVED, Fate, causes, figures, follow, only_by, wilson
+from tgi_conformance.proof.generated import ALARM, EQUIVALENT, KILLED, SURVIVED, Fate, causes, figures, follow, only_by, wilson
 from tgi_conformance.subject import UnknownBackend, resolve
 
 OPERATORS = registered()
@@ -91,11 +91,13 @@ def test_what_the_figures_count() -> None:
         fate("3", SURVIVED),
         fate("4", EQUIVALENT),
         fate("5", "out of time"),
+        fate("6", ALARM, "mates.merge", "order.batch"),
     ]
     found = figures(fates)
-    assert (found.tried, found.judged, found.killed, found.named, found.late) == (5, 4, 2, 1, 1) and found.rate == 0.5
+    assert (found.tried, found.judged, found.killed, found.named, found.late, found.alarms) == (6, 5, 2, 1, 1, 1)
+    assert found.rate == 0.4
     assert only_by(fates)["mates.merge"] == ["1"] and not only_by(fates)["order.batch"]
-    assert causes(fates) == [("a", 2, 4), ("b", 2, 4), ("op", 2, 4)]
+    assert causes(fates) == [("a", 3, 5), ("b", 3, 5), ("op", 3, 5)]
 
 
 def test_the_command(tmp_path: Path) -> None:

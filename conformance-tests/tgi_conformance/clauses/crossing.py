@@ -23,11 +23,28 @@ from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.target import plan_of
 from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import Adapter, Feature, Grant, Request, Sampling, SamplingField, Want, WarmupPlan
+from tgi_core.backend import Adapter, Feature, Grant, Request, Sampling, Want, WarmupPlan
 
 ROWS, ROW_TOKENS, STEP_TOKENS = 24, 160, 512
 _LENGTHS = (5, 16, 1, 33, 64, 7, 17, 128, 3, 63, 32, 9)
 """Of prompts: inside a block, and at the edges of blocks of every usual size."""
+
+
+_BIAS = ((3, 6.0), (5, 4.0), (7, 5.0))
+_TOGETHER = (
+    Sampling(logit_bias=_BIAS),
+    Sampling(True, 2.0, 5, 0.8, seed=2**63 + 3),
+    Sampling(True, 0.6, seed=2**33),
+    Sampling(True, 1.5, 4, typical_p=0.7, seed=11),
+    Sampling(True, 0.8, top_p=0.8, repetition_penalty=1.8, seed=12),
+    Sampling(True, 1.3, 4, frequency_penalty=1.1, seed=13),
+    Sampling(True, 2.0, top_p=0.7, presence_penalty=0.9, logit_bias=_BIAS, seed=14),
+    Sampling(True, 1.2, typical_p=0.7, repetition_penalty=1.5, frequency_penalty=-1.0, seed=15),
+    Sampling(repetition_penalty=0.6, logit_bias=_BIAS, frequency_penalty=1.0, presence_penalty=-2.0),
+    Sampling(True, 1.6, top_p=0.9, typical_p=0.5, presence_penalty=-1.5, seed=2**40),
+)
+_FIELDS = ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "typical_p")
+"""Those that a session declares by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +81,7 @@ class Company:
     def features(self) -> dict[str, list[Spec]]:
         """Specs by the feature that they use, each without any other."""
         stage, full = self.stage, self.full
-        seeded = SamplingField.SEED in stage.capabilities.sampling
-        # Penalties below 1 and 0 call back what was made; high temperatures spread the draws over what filters leave.
-        more = [Sampling(True, 2.0, 5, 0.8, seed=2**63 + 3), Sampling(True, 0.6, seed=2**33)] if seeded else []
-        found = {"sampling": [Spec(how) for how in (*ways(stage)[1:], *map(stage.seeded, more))]}
-        if SamplingField.LOGIT_BIAS in stage.capabilities.sampling:
-            found["sampling"].append(Spec(Sampling(logit_bias=((3, 6.0), (5, 4.0), (7, 5.0)))))
+        found = {"sampling": [*map(Spec, ways(stage)[1:]), *(Spec(how) for how in self._together())]}
         found["wants"] = [Spec(want=want) for want in {full, replace(full, top_n=0), replace(full, logprobs=False)} - {PLAIN}]
         if stage.play.masks is not None:
             found["masks"] = [Spec(masked=True)]
@@ -81,6 +93,14 @@ class Company:
             found["prefix"] = [Spec(shares=True)]
         found["continue"] = [Spec(made=4)]
         return found
+
+    def _together(self) -> Iterator[Sampling]:
+        """Fields of sampling in twos and threes, as far as they are declared."""
+        declared = {item.value for item in self.stage.capabilities.sampling}
+        for how in _TOGETHER:
+            changed = {name for name in _FIELDS if getattr(how, name) != getattr(Sampling(), name)}
+            if declared.issuperset(changed | ({"seed"} if how.do_sample else set())):
+                yield self.stage.seeded(how)
 
     def crossed(self, feature: str) -> list[Spec]:
         """A feature with each other one, and rows between them that lack it. Where a feature comes in many ways, each of them meets the
@@ -124,6 +144,10 @@ class Company:
         room = min(stage.capacity.max_row_tokens - 12, stage.capacity.max_step_tokens)
         length = length or max(2 if spec.made or spec.chunk else 1, min(room, _LENGTHS[self._count % len(_LENGTHS)]))
         prompt = stage.varied((11 * index + 7 * self._count) % 50 for index in range(length))
+        if self._count % 3 == 0:  # ids from the whole vocabulary
+            prompt = tuple(
+                (37 * index + 11 * self._count - token) % stage.capabilities.vocab_size for index, token in enumerate(prompt)
+            )
         take = min(max(spec.chunk, length // 5), length - 1) if spec.chunk else None  # mates grow with every chunk
         made = min(spec.made, length - 1)
         fields: dict[str, Any] = {"masked": spec.masked, "adapter": spec.adapter, "prompt_len": length - made}
@@ -225,13 +249,13 @@ def _merged(one: Spec, other: Spec) -> Spec:
     )
 
 
-def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None) -> Company:
-    """A session that is opened with all that the backend declares: masks, and adapters on the checkpoint that has some."""
+def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None, adapted: bool = True) -> Company:
+    """A session that is opened with all that the backend declares: masks, and if `adapted` adapters, on the checkpoint that has some."""
     masked = masks if Feature.MASKS in scene.declared[0].features else None
     plan = plan or plan_of(scene.declared[0].block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
     adapters: tuple[Adapter, ...] = ()
     setup, target = Setup(plan, masked), scene.target
-    if not missing(scene, ("lora",)):
+    if adapted and not missing(scene, ("lora",)):
         golden = adapted_transcripts(scene)
         setup, adapters = replace(setup, golden=golden.name, adapters=True, alone=True), golden.adapters
         target = target.on(golden.model)
@@ -251,7 +275,7 @@ for _feature, _id, _needs in (
 
     def _check(scene: Scene, feature: str = _feature) -> None:
         """Beside rows that lack it."""
-        here = company(scene)
+        here = company(scene, adapted=feature not in ("sampling", "wants"))
         here.run(here.crossed(feature))
 
     clause(_id, f"A row's {_feature} changes nothing else, together with every other feature.", Level.L2, needs=_needs)(_check)

@@ -18,8 +18,7 @@ _ROWS, _LONGEST = 12, 160
 def block_sizes(scene: Scene) -> None:
     """The smaller ones, in turn."""
     for size in sorted(scene.declared[0].block_sizes)[:6]:
-        blocks = (_ROWS + 4) * -(-_LONGEST // size)
-        here = company(scene, plan=WarmupPlan(_ROWS, _LONGEST, 4 * _LONGEST, num_blocks=blocks, block_size=size))
+        here = company(scene, plan=_plan(size))
         here.run(here.everyone(), steps=1)
 
 
@@ -41,19 +40,41 @@ def last_position(scene: Scene) -> None:
 
 @clause("leaks.everyone", "Memory and compiled shapes stay what they were whatever kinds of rows come and go.", Level.L3)
 def counters(scene: Scene) -> None:
-    """Twice all kinds of rows, then twice again: only the first rounds may take memory for good, and none may compile."""
-    here = company(scene)
-    stats = here.stage.play.session.stats
-    compiled, kinds = stats().compiles, here.everyone()
-    sizes = [_after(here, kinds) for _ in range(4)]
-    if sizes[3] > sizes[1]:
-        raise Violation(
-            "leak", f"stats reports {sizes[1]} bytes after two rounds of rows of every kind and {sizes[3]} after four"
-        )
-    if (after := stats().compiles) > compiled:
-        raise Violation("compile", f"{after - compiled} shapes were compiled in the middle of traffic")
+    """With each block size, all kinds of rows three times: only the first may take memory for good, and none may compile."""
+    for size in sorted(scene.declared[0].block_sizes)[:6]:
+        here = company(scene, plan=_plan(size))
+        compiled, kinds = here.stage.play.session.stats().compiles, here.everyone()
+        sizes = [_after(here, kinds) for _ in range(3)]
+        if sizes[2] > sizes[0]:
+            raise Violation(
+                "leak", f"stats reports {sizes[0]} bytes after rows of every kind and {sizes[2]} after twice as many more"
+            )
+        if (after := here.stage.play.session.stats().compiles) > compiled:
+            raise Violation("compile", f"{after - compiled} shapes were compiled in the middle of traffic")
 
 
 def _after(here: Company, kinds: list[Spec]) -> int:
     here.run(kinds, steps=1)
     return sum(share.num_bytes for share in here.stage.play.session.stats().memory)
+
+
+def _plan(size: int) -> WarmupPlan:
+    """A dozen rows of blocks of a size."""
+    blocks = (_ROWS + 4) * -(-_LONGEST // size)
+    return WarmupPlan(_ROWS, _LONGEST, 4 * _LONGEST, num_blocks=blocks, block_size=size)
+
+
+@clause("growth.long-company", "Rows of every kind make what they make alone behind long prompts.", Level.L2)
+def long_company(scene: Scene) -> None:
+    """Prompts that end just before and behind powers of two; what is promised is what is tried."""
+    here = company(scene, plan=plan_of(scene.declared[0].block_sizes, 6, 1040, 1040))
+    room = min(here.stage.capacity.max_row_tokens, here.stage.capacity.max_step_tokens) - 3
+    if room < 5:
+        raise NotReached(f"rows of {room + 3} tokens do not start in one step")
+    lengths = [min(length, room) for length in (255, 127, 300, 510, 256, 1023, 130, 512)]
+    specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
+    for first in range(0, len(specs), 4):
+        pairs = zip(specs[first : first + 4], lengths[first % 8 :], strict=False)
+        batches = [here.stage.start(here.request(spec, length)) for spec, length in pairs]
+        here.stage.clear(here.stage.decode(*batches, steps=2))
+    here.reckon()

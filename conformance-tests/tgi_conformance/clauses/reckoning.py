@@ -21,7 +21,7 @@ NEAR = 2e-3
 """Nats by which a logprob may differ from what is reckoned."""
 
 _UNLISTED = -15.0
-"""No token that a plain row leaves out of the whole distribution is likelier than this."""
+"""No logit that a plain row leaves out of the whole distribution is higher than this."""
 
 _NEEDED = {Feature.LOGPROBS, Feature.TOP_N}
 
@@ -69,7 +69,8 @@ def _expected(stage: Stage, alone: Alone, request: Request, tokens: Sequence[int
         return None
     found = draw(scores, request.sampling, len(tokens))
     if request.masked and found.sure:
-        unlisted = dict.fromkeys(range(stage.capabilities.vocab_size), _UNLISTED)
+        most = _UNLISTED * min(1.0, request.sampling.repetition_penalty)
+        unlisted = dict.fromkeys(range(stage.capabilities.vocab_size), most)
         other = draw(_scores(stage, alone, request, tokens, unlisted), request.sampling, len(tokens))
         if other.token != found.token or abs(other.logprob - found.logprob) > NEAR / 4:
             return None

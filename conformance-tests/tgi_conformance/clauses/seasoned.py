@@ -118,7 +118,7 @@ def _doomed(here: Company) -> int:
 
 
 def _again_and_again(scene: Scene, event: Event, times: int, masks: str = ALTERNATING) -> None:
-    here = company(scene, masks)
+    here = company(scene, masks, adapted=event not in (_merge, _removal, _ahead))
     kinds = here.everyone()
     room = max(2, min(5, *(len(group) for group in here.groups(kinds))))
     for number in range(times):

@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 )
 @click.option("--limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds for one mutant.")
 @click.option("--whole", is_flag=True, help="Try every clause on every mutant, and report what only one clause kills.")
-@click.option("--least", type=click.FloatRange(0, 100), default=0.0, help="Exit status 1 below this kill rate, in per cent.")
+@click.option(
+    "--least",
+    type=click.FloatRange(0, 100),
+    default=0.0,
+    help="Exit status 1 below this kill rate, in per cent; and for a false alarm.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -74,7 +79,7 @@ def command(
             out.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise click.UsageError(f"--out {out}: {error.strerror}") from error
-    sys.exit(1 if 100 * found.rate < least else 0)
+    sys.exit(1 if found.alarms or 100 * found.rate < least else 0)
 
 
 def _lines(fates: list[Fate], found: Figures, whole: bool) -> list[str]:
@@ -93,7 +98,8 @@ def _lines(fates: list[Fate], found: Figures, whole: bool) -> list[str]:
     named_low, named_high = wilson(found.named, found.killed)
     share = found.named / found.killed if found.killed else 0.0
     lines.append(
-        f"{found.tried} mutants, {found.equivalent} equivalent, {found.late} out of time; {found.killed} of {found.judged} killed: "
+        f"{found.tried} mutants, {found.equivalent} equivalent, {found.late} out of time, {found.alarms} false alarms; "
+        f"{found.killed} of {found.judged} killed: "
         f"{found.rate:.1%} ({low:.1%}…{high:.1%}); {found.named} by clauses that name the cause: "
         f"{share:.1%} ({named_low:.1%}…{named_high:.1%})"
     )

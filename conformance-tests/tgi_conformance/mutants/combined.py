@@ -25,9 +25,10 @@ def _combined(
     times: int = 0,
     block_size: int = 0,
     last: bool = False,
+    long: int = 0,
 ) -> None:
     """Wrong for rows that use all the features in `uses`, once `after` has happened so many `times` to their session; with blocks of
-    one size, or at the `last` position of the longest row only."""
+    one size, at the `last` position of the longest row, or from a position on only."""
 
     @cache
     def made() -> Generated:
@@ -43,6 +44,7 @@ def _combined(
                 moment.shape.past.get(after, 0) >= times
                 and all(test(moment.request) for test in tests)
                 and block_size in (0, moment.shape.block_size)
+                and position >= long
                 and (not last or position == moment.shape.max_row_tokens - 1)
             ),
         )
@@ -141,10 +143,18 @@ _combined(
     uses="masked",
 )
 _combined(
-    "last-position-unfiltered",
-    "The last position of the longest row has no place in the sampler's tables.",
+    "last-position-unseeded",
+    "The last position of the longest row has no place in the table of seeds.",
     "growth.last-position",
-    *("field-ignored", "top_k"),
-    uses="top-k",
+    *("field-ignored", "seed"),
+    uses="sampled",
     last=True,
+)
+_combined(
+    "mask-lost-in-long-rows",
+    "Masks of long rows are filled by another kernel, which fills nothing.",
+    "growth.long-company",
+    "mask-ignored",
+    uses="masked",
+    long=200,
 )

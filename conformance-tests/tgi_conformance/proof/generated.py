@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from tgi_conformance.alone import Alone
@@ -25,6 +25,8 @@ EFFORT = 0.4
 """How much is drawn in the clauses that draw."""
 
 KILLED, SURVIVED, EQUIVALENT, LATE = "killed", "survived", "equivalent", "out of time"
+ALARM = "false alarm"
+"""A clause failed a session whose condition had never held: that session was sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
         if late := time.monotonic() - begun > effort.limit_s:
             break
         verdict = attempt(clause, target, alone, seed, EFFORT, shorten=False).verdict
+        if verdict is Verdict.FAIL and not mutant.fired:
+            alone.close()
+            return _fate(mutant, ALARM, (clause.id,))
         failed += [clause] if verdict is Verdict.FAIL else []
         stalled += [clause.id] if verdict in (Verdict.ERROR, Verdict.INCONCLUSIVE) else []
     alone.close()
@@ -89,8 +94,12 @@ def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
         where = difference(drawn(seed, number).target(), effort.plays)
         fate = SURVIVED if where else EQUIVALENT
     ids, named = tuple(clause.id for clause in failed), any(clause.topic in mutant.topics for clause in failed)
+    return replace(_fate(mutant, fate, ids), named=named, fired=fired, difference=where, stalled=tuple(stalled))
+
+
+def _fate(mutant: Generated, fate: str, clauses: tuple[str, ...]) -> Fate:
     operator, condition = mutant.cause.split(": ", 1)
-    return Fate(mutant.name, operator, condition, mutant.cause, fate, ids, named, fired, where, tuple(stalled))
+    return Fate(mutant.name, operator, condition, mutant.cause, fate, clauses)
 
 
 def follow_all(places: Sequence[tuple[int, int]], effort: Effort, processes: int, heard: Callable[[Fate], None]) -> list[Fate]:
@@ -105,13 +114,14 @@ def follow_all(places: Sequence[tuple[int, int]], effort: Effort, processes: int
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Counts over fates. Equivalent mutants count for nothing; one that ran out of time counts as alive."""
+    """Counts over fates. Equivalent mutants count for nothing; one that ran out of time, or fell to a false alarm, counts as alive."""
 
     tried: int
     killed: int
     named: int
     equivalent: int
     late: int
+    alarms: int
 
     @property
     def judged(self) -> int:
@@ -127,7 +137,7 @@ class Figures:
 def figures(fates: Sequence[Fate]) -> Figures:
     """All together."""
     counts = Counter(fate.fate for fate in fates)
-    return Figures(len(fates), counts[KILLED], sum(fate.named for fate in fates), counts[EQUIVALENT], counts[LATE])
+    return Figures(len(fates), counts[KILLED], sum(fate.named for fate in fates), counts[EQUIVALENT], counts[LATE], counts[ALARM])
 
 
 def only_by(fates: Sequence[Fate]) -> dict[str, list[str]]:
