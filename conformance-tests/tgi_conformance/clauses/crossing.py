@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tgi_conformance.alone import Alone, all_wants
+from tgi_conformance.alone import all_wants
 from tgi_conformance.calls import Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.lora import adapted_transcripts
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.clauses.partial import finish
-from tgi_conformance.clauses.reckoning import reckon, reckonable
+from tgi_conformance.clauses.reckoning import Ask, reckon, reckonable
 from tgi_conformance.features import missing
 from tgi_conformance.masks import OWN
 from tgi_conformance.play import Setup
@@ -23,7 +23,7 @@ from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.target import plan_of
 from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import Adapter, Feature, Grant, Request, Sampling, Want, WarmupPlan
+from tgi_core.backend import Feature, Grant, Request, Row, Sampling, Want, WarmupPlan
 
 ROWS, ROW_TOKENS, STEP_TOKENS = 24, 160, 512
 _LENGTHS = (5, 16, 1, 33, 64, 7, 17, 128, 3, 63, 32, 9)
@@ -66,9 +66,8 @@ class Company:
 
     stage: Stage
     adapters: tuple[str, ...]
-    alone: Alone
-    exact: bool
-    """Whether rows can be held to the formula."""
+    ask: Ask | None
+    """What rows make alone, where they can be held to the formula."""
     requests: list[Request] = field(default_factory=list)
     """All that were made."""
     _count: int = field(default=0)
@@ -231,8 +230,8 @@ class Company:
 
     def reckon(self) -> None:
         """Hold what has been made to the formula."""
-        if self.exact:
-            reckon(self.stage, self.alone, self.requests)
+        if self.ask is not None:
+            reckon(self.stage, self.ask, self.requests)
         self.requests.clear()
 
 
@@ -253,14 +252,16 @@ def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None, adap
     """A session that is opened with all that the backend declares: masks, and if `adapted` adapters, on the checkpoint that has some."""
     masked = masks if Feature.MASKS in scene.declared[0].features else None
     plan = plan or plan_of(scene.declared[0].block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
-    adapters: tuple[Adapter, ...] = ()
-    setup, target = Setup(plan, masked), scene.target
+    setup, names = Setup(plan, masked), tuple[str, ...]()
     if adapted and not missing(scene, ("lora",)):
         golden = adapted_transcripts(scene)
-        setup, adapters = replace(setup, golden=golden.name, adapters=True, alone=True), golden.adapters
-        target = target.on(golden.model)
-    stage, alone = Stage(scene.play(setup), scene.seed), scene.alone.of(target, setup.opening(adapters))
-    return Company(stage, tuple(item.name for item in adapters), alone, reckonable(stage, target.dtype))
+        setup, names = replace(setup, golden=golden.name, adapters=True, alone=True), tuple(item.name for item in golden.adapters)
+    stage = Stage(scene.play(setup, shared=True), scene.seed)
+
+    def ask(request: Request, count: int) -> list[Row]:
+        return scene.makes_alone(request, count, stage.play.judge.yardstick)
+
+    return Company(stage, names, ask if reckonable(stage) else None)
 
 
 for _feature, _id, _needs in (
@@ -278,4 +279,6 @@ for _feature, _id, _needs in (
         here = company(scene, adapted=feature not in ("sampling", "wants"))
         here.run(here.crossed(feature))
 
-    clause(_id, f"A row's {_feature} changes nothing else, together with every other feature.", Level.L2, needs=_needs)(_check)
+    clause(_id, f"A row's {_feature} changes nothing else, together with every other feature.", Level.L2, needs=_needs, rows=4)(
+        _check
+    )

@@ -14,7 +14,12 @@ from tgi_core.backend import WarmupPlan
 _ROWS, _LONGEST = 12, 160
 
 
-@clause("growth.block-sizes", "With every block size that is declared, rows of every kind make what they make alone.", Level.L2)
+@clause(
+    "growth.block-sizes",
+    "With every block size that is declared, rows of every kind make what they make alone.",
+    Level.L2,
+    rows=4,
+)
 def block_sizes(scene: Scene) -> None:
     """The smaller ones, in turn."""
     for size in sorted(scene.declared[0].block_sizes)[:6]:
@@ -38,7 +43,7 @@ def last_position(scene: Scene) -> None:
     here.reckon()
 
 
-@clause("leaks.everyone", "Memory and compiled shapes stay what they were whatever kinds of rows come and go.", Level.L3)
+@clause("leaks.everyone", "Memory and compiled shapes stay what they were whatever kinds of rows come and go.", Level.L3, rows=4)
 def counters(scene: Scene) -> None:
     """With each block size, all kinds of rows three times: only the first may take memory for good, and none may compile."""
     for size in sorted(scene.declared[0].block_sizes)[:6]:
@@ -64,7 +69,7 @@ def _plan(size: int) -> WarmupPlan:
     return WarmupPlan(_ROWS, _LONGEST, 4 * _LONGEST, num_blocks=blocks, block_size=size)
 
 
-@clause("growth.long-company", "Rows of every kind make what they make alone behind long prompts.", Level.L2)
+@clause("growth.long-company", "Rows of every kind make what they make alone behind long prompts.", Level.L2, rows=4)
 def long_company(scene: Scene) -> None:
     """Prompts that end just before and behind powers of two; what is promised is what is tried."""
     here = company(scene, plan=plan_of(scene.declared[0].block_sizes, 6, 1040, 1040))

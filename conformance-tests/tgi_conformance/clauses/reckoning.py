@@ -7,15 +7,17 @@ the whole distribution. A repetition penalty depends on the signs of logits, so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tgi_conformance.alone import Alone
 from tgi_conformance.masks import allows, phase
 from tgi_conformance.published import Draw, Scores, draw, penalized
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Determinism, Feature, Request, Row, Sampling, TopToken, Want
+
+Ask = Callable[[Request, int], list[Row]]
+"""The first results of a request that has the device to itself."""
 
 NEAR = 2e-3
 """Nats by which a logprob may differ from what is reckoned."""
@@ -26,21 +28,21 @@ _UNLISTED = -15.0
 _NEEDED = {Feature.LOGPROBS, Feature.TOP_N}
 
 
-def reckonable(stage: Stage, dtype: str) -> bool:
+def reckonable(stage: Stage) -> bool:
     """Whether plain rows of this session report what is needed, exactly enough."""
     capabilities = stage.capabilities
-    return capabilities.determinism is Determinism.CORE and capabilities.features >= _NEEDED and dtype == "float32"
+    return capabilities.determinism is Determinism.CORE and capabilities.features >= _NEEDED and stage.play.judge.exact
 
 
-def reckon(stage: Stage, alone: Alone, requests: Sequence[Request]) -> None:
+def reckon(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
     """Every token, logprob, top token and prompt logprob that these requests have made. Raises Violation."""
     for request in requests:
         tokens, rows = list(request.tokens), stage.play.results.get(request.id, [])
         if request.want.prompt_logprobs:
-            _prompt(alone, request, [value for row in rows for value in row.prompt_logprobs])
+            _prompt(ask, request, [value for row in rows for value in row.prompt_logprobs])
         for row in rows:
             for token in row.tokens:
-                _token(stage, alone, request, tokens, row)
+                _token(stage, ask, request, tokens, row)
                 tokens.append(token)
 
 
@@ -51,9 +53,9 @@ def _plain(request: Request, tokens: Sequence[int], want: Want) -> Request:
     return replace(request, tokens=tuple(tokens), prompt_len=length, sampling=how, want=want, **fields)  # type: ignore[arg-type]
 
 
-def _scores(stage: Stage, alone: Alone, request: Request, tokens: Sequence[int], unlisted: Scores) -> Scores:
+def _scores(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], unlisted: Scores) -> Scores:
     """After penalties and mask; `unlisted` tokens count where a plain row does not list them."""
-    plain = alone.rows(_plain(request, tokens, Want(True, stage.capabilities.vocab_size)), 1)[0].top[0]
+    plain = ask(_plain(request, tokens, Want(True, stage.capabilities.vocab_size)), 1)[0].top[0]
     how = replace(request.sampling, repetition_penalty=1.0)
     found = penalized(unlisted | {item.id: item.logprob for item in plain}, how, tokens, request.prompt_len)
     if not request.masked:
@@ -62,23 +64,23 @@ def _scores(stage: Stage, alone: Alone, request: Request, tokens: Sequence[int],
     return {token: score for token, score in found.items() if allows(made, token, shift)}
 
 
-def _expected(stage: Stage, alone: Alone, request: Request, tokens: Sequence[int]) -> Draw | None:
+def _expected(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int]) -> Draw | None:
     """None where it cannot be told: a model may give a masked row tokens that no plain row lists."""
-    scores = _scores(stage, alone, request, tokens, {})
+    scores = _scores(stage, ask, request, tokens, {})
     if not scores:
         return None
     found = draw(scores, request.sampling, len(tokens))
     if request.masked and found.sure:
         most = _UNLISTED * min(1.0, request.sampling.repetition_penalty)
         unlisted = dict.fromkeys(range(stage.capabilities.vocab_size), most)
-        other = draw(_scores(stage, alone, request, tokens, unlisted), request.sampling, len(tokens))
+        other = draw(_scores(stage, ask, request, tokens, unlisted), request.sampling, len(tokens))
         if other.token != found.token or abs(other.logprob - found.logprob) > NEAR / 4:
             return None
     return found if found.sure else None
 
 
-def _token(stage: Stage, alone: Alone, request: Request, tokens: Sequence[int], row: Row) -> None:
-    expected, what = _expected(stage, alone, request, tokens), f"row {request.id} ({_features(request)})"
+def _token(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], row: Row) -> None:
+    expected, what = _expected(stage, ask, request, tokens), f"row {request.id} ({_features(request)})"
     if expected is None:
         return
     if row.tokens[0] != expected.token:
@@ -98,11 +100,11 @@ def _top(what: str, tops: Sequence[Sequence[TopToken]], token: int, logprob: flo
                 raise Violation("top", f"{what}: top token {token} has logprob {item.logprob:.5f}, by the formula {logprob:.5f}")
 
 
-def _prompt(alone: Alone, request: Request, values: Sequence[float | None]) -> None:
+def _prompt(ask: Ask, request: Request, values: Sequence[float | None]) -> None:
     """Those of a prompt that runs alone, greedily, unmasked and whole."""
     prompt = request.tokens[: request.prompt_len]
     plain = replace(_plain(request, request.tokens, Want(False, 0, True)), prompt_len=request.prompt_len, sampling=Sampling())
-    expected = alone.rows(plain, 1)[0].prompt_logprobs
+    expected = ask(plain, 1)[0].prompt_logprobs
     same = len(values) == len(expected) and all(
         (mine is None) is (other is None) and (mine is None or other is None or mine == other or abs(mine - other) <= NEAR)
         for mine, other in zip(values, expected, strict=True)

@@ -135,7 +135,7 @@ def _about(id: str, sentence: str, event: Event, level: Level = Level.L2, *needs
         """Nine times, then rows of all kinds."""
         _again_and_again(scene, event, times, **more)
 
-    clause(id, f"{sentence}, rows of every kind make what they make alone.", level, needs=needs)(check)
+    clause(id, f"{sentence}, rows of every kind make what they make alone.", level, needs=needs, rows=4)(check)
 
 
 _about("mates.after-merges", "After many merges", _merge)

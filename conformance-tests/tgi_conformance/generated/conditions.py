@@ -284,7 +284,7 @@ def both(one: Condition, other: Condition) -> Condition:
     """One with the other."""
     return Condition(
         f"{one.name} and {other.name}",
-        one.topics | other.topics,
+        one.topics | other.topics | ({"pairs"} if one.name in FEATURES and other.name in FEATURES else set()),
         lambda moment, position: one.holds(moment, position) and other.holds(moment, position),
     )
 
