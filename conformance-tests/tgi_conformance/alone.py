@@ -42,7 +42,8 @@ class Alone:
     """Rows by request, made as far as they are asked for, and kept."""
 
     def __init__(self, target: Target, sessions: Sessions | None = None, wanted: Wanted | None = None) -> None:
-        """`wanted` are the sessions in which masked requests run; others run in the same ones without a mask source."""
+        """`wanted` are the sessions in which requests run; those of the suite's usual plan run in others without a mask source, masked
+        requests aside."""
         self.sessions = sessions or Sessions()
         self._target = target
         self._wanted = wanted or Wanted(target.model, target.dtype, "alone", masks=ALTERNATING)
@@ -107,7 +108,8 @@ class Alone:
         self.sessions.close()
 
     def _run(self, request: Request, count: int) -> list[Row]:
-        wanted = self._wanted if request.masked else replace(self._wanted, masks=None)
+        pure = self._wanted.plan is None and not request.masked
+        wanted = replace(self._wanted, masks=None) if pure else self._wanted
         id = next(id for id in _IDS if id % PHASES == request.id % PHASES)
         try:
             with self.sessions.lending(self._target, wanted) as lent:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tgi_conformance.alone import Alone
 from tgi_conformance.judge import TOLERANCE, Yardstick, close_call
-from tgi_conformance.masks import ALTERNATING, OWN, SLOW
+from tgi_conformance.masks import ALTERNATING, BREAKING, FAILING, OWN, SLOW
 from tgi_conformance.play import Play, Setup
 from tgi_conformance.sessions import Occupied
 from tgi_conformance.stage import Stage
@@ -48,7 +48,9 @@ class Scene:
         """A session on which nothing lives."""
         self.leave()
         planned = setup.plan is not None and not shared
-        special = planned or setup.masks not in (None, ALTERNATING, OWN, SLOW) or setup.ranks > 1  # nobody else asks for one
+        special = (
+            planned or setup.masks not in (None, ALTERNATING, OWN, SLOW, BREAKING, FAILING) or setup.ranks > 1
+        )  # nobody else asks for one
         play = Play.open(self.target, setup, self.alone, self.situations, fresh=fresh or special or self.fresh)
         self.plays.append(play)
         return play

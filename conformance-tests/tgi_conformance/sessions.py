@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from tgi_conformance.masks import Masks
+from tgi_conformance.masks import DOOMED, Masks
 from tgi_conformance.target import Target, close
 from tgi_core.backend import Adapter, BackendError, Capabilities, Capacity, DeviceBusy, OutOfMemory, WarmupPlan
 from tgi_core.backend.session import Session
 
-_KEPT = 8
+_KEPT = 48
 """Sessions that nobody uses and that stay open; a golden checkpoint each, and some more."""
 
 _T = TypeVar("_T")
@@ -53,6 +53,7 @@ class Lent:
     capacity: Capacity
     masks: Masks | None
     next_id: int = 1
+    next_doomed: int = DOOMED
     uses: int = 0
     handle_ids: set[int] = field(default_factory=set)
     step_ids: set[int] = field(default_factory=set)

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tgi_conformance.alone import all_wants
 from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref, sentence
@@ -99,6 +100,12 @@ class Stage:
             tables.append((*prefix, *self._allocate(name, index, len(prefix), cached + took)))
         made = Request(name, tokens, len(tokens), cached, tuple(tables), took, sampling, want)
         return replace(made, **fields)  # type: ignore[arg-type]
+
+    def doomed(self, prompt: Sequence[int], **fields: Any) -> Request:
+        """A request that fails after a few tokens: by its mask, or by the session's own way where there are none."""
+        lent = self.play.lent
+        lent.next_doomed += 1
+        return self.request(prompt, id=lent.next_doomed - 1, masked=self.has(Feature.MASKS), **fields)
 
     def _new_id(self) -> int:
         """One that the session has never seen."""

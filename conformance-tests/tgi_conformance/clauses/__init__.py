@@ -1,43 +1,9 @@
-"""The clauses, one module per part of the contract. Importing this package registers them all."""
+"""The clauses, one module per part of the contract. Importing this package imports and registers them all."""
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 from tgi_conformance.clause import Clause, registered
-from tgi_conformance.clauses import (
-    capacity,
-    clearing,
-    continuing,
-    cover,
-    crossing,
-    drop,
-    everywhere,
-    failure,
-    faults,
-    formula,
-    further,
-    growth,
-    handles,
-    invariant,
-    isolation,
-    leaks,
-    long,
-    lora,
-    lora_continue,
-    machine,
-    mask_sources,
-    masking,
-    mates,
-    opening,
-    order,
-    package,
-    pairs,
-    parity,
-    partial,
-    promise,
-    ranks,
-    refusal,
-    seasoned,
-    speed,
-    wide,
-)
 
 TOPICS = (
     *("package", "open", "order", "handles", "isolation", "clear", "drop", "cover", "growth", "capacity", "failure", "refusal"),
@@ -46,47 +12,12 @@ TOPICS = (
 )
 """Parts of the contract, in the order in which they are tried."""
 
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)
+
 CLAUSES: tuple[Clause, ...] = tuple(
     sorted(registered(), key=lambda item: (item.level.value, not item.essential, TOPICS.index(item.topic)))
 )
 """By level, the essential ones first."""
 
-__all__ = [
-    "CLAUSES",
-    "TOPICS",
-    "capacity",
-    "clearing",
-    "continuing",
-    "cover",
-    "crossing",
-    "drop",
-    "everywhere",
-    "failure",
-    "faults",
-    "formula",
-    "further",
-    "growth",
-    "handles",
-    "invariant",
-    "isolation",
-    "leaks",
-    "long",
-    "lora",
-    "lora_continue",
-    "machine",
-    "mask_sources",
-    "masking",
-    "mates",
-    "opening",
-    "order",
-    "package",
-    "pairs",
-    "parity",
-    "partial",
-    "promise",
-    "ranks",
-    "refusal",
-    "seasoned",
-    "speed",
-    "wide",
-]
+__all__ = ["CLAUSES", "TOPICS"]

@@ -137,6 +137,10 @@ class Company:
 
     # rows
 
+    def repeat(self) -> None:
+        """The rows that follow are those of the start again."""
+        self._count = 0
+
     def request(self, spec: Spec, length: int = 0) -> Request:
         """A row by its spec; lengths and texts change from one to the next."""
         stage, self._count = self.stage, self._count + 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from tgi_conformance.calls import Clear, Decode, Filter
 from tgi_conformance.clause import clause
-from tgi_conformance.masks import BREAKING, DOOMED, LOSING
+from tgi_conformance.masks import BREAKING, LOSING
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, Violation
-from tgi_core.backend import EMPTY, Feature, UnknownBatch
+from tgi_core.backend import EMPTY, UnknownBatch
 
 _LATE = "a step failed late"
 
@@ -20,7 +20,7 @@ _LATE = "a step failed late"
 def _doomed(stage: Stage, *mates: int) -> int:
     """A batch whose next step fails, with mates by prompt, as many as there is room for."""
     mates = mates[: stage.capacity.max_rows - 1]
-    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=stage.has(Feature.MASKS))
+    doomed = stage.doomed(stage.prompts[0])
     return stage.decode(stage.start(doomed, *(stage.request(stage.prompts[mate]) for mate in mates)))
 
 
@@ -107,7 +107,7 @@ def filtered(scene: Scene) -> None:
     """The mate of the one that fails is alone when the step is read; where steps run ahead, with one that has joined it."""
     stage = scene.stage(masks=BREAKING)
     mate, joins = stage.request(stage.prompts[1]), stage.request(stage.prompts[2])
-    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=stage.has(Feature.MASKS))
+    doomed = stage.doomed(stage.prompts[0])
     beside = stage.start(joins)
     step = stage.go_on(stage.decode(stage.start(doomed, mate)))
     ahead = stage.capacity.in_flight > 1
@@ -130,7 +130,7 @@ def go_on(scene: Scene) -> None:
     stage = scene.stage(masks=BREAKING)
     mate = stage.request(stage.prompts[1])
     whole = [token for row in scene.makes_alone(mate, 8) for token in row.tokens]
-    doomed = stage.request(stage.prompts[0], id=DOOMED, masked=stage.has(Feature.MASKS))
+    doomed = stage.doomed(stage.prompts[0])
     stage.read(stage.go_on(stage.decode(stage.start(doomed, mate))))
     made = stage.play.tokens(mate.id)
     again = stage.request((*mate.tokens, *made), prompt_len=len(mate.tokens))
@@ -156,8 +156,8 @@ def lost(scene: Scene) -> None:
 
 @clause("faults.reopen", "Close is idempotent, ends the session, and leaves the device ready for the next one.", Level.L3)
 def reopen(scene: Scene) -> None:
-    """With rows alive and a step unread, three times over."""
-    for _ in range(3):
+    """With rows alive and a step unread, twice over."""
+    for _ in range(2):
         stage = scene.stage(fresh=True)
         stage.go_on(stage.start(*(stage.request(prompt) for prompt in stage.prompts[: min(2, stage.capacity.max_rows)])))
         stage.play.session.close()

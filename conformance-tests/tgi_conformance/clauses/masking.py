@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
-from tgi_conformance.masks import ALTERNATING, DOOMED, FAILING, allows
+from tgi_conformance.masks import ALTERNATING, FAILING, allows
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, NotReached, Violation
@@ -94,7 +94,7 @@ def row_fault(scene: Scene) -> None:
     """In the middle of a batch, after some tokens; then its blocks are used again."""
     stage = scene.stage(masks=FAILING)
     before, after = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[2], masked=True)
-    doomed = stage.request(stage.prompts[1], id=DOOMED, masked=True)
+    doomed = stage.doomed(stage.prompts[1])
     batch = stage.decode(stage.start(before, doomed, after), steps=2)
     batch = stage.filter(batch, [before.id, after.id])
     stage.decode(batch, stage.start(stage.request(stage.prompts[4])), steps=3)
@@ -111,7 +111,7 @@ def row_fault(scene: Scene) -> None:
 def fault_ahead(scene: Scene) -> None:
     """The step after the fault is launched before the fault is known."""
     stage = scene.stage(masks=FAILING)
-    mate, doomed = stage.request(stage.prompts[0]), stage.request(stage.prompts[1], id=DOOMED, masked=True)
+    mate, doomed = stage.request(stage.prompts[0]), stage.doomed(stage.prompts[1])
     step = stage.go_on(stage.start(mate, doomed))
     for _ in range(2):
         after = stage.go_on(step)

@@ -60,8 +60,10 @@ def _sensible(declared: Capabilities) -> None:
     essential=True,
 )
 def promise(scene: Scene) -> None:
-    """With the suite's small plan."""
-    _kept(scene.stage().capacity)
+    """With the suite's small plan, whose cache any device can hold."""
+    promised = scene.stage().capacity
+    _kept(promised)
+    _as_large_as_asked(promised, small_plan(scene.declared[0].block_sizes))
 
 
 def _kept(promised: Capacity) -> None:
@@ -76,6 +78,21 @@ def _kept(promised: Capacity) -> None:
         if group.kind is CacheKind.FULL and group.num_blocks * group.block_size < promised.max_row_tokens:
             raise Violation(
                 "range", f"{group.num_blocks} blocks of {group.block_size} do not hold a row of {promised.max_row_tokens}"
+            )
+
+
+def _as_large_as_asked(promised: Capacity, plan: WarmupPlan) -> None:
+    """A plan's cache is as many tokens as its blocks hold, whatever size the promised ones have; rounded to whole rows at most."""
+    if plan.num_blocks is None or plan.block_size is None:
+        return
+    asked = plan.num_blocks * plan.block_size
+    for group in promised.groups:
+        held = group.num_blocks * group.block_size
+        if group.kind is CacheKind.FULL and not asked // 2 <= held <= asked + max(promised.max_row_tokens, group.block_size):
+            raise Violation(
+                "range",
+                f"{plan.num_blocks} blocks of {plan.block_size} were asked for, {asked} tokens; {group.num_blocks} blocks of "
+                f"{group.block_size} are promised, {held} tokens",
             )
 
 

@@ -35,15 +35,16 @@ def reckonable(stage: Stage) -> bool:
 
 
 def reckon(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
-    """Every token, logprob, top token and prompt logprob that these requests have made. Raises Violation."""
+    """The first and the last token of each of these requests, with logprobs, top tokens and prompt logprobs. Raises Violation."""
     for request in requests:
         tokens, rows = list(request.tokens), stage.play.results.get(request.id, [])
         if request.want.prompt_logprobs:
             _prompt(ask, request, [value for row in rows for value in row.prompt_logprobs])
-        for row in rows:
-            for token in row.tokens:
+        made = [row for row in rows if row.tokens]
+        for row in made:
+            if row is made[0] or row is made[-1]:
                 _token(stage, ask, request, tokens, row)
-                tokens.append(token)
+            tokens += row.tokens
 
 
 def _plain(request: Request, tokens: Sequence[int], want: Want) -> Request:

@@ -12,7 +12,7 @@ from typing import Any
 from tgi_conformance.calls import Decode, Filter, Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.crossing import Company, Spec, company
-from tgi_conformance.masks import ALTERNATING, BREAKING, DOOMED
+from tgi_conformance.masks import BREAKING, OWN
 from tgi_conformance.scene import Scene
 from tgi_conformance.verdict import Level
 from tgi_core.backend import Grant, Request, UnknownBatch
@@ -107,17 +107,12 @@ def _ahead(here: Company, specs: list[Spec]) -> Ref:
 def _failure(here: Company, specs: list[Spec]) -> Ref:
     """A step of other rows fails."""
     stage, batch = here.stage, _started(here, specs)
-    doomed: list[Request] = [stage.request(stage.prompts[0], id=_doomed(here), masked=True), stage.request(stage.prompts[1])]
+    doomed: list[Request] = [stage.doomed(stage.prompts[0]), stage.request(stage.prompts[1])]
     stage.read(stage.go_on(stage.decode(stage.start(*doomed))))
     return batch
 
 
-def _doomed(here: Company) -> int:
-    used = here.stage.play.oracle.used_ids
-    return max(DOOMED, *(id + 1 for id in used if id >= DOOMED), DOOMED)
-
-
-def _again_and_again(scene: Scene, event: Event, times: int, masks: str = ALTERNATING) -> None:
+def _again_and_again(scene: Scene, event: Event, times: int, masks: str = OWN) -> None:
     here = company(scene, masks, adapted=event not in (_merge, _removal, _ahead))
     kinds = here.everyone()
     room = max(2, min(5, *(len(group) for group in here.groups(kinds))))

@@ -124,3 +124,13 @@ def _in_halves(options: OpenOptions) -> object:
 
 
 add(Mutant("bfloat16-only", (Halves.__doc__ or ""), _in_halves, dtype="bfloat16"))
+
+
+@mutant("one-block-size")
+class OneBlockSize(Sound):
+    """A device whose kernels know blocks of 16 tokens, and no others."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """One size."""
+        return replace(super().capabilities(), block_sizes=(16,))
