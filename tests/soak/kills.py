@@ -134,7 +134,11 @@ class Load:
         for _ in range(blows):
             await self.tokens(rng.randint(_FEWEST, _MOST))
             start = time.monotonic()
-            strike(shard)
+            try:
+                strike(shard)
+            except ProcessLookupError:  # it has hung under load, and the server has replaced it
+                shard = await another_shard(server, shard)
+                strike(shard)
             shard = await another_shard(server, shard)
             while (await self._client.get("/health")).status_code != 200:  # tokens until here may be the last one's
                 await asyncio.sleep(0.02)
