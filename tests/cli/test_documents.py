@@ -64,7 +64,7 @@ def test_help_has_groups(columns: str) -> None:
         "Logs:",
     ]
     for name, spec in Settings.__dataclass_fields__.items():
-        lines = [line for line in text.splitlines() if flag(name) in line.split()[:3]]
+        lines = [line for line in text.splitlines() if line.startswith("  -") and flag(name) in line.split()[:3]]
         assert len(lines) == (0 if setting_of(spec).hidden else 1), name
 
 
