@@ -7,9 +7,12 @@ import ipaddress
 from dataclasses import dataclass, fields
 
 from tgi_core.errors import StartupError
-from tgi_core.settings.spec import check_bounds, environment_variable, flag, ignored, refused, setting
+from tgi_core.settings.spec import Scope, check_bounds, environment_variable, flag, ignored, refused, setting, setting_of
 
-__all__ = ["Settings", "check_bounds", "environment_variable", "flag"]
+__all__ = ["Scope", "Settings", "check_bounds", "environment_variable", "flag", "settings_in"]
+
+_BOTH = Scope.ROUTER | Scope.SHARD
+_ALL = _BOTH | Scope.DOWNLOAD
 
 _OWN_FOLDER = "the socket is created in a private directory"
 _NO_WATERMARK = "watermarking is not supported; requests that ask for it are refused"
@@ -23,14 +26,15 @@ class Settings:
 
     # model
     model_id: str | None = setting(
-        None, "Model to serve: a local directory or a Hugging Face Hub id. Default: the bundled demo model.", "Model"
+        None, "Model to serve: a local directory or a Hugging Face Hub id. Default: the bundled demo model.", "Model", scope=_ALL
     )
-    revision: str | None = setting(None, "Hub revision of the model: a branch, tag or commit.", "Model")
+    revision: str | None = setting(None, "Hub revision of the model: a branch, tag or commit.", "Model", scope=_ALL)
     dtype: str = setting(
         "auto",
         "Data type of the weights and the KV cache; auto uses the model's own.",
         "Model",
         choices=("auto", "float32", "bfloat16", "float16"),
+        scope=Scope.SHARD,
     )
     quantize: str | None = refused(
         None,
@@ -41,6 +45,7 @@ class Settings:
             *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
             *("bitsandbytes-nf4", "bitsandbytes-fp4", "fp8"),
         ),
+        scope=Scope.SHARD,
     )
     tokenizer_config_path: str | None = setting(None, "File to use instead of the model's tokenizer_config.json.", "Model")
     served_model_name: str | None = setting(None, "Model name that the API reports. Default: the value of --model-id.", "Model")
@@ -49,9 +54,13 @@ class Settings:
         "Run Python code from the model's repository.",
         "Model",
         "code from model repositories is never run; models that require it do not load",
+        scope=_ALL,
     )
     lora_adapters: str | None = setting(
-        None, "Comma-separated LoRA adapters to serve: HUB_ID, HUB_ID@REVISION or NAME=PATH.", "Model"
+        None,
+        "Comma-separated LoRA adapters to serve: HUB_ID, HUB_ID@REVISION or NAME=PATH.",
+        "Model",
+        scope=Scope.SHARD | Scope.DOWNLOAD,
     )
     rope_scaling: str | None = refused(
         None,
@@ -59,6 +68,7 @@ class Settings:
         "Model",
         "RoPE scaling is read from the model's config.json; set it there",
         choices=("linear", "dynamic"),
+        scope=Scope.SERVE,
     )
     rope_factor: float | None = refused(
         None,
@@ -66,19 +76,25 @@ class Settings:
         "Model",
         "RoPE scaling is read from the model's config.json; set it there",
         minimum=0.0,
+        scope=Scope.SERVE,
     )
     # weights
-    huggingface_hub_cache: str | None = setting(None, "Hub cache directory. Default: the one huggingface_hub uses.", "Weights")
-    weights_cache_override: str | None = setting(None, "Directory with the weight files of a Hub model.", "Weights")
+    huggingface_hub_cache: str | None = setting(
+        None, "Hub cache directory. Default: the one huggingface_hub uses.", "Weights", scope=_ALL
+    )
+    weights_cache_override: str | None = setting(None, "Directory with the weight files of a Hub model.", "Weights", scope=_ALL)
     auto_convert: bool = setting(
         False,
         "Convert .bin weights if the model has no safetensors; the files are read without executing pickled code.",
         "Weights",
+        scope=_ALL,
     )
     # device
-    backend: str | None = setting(None, "Backend to use. Default: the only accelerator that is ready, otherwise cpu.", "Device")
+    backend: str | None = setting(
+        None, "Backend to use. Default: the only accelerator that is ready, otherwise cpu.", "Device", scope=Scope.SHARD
+    )
     memory_fraction: float = setting(
-        0.9, "Fraction of the available device memory that the server may use.", "Device", minimum=0.01, maximum=1.0
+        0.9, "Fraction of the available device memory that the server may use.", "Device", minimum=0.01, maximum=1.0, scope=_BOTH
     )
     cuda_memory_fraction: float = setting(
         1.0,
@@ -87,6 +103,7 @@ class Settings:
         minimum=0.01,
         maximum=1.0,
         variables=("XPU_MEMORY_FRACTION", "HPU_MEMORY_FRACTION"),
+        scope=_BOTH,
     )
     kv_cache_tokens: int | None = setting(
         None, "Capacity of the KV cache in tokens. Default: as many as fit in memory.", "Device", minimum=1
@@ -96,6 +113,7 @@ class Settings:
         "Data type of the KV cache: auto uses the model's; fp8 halves the cache on backends that support it.",
         "Device",
         choices=("auto", "fp8_e4m3fn", "fp8_e5m2"),
+        scope=Scope.SHARD,
     )
     attention: str | None = ignored(None, "Attention implementation.", "Device", _OWN_CHOICE)
     cuda_graphs: tuple[int, ...] | None = ignored(
@@ -105,18 +123,24 @@ class Settings:
         False, "Disable TGI's custom BLOOM kernels.", "Device", "there are no such kernels here"
     )
     inject_faults: str | None = setting(
-        None, "Faults to inject into the backend for testing; see docs/faults.md.", "Device", hidden=True
+        None, "Faults to inject into the backend for testing; see docs/faults.md.", "Device", hidden=True, scope=_BOTH
     )
     # ranks
-    sharded: bool | None = setting(None, "Shard the model across all visible devices, or across --num-shard of them.", "Ranks")
-    num_shard: int | None = setting(None, "Number of ranks to shard the model across. Default: 1.", "Ranks", minimum=1)
+    sharded: bool | None = setting(
+        None, "Shard the model across all visible devices, or across --num-shard of them.", "Ranks", scope=_BOTH
+    )
+    num_shard: int | None = setting(
+        None, "Number of ranks to shard the model across. Default: 1.", "Ranks", minimum=1, scope=_BOTH
+    )
     shard_uds_path: str = ignored("/tmp/text-generation-server", "Unix socket between router and shard.", "Ranks", _OWN_FOLDER)  # noqa: S108
-    master_addr: str = setting("localhost", "Address of rank 0, used for rendezvous across machines.", "Ranks")
+    master_addr: str = setting("localhost", "Address of rank 0, used for rendezvous across machines.", "Ranks", scope=_BOTH)
     master_port: int = setting(
-        29500, "Rendezvous port of rank 0; the next port is used as well.", "Ranks", minimum=1, maximum=65534
+        29500, "Rendezvous port of rank 0; the next port is used as well.", "Ranks", minimum=1, maximum=65534, scope=_BOTH
     )
     # shard
-    in_process: bool = setting(False, "Run the shard inside the server process, for example in a notebook.", "Shard")
+    in_process: bool = setting(
+        False, "Run the shard inside the server process, for example in a notebook.", "Shard", scope=Scope.SERVE
+    )
     on_shard_loss: str = setting(
         "continue",
         "What happens to running requests when their shard is lost: continue them on the restarted shard, or fail them.",
@@ -132,21 +156,24 @@ class Settings:
         "TGI_SHARD_TOKEN holds the secret itself.",
         "Shard",
         variables=("TGI_SHARD_TOKEN_FILE",),
+        scope=_BOTH,
     )
     shard_without_token: bool = setting(
         False,
         "Let a shard or its ranks listen on TCP without a token. Anyone who can reach the port can then read user prompts.",
         "Shard",
+        scope=_BOTH,
     )
     shard_tls_cert: str | None = setting(
-        None, "TLS certificate (PEM) that a TCP shard, or the router in front of it, presents.", "Shard"
+        None, "TLS certificate (PEM) that a TCP shard, or the router in front of it, presents.", "Shard", scope=_BOTH
     )
-    shard_tls_key: str | None = setting(None, "Private key (PEM) of --shard-tls-cert.", "Shard")
+    shard_tls_key: str | None = setting(None, "Private key (PEM) of --shard-tls-cert.", "Shard", scope=_BOTH)
     shard_tls_ca: str | None = setting(
         None,
         "CA certificates (PEM) used to verify the other side. The router needs it to use TLS; a shard needs it to require client "
         "certificates.",
         "Shard",
+        scope=_BOTH,
     )
     watchdog_floor: float = setting(
         60.0,
@@ -215,7 +242,7 @@ class Settings:
     )
     validation_workers: int = setting(2, "Number of workers that tokenize and render chat templates.", "Limits", minimum=1)
     enable_prefill_logprobs: bool = setting(False, "Compute prompt logprobs for decoder_input_details.", "Limits")
-    disable_grammar_support: bool = setting(False, "Refuse requests that ask for a grammar.", "Limits")
+    disable_grammar_support: bool = setting(False, "Refuse requests that ask for a grammar.", "Limits", scope=_BOTH)
     # scheduling
     max_batch_size: int | None = setting(None, "Maximum number of requests in a batch.", "Scheduling", minimum=1)
     max_batch_prefill_tokens: int | None = setting(
@@ -282,7 +309,7 @@ class Settings:
     )
     watermark_delta: float | None = ignored(None, "Watermarking: logit bias of the favored tokens.", "Scheduling", _NO_WATERMARK)
     # logs
-    json_output: bool = setting(False, "Log one JSON object per line.", "Logs")
+    json_output: bool = setting(False, "Log one JSON object per line.", "Logs", scope=_ALL)
     otlp_endpoint: str | None = setting(None, "OTLP/gRPC endpoint for traces; requires the otlp extra.", "Logs")
     otlp_service_name: str = setting("text-generation-inference.router", "Service name in traces.", "Logs")
     usage_stats: str = ignored(
@@ -302,6 +329,11 @@ class Settings:
             raise StartupError(
                 f"--total-payload-limit {self.total_payload_limit} must be at least --payload-limit {self.payload_limit}"
             )
+
+
+def settings_in(scope: Scope) -> frozenset[str]:
+    """The names of the settings that a command takes."""
+    return frozenset(spec.name for spec in fields(Settings) if scope in setting_of(spec).scope)
 
 
 def _check_networks(given: tuple[str, ...]) -> None:

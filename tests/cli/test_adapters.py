@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.serve.process import run
 from tgi_core.adapters import AdapterSource, can_be_name, parse_adapters
-from tgi_core.cli.shard import shard_arguments
+from tgi_core.cli.shard_flags import shard_flags
 from tgi_core.cli.weights import check_adapters
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
@@ -71,7 +71,7 @@ def test_the_models_own_name_is_taken() -> None:
 
 def test_a_shard_gets_the_flag() -> None:
     """What starts a shard passes the list on."""
-    arguments = shard_arguments(Settings(lora_adapters="a/b@c"))
+    arguments = shard_flags(Settings(lora_adapters="a/b@c"))
     assert arguments[arguments.index("--lora-adapters") + 1] == "a/b@c"
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.grammar.device import compiled
 from tests.grammar.schemas import json_grammar, regex_grammar
 from tgi_core.cli.opening import open_masks
-from tgi_core.cli.shard import shard_arguments
+from tgi_core.cli.shard_flags import shard_flags
 from tgi_core.config import Settings
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
 from tgi_core.grammar import matching as engine
@@ -87,7 +87,7 @@ def test_where_grammars_are_switched_off_there_are_no_masks(demo_tokenizer: Toke
     """A shard that is told so makes none, and is told so by the flags of its parent."""
     off = Settings(disable_grammar_support=True, model_id=str(DEMO))
     assert open_masks(DEMO, demo_tokenizer, off) is None
-    assert "--disable-grammar-support" in shard_arguments(off)
+    assert "--disable-grammar-support" in shard_flags(off)
     masks = open_masks(DEMO, demo_tokenizer, Settings())
     assert masks is not None
     masks.close()

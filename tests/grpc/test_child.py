@@ -205,9 +205,9 @@ async def test_another_tokenizer_is_refused(demo_tokenizer: Tokenizer, tmp_path:
 
 def test_a_childs_flags() -> None:
     """A child gets every setting of its parent that concerns it, whatever its environment says."""
-    from tgi_core.cli.shard import shard_arguments
+    from tgi_core.cli.shard_flags import shard_flags
 
-    arguments = shard_arguments(Settings(dtype="float32", auto_convert=True, backend="x", model_id="y", port=1))
+    arguments = shard_flags(Settings(dtype="float32", auto_convert=True, backend="x", model_id="y", port=1))
     assert arguments[arguments.index("--dtype") + 1] == "float32" and "--auto-convert" in arguments
     assert "--no-json-output" in arguments and not {"--model-id", "--port"} & set(arguments)
     assert arguments[arguments.index("--backend") + 1] == "x"

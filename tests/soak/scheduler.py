@@ -45,7 +45,8 @@ ONE_SHARD = tuple(
     for rule in RULES
     if rule.kind not in ("busy", "lost", "crash", "none") and (rule.kind != "invalid" or rule.when is When.VERB)
 )
-"""Those that a shard survives: a backend that calls its own step invalid when it is read is lost. Memory is measured with these: a new session in the same process is no part of serving."""
+"""The faults that a shard survives; a backend that calls its own step invalid when it is read is lost. Memory is measured with these: a
+new session in the same process is no part of serving."""
 
 
 @dataclass(slots=True)

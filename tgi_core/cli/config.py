@@ -7,8 +7,7 @@ from dataclasses import Field, fields
 
 import click
 
-from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
-from tgi_core.cli.serve import named
+from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
 from tgi_core.config import Settings
 from tgi_core.settings.spec import setting_of
 

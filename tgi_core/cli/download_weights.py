@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import click
 
-from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
-from tgi_core.cli.serve import named
-from tgi_core.config import Settings
+from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.config import Scope, Settings, settings_in
 from tgi_core.errors import StartupError
 from tgi_core.telemetry.logs import set_up
 from tgi_core.telemetry.progress import progress
 
-SETTINGS = frozenset(
-    {
-        "model_id",
-        "revision",
-        "auto_convert",
-        "huggingface_hub_cache",
-        "weights_cache_override",
-        "trust_remote_code",
-        "lora_adapters",
-        "json_output",
-    }
-)
-"""The settings that a download depends on."""
-
 
 @click.command("download-weights", cls=SettingsCommand)
 @click.argument("model", required=False)
-@settings_options(only=SETTINGS)
+@settings_options(only=settings_in(Scope.DOWNLOAD))
 def command(model: str | None, resolved: Resolved) -> None:
     """Fetch MODEL, an id on the Hugging Face hub, and its adapters into the cache, and print the model's directory."""
     download(named(model, resolved))

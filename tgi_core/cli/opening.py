@@ -17,7 +17,7 @@ from tgi_core.backend.wrappers import Metrics, Trace
 from tgi_core.cli.asked import asked_of_backend
 from tgi_core.cli.fault_injection import inject_faults
 from tgi_core.cli.ranks import open_ranks
-from tgi_core.cli.shard import shard_arguments
+from tgi_core.cli.shard_flags import shard_flags
 from tgi_core.cli.weights import fetch_adapters
 from tgi_core.client.base import Opened, Opener, Plan, ShardClient
 from tgi_core.client.local import LocalShard
@@ -110,7 +110,7 @@ class InChild:
         """Start the child, and wait until it is warm. Raises StartupError."""
         from tgi_core.client.child import open_child_shard  # gRPC, which a shard in this process does without
 
-        opened = await open_child_shard(self._directory, shard_arguments(self._settings), plan, progress)
+        opened = await open_child_shard(self._directory, shard_flags(self._settings), plan, progress)
         self._settings = replace(self._settings, backend=opened.info.backend)  # another one is not what was promised
         return opened
 

@@ -7,7 +7,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,3 +210,13 @@ def _value_type(spec: Field[Any]) -> tuple[_Type, bool]:
         return Words(), True
     kind = arguments[0] if arguments else hint
     return (Numbers() if typing.get_origin(kind) is tuple else _TYPES[kind]), False
+
+
+def named(model: str | None, resolved: Resolved) -> Settings:
+    """The settings, with the model of the command line in its place. Raises StartupError if it names two."""
+    flagged = resolved.settings.model_id
+    if model is None:
+        return resolved.settings
+    if resolved.origins["model_id"].startswith("flag") and flagged != model:
+        raise StartupError(f"MODEL {model} and --model-id {flagged}: two models; give one")
+    return replace(resolved.settings, model_id=model)

@@ -17,6 +17,7 @@ from tgi_core.backend.probe import probe
 from tgi_core.backend.registry import Plugin, open_backend
 from tgi_core.backend.session import Session
 from tgi_core.cli.asked import asked_of_backend
+from tgi_core.cli.shard_flags import shard_flags
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.run_folder import RunFolder
@@ -121,10 +122,8 @@ def _started(
 
 
 def _start(plugin: Plugin, directory: Path, settings: Settings, rank: int) -> Peer:
-    from tgi_core.cli.shard import shard_arguments
-
     ours, theirs = socket.socketpair()
-    arguments = shard_arguments(replace(settings, num_shard=None, sharded=None, backend=plugin.name))
+    arguments = shard_flags(replace(settings, num_shard=None, sharded=None, backend=plugin.name))
     command = python("tgi_core", "shard", directory, *arguments)
     with theirs:
         child = subprocess.Popen(

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import click
 
 from tgi_core import __version__
 from tgi_core.cli import run as run_command
-from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
-from tgi_core.cli.serve import named, run
-from tgi_core.config import Settings
+from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.cli.serve import run
+from tgi_core.config import Scope, settings_in
 from tgi_core.errors import StartupError
 from tgi_core.workers.command import python
 
 DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096}
 """Where TGI's router differs from its launcher."""
 
-_SHARD_ONLY = {"dtype", "quantize", "lora_adapters", "rope_scaling", "rope_factor", "backend", "kv_cache_dtype", "in_process"}
-_OURS = frozenset(spec.name for spec in fields(Settings)) - _SHARD_ONLY
-SETTINGS = _OURS - {"model_id"}
-
 
 @click.command("router", cls=SettingsCommand)
 @click.argument("model", required=False)
 @click.option("--shard", required=True, metavar="ADDRESS", help="Where the shard listens: unix:PATH or HOST:PORT.")
-@settings_options(only=_OURS)
+@settings_options(only=settings_in(Scope.ROUTER))
 def command(model: str | None, shard: str, resolved: Resolved) -> None:
     """Serve the HTTP API in front of the shard of MODEL that runs at ADDRESS; only the model's small files are needed here."""
     run(named(model, resolved), address=checked(shard))
@@ -70,7 +66,7 @@ class _RouterCommand(SettingsCommand, click.Group):
     show_default=True,
     help="Socket of the shard.",
 )
-@settings_options(DEFAULTS, SETTINGS)
+@settings_options(DEFAULTS, settings_in(Scope.ROUTER) - {"model_id"})
 @click.pass_context
 def router(ctx: click.Context, tokenizer_name: str, master_shard_uds_path: str, resolved: Resolved) -> None:
     """Serve the HTTP API in front of a shard that runs already."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import replace
 
 import click
 
 from tgi_core.cli.fault_injection import fault_rules
-from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
+from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
 from tgi_core.cli.runtime import print_runtime
 from tgi_core.cli.tunnel import check_tunnel
 from tgi_core.cli.weights import check_adapters
 from tgi_core.config import Settings
-from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
 from tgi_core.settings.review import review
 from tgi_core.telemetry.logs import set_up
@@ -30,16 +28,6 @@ _log = logging.getLogger(__name__)
 def command(model: str | None, runtime: bool, resolved: Resolved) -> None:
     """Serve MODEL: a directory, or an id on the Hugging Face hub. Without MODEL, the small bundled demo model."""
     run(named(model, resolved), runtime)
-
-
-def named(model: str | None, resolved: Resolved) -> Settings:
-    """The settings, with the model of the command line in its place. Raises StartupError if it names two."""
-    flagged = resolved.settings.model_id
-    if model is None:
-        return resolved.settings
-    if resolved.origins["model_id"].startswith("flag") and flagged != model:
-        raise StartupError(f"MODEL {model} and --model-id {flagged}: two models; give one")
-    return replace(resolved.settings, model_id=model)
 
 
 def run(settings: Settings, runtime: bool = False, address: str | None = None) -> None:

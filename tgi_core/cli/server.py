@@ -11,9 +11,9 @@ import click
 
 from tgi_core import __version__
 from tgi_core.cli import run as run_command
-from tgi_core.cli.download_weights import SETTINGS as DOWNLOAD_SETTINGS
 from tgi_core.cli.download_weights import download
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
+from tgi_core.config import Scope, settings_in
 from tgi_core.errors import StartupError
 
 _SHARD_SETTINGS = frozenset(
@@ -56,7 +56,7 @@ def serve(model_id: str, sharded: bool, uds_path: str, logger_level: str, resolv
 @click.option("--extension", default=".safetensors", show_default=True, help="Kind of weight files.")
 @click.option("--merge-lora/--no-merge-lora", help="Merge an adapter into its base model.")
 @_LEVEL
-@settings_options({"auto_convert": True}, DOWNLOAD_SETTINGS - {"model_id"})
+@settings_options({"auto_convert": True}, settings_in(Scope.DOWNLOAD) - {"model_id"})
 def download_weights(model_id: str, extension: str, merge_lora: bool, logger_level: str, resolved: Resolved) -> None:
     """Fetch a model from the hub into the cache, and print its directory."""
     if extension != ".safetensors":

@@ -11,21 +11,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tgi_core.cli.fault_injection import fault_rules
-from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
-from tgi_core.cli.serve import named
-from tgi_core.config import Settings, flag
+from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.config import Scope, Settings, settings_in
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
 from tgi_core.run_folder import RunFolder, end_at_once
 from tgi_core.settings.review import review
-from tgi_core.settings.spec import setting_of
 from tgi_core.telemetry.logs import set_up
 from tgi_core.telemetry.progress import progress
 
@@ -35,18 +32,6 @@ if TYPE_CHECKING:
     from tgi_core.server.rank_place import Place
 
 _log = logging.getLogger(__name__)
-
-SETTINGS = frozenset(
-    {
-        *("model_id", "revision", "dtype", "quantize", "trust_remote_code", "lora_adapters"),
-        *("huggingface_hub_cache", "weights_cache_override", "auto_convert"),
-        *("backend", "memory_fraction", "cuda_memory_fraction", "kv_cache_dtype"),
-        *("sharded", "num_shard", "master_addr", "master_port"),
-        *("shard_token_file", "shard_without_token", "shard_tls_cert", "shard_tls_key", "shard_tls_ca"),
-        *("disable_grammar_support", "json_output", "inject_faults"),
-    }
-)
-"""What a shard is started with; limits come from its router."""
 
 _CLOSE_S = 5.0
 _TELL_EVERY_S = 0.1
@@ -63,7 +48,7 @@ _LAST_WORDS_S = 0.5
     "--follow", type=int, hidden=True, help="Be another rank of the parent's, which holds the other end of this socket."
 )
 @click.option("--steps", type=int, hidden=True, help="Take the parent's turns from this socket.")
-@settings_options(only=SETTINGS)
+@settings_options(only=settings_in(Scope.SHARD))
 def command(
     model: str | None,
     uds_path: Path | None,
@@ -170,20 +155,6 @@ def _read(directory: Path, settings: Settings, show: Progress, place: Place | No
     server = open_model(directory, tokenizer, settings, show, place, lost)
     settle()
     return Model(server, tokenizer, hash_tokenizer(directory))
-
-
-def shard_arguments(settings: Settings) -> list[str]:
-    """The flags that give a child the settings of this process that a shard has; the model is the caller's to name."""
-    arguments: list[str] = []
-    for spec in fields(Settings):
-        value = getattr(settings, spec.name)
-        if spec.name not in SETTINGS - {"model_id"} or value is None or value in setting_of(spec).harmless:
-            continue
-        if isinstance(value, bool) and spec.default is not None:  # else it is no switch, but takes a value
-            arguments.append(flag(spec.name) if value else f"--no-{flag(spec.name)[2:]}")
-        else:
-            arguments += [flag(spec.name), str(value)]
-    return arguments
 
 
 def _address(uds_path: Path | None, port: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field
-from enum import Enum
+from enum import Enum, Flag, auto
 from typing import Any
 
 from tgi_core.errors import StartupError
@@ -19,6 +19,16 @@ class Effect(Enum):
     """Nothing, and a line at start says so: answers are the same without it."""
     REFUSED = "refused"
     """It does not start: without the setting the answers would be others than those asked for."""
+
+
+class Scope(Flag):
+    """The commands besides `tgi serve`, which has them all, that take a setting."""
+
+    SERVE = 0
+    """None."""
+    ROUTER = auto()
+    SHARD = auto()
+    DOWNLOAD = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,7 @@ class Setting:
     """Names that TGI gave it earlier; each is a flag and an environment variable too."""
     variables: tuple[str, ...] = ()
     """Environment variables besides the one of its name."""
+    scope: Scope = Scope.ROUTER
     effect: Effect = Effect.HONOURED
     reason: str = ""
     """Why it is ignored or refused."""
