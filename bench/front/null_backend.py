@@ -101,7 +101,7 @@ class NullSession:
         """What it takes for the scheduler to do all that it can."""
         return Capabilities(
             features=frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX_REUSE}),
-            sampling=frozenset(SamplingField),
+            sampling=frozenset({SamplingField.SEED}),
             block_sizes=(_BLOCK,),
             mixing=Mixing.EAGER,
             determinism=Determinism.NONE,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tgi_conformance.calls import Decode, Prefill
+from tgi_conformance.fields import DECLARED, using
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Violation
@@ -19,8 +20,8 @@ from tgi_core.backend import (
     Mixing,
     OpenOptions,
     Request,
-    Sampling,
     SamplingField,
+    SamplingSpec,
     Unsupported,
     Want,
 )
@@ -46,8 +47,8 @@ def _flag(feature: Feature) -> Declared:
     return lambda scene: feature in scene.declared[0].features
 
 
-def _field(name: SamplingField) -> Declared:
-    return lambda scene: name in scene.declared[0].sampling
+def _field(spec: SamplingSpec) -> Declared:
+    return lambda scene: spec.field in scene.declared[0].sampling
 
 
 def _seeded(scene: Scene) -> bool:
@@ -85,8 +86,8 @@ def _refused(change: Callable[[Stage, Request], Request]) -> Refusal:
     return refusal
 
 
-def _sampling(**fields: object) -> Refusal:
-    return _refused(lambda stage, request: replace(request, sampling=Sampling(**fields)))  # type: ignore[arg-type]
+def _sampled_by(spec: SamplingSpec) -> Callable[[Stage, Request], Request]:
+    return lambda stage, request: replace(request, sampling=using(spec, spec.tried[0]))
 
 
 def _reuses(stage: Stage, request: Request) -> Request:
@@ -155,28 +156,7 @@ EXTENSIONS: dict[str, Extension] = {
             "prefix_reuse", "a request starts behind blocks that are filled", _flag(Feature.PREFIX_REUSE), _refused(_reuses)
         ),
         Extension("masks", "grammar masks", _flag(Feature.MASKS), _refused(lambda s, r: replace(r, masked=True))),
-        Extension(
-            "repetition_penalty",
-            "a penalty on every token of the row",
-            _field(SamplingField.REPETITION_PENALTY),
-            _sampling(repetition_penalty=1.3),
-        ),
-        Extension(
-            "frequency_penalty",
-            "a penalty per occurrence among generated tokens",
-            _field(SamplingField.FREQUENCY_PENALTY),
-            _sampling(frequency_penalty=0.4),
-        ),
-        Extension(
-            "presence_penalty",
-            "a penalty once per generated token",
-            _field(SamplingField.PRESENCE_PENALTY),
-            _sampling(presence_penalty=0.4),
-        ),
-        Extension("logit_bias", "a bias per token", _field(SamplingField.LOGIT_BIAS), _sampling(logit_bias=((1, 2.0),))),
-        Extension(
-            "typical_p", "locally typical sampling", _field(SamplingField.TYPICAL_P), _sampling(do_sample=True, typical_p=0.5)
-        ),
+        *(Extension(spec.name, spec.sentence, _field(spec), _refused(_sampled_by(spec))) for spec in DECLARED),
         Extension(
             "seeds",
             "a seed makes the same tokens again",

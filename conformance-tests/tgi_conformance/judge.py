@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
 
+from tgi_conformance.fields import FILTERS
 from tgi_conformance.masks import AFTER, DOOMED, FAILING
 from tgi_conformance.oracle import Part
 from tgi_conformance.sessions import Occupied
@@ -49,7 +50,7 @@ def _ending(row: Row) -> str:
 
 def _cut(how: Sampling) -> bool:
     """Whether a token's logprob depends on which others a filter has left: rounding may move one across the cut."""
-    return how.do_sample and (how.top_k > 0 or min(how.top_p, how.typical_p) < 1)
+    return any(spec.is_used(how) for spec in FILTERS)
 
 
 class RowJudge:

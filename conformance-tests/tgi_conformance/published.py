@@ -2,7 +2,7 @@
 
 Nothing here comes from `tgi_core.backend.sampling`: Philox-4x32-10 with key (low, high word of the seed) and counter (low, high word of
 the position, 0, 0), the top 24 bits of the first word as a fraction; repetition penalty on every distinct token of the row, frequency
-and presence penalty on what was generated, bias; temperature, top-k, top-p, typical-p; then the first token in rising id order at
+and presence penalty on what was generated, bias; temperature, top-k, top-p, min-p, typical-p; then the first token in rising id order at
 which the cumulative probability exceeds the fraction.
 """
 
@@ -59,7 +59,7 @@ def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: 
 
 
 def filtered(scores: Scores, how: Sampling) -> Scores:
-    """Logprobs after temperature, top-k, top-p and typical-p."""
+    """Logprobs after temperature, top-k, top-p, min-p and typical-p."""
     kept = logprobs({token: score / how.temperature for token, score in scores.items()})
     ranked = sorted(kept, key=lambda token: (-kept[token], token))
     if how.top_k:
@@ -67,6 +67,9 @@ def filtered(scores: Scores, how: Sampling) -> Scores:
     kept = logprobs({token: kept[token] for token in ranked})
     if how.top_p < 1:
         kept = logprobs({token: kept[token] for token in _head(ranked, kept, how.top_p)})
+    if how.min_p:
+        least = max(kept.values()) + math.log(how.min_p)
+        kept = logprobs({token: value for token, value in kept.items() if value >= least})
     if how.typical_p < 1:
         entropy = math.fsum(-math.exp(value) * value for value in kept.values())
         nearest = sorted(kept, key=lambda token: (abs(-kept[token] - entropy), token))
@@ -100,7 +103,10 @@ def draw(scores: Scores, how: Sampling, position: int, close: float = CLOSE) -> 
     kept = filtered(scores, how)
     target = fraction(how.seed, position)
     token = _at(kept, target)
-    near = (replace(how, top_p=_moved(how.top_p, by), typical_p=_moved(how.typical_p, by)) for by in (-close, close))
+    near = (
+        replace(how, top_p=_moved(how.top_p, by), min_p=_lifted(how.min_p, by), typical_p=_moved(how.typical_p, by))
+        for by in (-close, close)
+    )
     neighbours = [filtered(scores, other) for other in near]
     tied = _tied(scores, how, close)
     sure = not tied and all(
@@ -128,6 +134,11 @@ def _moved(mass: float, by: float) -> float:
     return mass if mass == 1 else min(1.0, max(1e-6, mass + by))
 
 
+def _lifted(share: float, by: float) -> float:
+    """The same for a bound that is off at 0."""
+    return min(1.0, max(1e-6, share + by)) if share else share
+
+
 def _level(scores: Scores, count: int, close: float) -> bool:
     """Whether the best `count` end between equals."""
     ranked = sorted(scores.values(), reverse=True)
@@ -136,11 +147,13 @@ def _level(scores: Scores, count: int, close: float) -> bool:
 
 def _tied(scores: Scores, how: Sampling, close: float) -> bool:
     """Whether the tokens on both sides of the cut of top-k or top-p are as good as equal, or those of typical-p's as typical."""
-    kept = filtered(scores, replace(how, typical_p=1.0))
-    if _level(scores, how.top_k, close) or _level(filtered(scores, replace(how, top_p=1.0, typical_p=1.0)), len(kept), close):
+    nucleus = filtered(scores, replace(how, min_p=0.0, typical_p=1.0))
+    whole = filtered(scores, replace(how, top_p=1.0, min_p=0.0, typical_p=1.0))
+    if _level(scores, how.top_k, close) or _level(whole, len(nucleus), close):
         return True
     if how.typical_p == 1:
         return False
+    kept = filtered(scores, replace(how, typical_p=1.0))
     entropy = math.fsum(-math.exp(value) * value for value in kept.values())
     far = sorted(abs(-value - entropy) for value in kept.values())
     count = len(filtered(scores, how))

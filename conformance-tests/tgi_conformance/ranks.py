@@ -63,7 +63,7 @@ def main(number: int, name: str, model: Path, dtype: str) -> None:
     target = resolve(name, model, dtype).target
 
     def open_session(group: Group) -> Session:
-        return Session(target.open(OpenOptions(str(model), dtype, group)), name)
+        return target.wrapped(target.open(OpenOptions(str(model), dtype, group)))
 
     with contextlib.suppress(LinkClosed, BackendError, StartupError):  # rank 0 knows and tells it
         follow(Link(socket.socket(fileno=number)), open_session)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 
+from tgi_conformance.fields import DECLARED
 from tgi_core.backend import (
+    SAMPLING,
     BackendError,
     Capabilities,
     Capacity,
@@ -14,15 +15,14 @@ from tgi_core.backend import (
     InvalidRequest,
     Request,
     Sampling,
-    SamplingField,
     Unsupported,
 )
 
 
 def needs_of(request: Request) -> Iterator[str]:
     """Values of the features and sampling fields beyond `text-core` that a request uses."""
-    how, want = request.sampling, request.want
-    used = (
+    want = request.want
+    features = (
         (Feature.PREFIX_REUSE, request.cached > 0),
         (Feature.LOGPROBS, want.logprobs),
         (Feature.TOP_N, want.top_n > 0),
@@ -31,13 +31,9 @@ def needs_of(request: Request) -> Iterator[str]:
         (Feature.LORA, request.adapter is not None),
         (Feature.MEDIA, len(request.media) > 0),
         (Feature.CHUNKED_PREFILL, request.cached + request.take < len(request.tokens)),
-        (SamplingField.REPETITION_PENALTY, how.repetition_penalty != 1),
-        (SamplingField.FREQUENCY_PENALTY, how.frequency_penalty != 0),
-        (SamplingField.PRESENCE_PENALTY, how.presence_penalty != 0),
-        (SamplingField.LOGIT_BIAS, len(how.logit_bias) > 0),
-        (SamplingField.TYPICAL_P, how.do_sample and how.typical_p != 1),
     )
-    yield from (name.value for name, is_used in used if is_used)
+    yield from (name.value for name, is_used in features if is_used)
+    yield from (spec.name for spec in DECLARED if spec.is_used(request.sampling))
 
 
 def broken_rules(request: Request, capabilities: Capabilities, capacity: Capacity) -> Iterable[tuple[type[BackendError], str]]:
@@ -72,11 +68,6 @@ def _ranges(request: Request, capabilities: Capabilities, capacity: Capacity) ->
 
 
 def _sampling_ranges(how: Sampling) -> Iterator[tuple[bool, str]]:
-    yield not 0 < how.temperature < math.inf, f"temperature {how.temperature}"
-    yield how.top_k < 0, f"top_k {how.top_k}"
-    yield not 0 < how.top_p <= 1, f"top_p {how.top_p}"
-    yield not 0 < how.typical_p <= 1, f"typical_p {how.typical_p}"
-    yield not 0 < how.repetition_penalty < math.inf, f"repetition_penalty {how.repetition_penalty}"
-    yield not math.isfinite(how.frequency_penalty), f"frequency_penalty {how.frequency_penalty}"
-    yield not math.isfinite(how.presence_penalty), f"presence_penalty {how.presence_penalty}"
-    yield not all(math.isfinite(bias) for _, bias in how.logit_bias), "a bias that is not finite"
+    for spec in SAMPLING:
+        if spec.range is not None:
+            yield not all(map(spec.range.holds, spec.numbers(how))), f"{spec.name} {spec.of(how)}"

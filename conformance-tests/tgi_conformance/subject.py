@@ -59,7 +59,7 @@ def packaged(entry: EntryPoint, model: Path | None = None, dtype: str = "float32
         return _usable(plugin).open(options, quiet)
 
     one = plugin.manifest is not None and plugin.manifest.processes is Processes.ONE
-    target = Target(entry.name, open_session, model or default_model(kind), kind, dtype, entry, one)
+    target = Target(entry.name, open_session, model or default_model(kind), kind, dtype, entry, one, built=plugin.built)
     return Subject(target, plugin.distribution, plugin.manifest)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tgi_conformance.child import Seen
 from tgi_conformance.verdict import Violation
-from tgi_core.backend import Adapter, BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
+from tgi_core.backend import API_VERSION, Adapter, BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.model_files import read_json, text_config
 
@@ -35,6 +35,8 @@ class Target:
     """All ranks of a group live in one process."""
     seen: Seen | None = None
     """What a child process saw of the plugin, where one has looked already."""
+    built: tuple[int, int] = API_VERSION
+    """The contract that the plugin says it was written against."""
 
     @property
     def exact(self) -> bool:
@@ -64,7 +66,11 @@ class Target:
             raise
         except Exception as error:
             raise BackendBug(f"backend {self.name}: backend_open raised {type(error).__name__}: {error}") from error
-        return Session(implementation, self.name)
+        return self.wrapped(implementation)
+
+    def wrapped(self, implementation: object) -> Session:
+        """A session of this backend, as the core calls it."""
+        return Session(implementation, self.name, built=self.built)
 
     def warm(self, session: Session, plan: WarmupPlan | None = None) -> Capacity:
         """Warm a session with the suite's small limits, or with `plan`."""

@@ -6,8 +6,10 @@ import hashlib
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tgi_conformance import conformance_tests
@@ -16,7 +18,22 @@ from tgi_conformance.subject import packaged
 
 from tests.backend import frozen
 from tests.scheduler.device import quiet
-from tgi_core.backend import API_VERSION, EMPTY, OpenOptions, Request, Want, WarmupPlan
+from tgi_core.backend import (
+    API_VERSION,
+    EMPTY,
+    SAMPLING,
+    Capabilities,
+    OpenOptions,
+    Request,
+    Sampling,
+    SamplingField,
+    SamplingSpec,
+    Unsupported,
+    Want,
+    WarmupPlan,
+    hookimpl,
+)
+from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.registry import PluginStatus, load
 from tgi_core.backend.session import Session
 
@@ -24,6 +41,7 @@ FOLDER = Path(frozen.__file__).parent
 DIGESTS = {
     (1, 0): "06fe1c9730cdb73c1357a4cf76f54c1db501bf4f4a0feb9f1b0626cf7652e9cb",
     (1, 1): "31a813ffab0d8a16b19004b79777e347f06966bdc9a4076b6e1d6f2ddbbb986b",
+    (1, 2): "9d0f8910e41d5654771433dec7475fe2a87c5c33a924ce672efc39025d69efed",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -42,6 +60,8 @@ def conformance(version: tuple[int, int]) -> Callable[..., None]:
 test_1_0_keeps_the_contract = conformance((1, 0))
 if API_VERSION >= (1, 1):
     test_1_1_keeps_the_contract = conformance((1, 1))
+if API_VERSION >= (1, 2):
+    test_1_2_keeps_the_contract = conformance((1, 2))
 
 
 def test_every_released_minor_has_one() -> None:
@@ -78,6 +98,50 @@ def test_adapters_of_1_1() -> None:
     step = session.prefill(tuple(rows), EMPTY, ())
     one, other = session.rows(step).rows
     assert one.tokens != other.tokens
+
+
+def opened(version: tuple[int, int], implementation: object = None) -> Session:
+    """A warmed session of one of them, or of what stands for it, as the server calls it."""
+    plugin = load(entry(version))
+    if implementation is None:
+        implementation = plugin.open(OpenOptions(str(default_model("none"))), quiet)
+    session = Session(implementation, "frozen", built=plugin.built)
+    session.warmup(WarmupPlan(max_rows=2), quiet)
+    return session
+
+
+def request(sampling: Sampling, id: int = 1) -> Request:
+    """A prompt of five tokens."""
+    return Request(id, (3, 1, 4, 1, 5), 5, 0, ((id,),), 5, sampling, Want(logprobs=False))
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SAMPLING if spec.since > (1, 0)], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("version", [version for version in MINORS if version < API_VERSION])
+def test_a_field_that_came_later_is_refused(version: tuple[int, int], spec: SamplingSpec) -> None:
+    """A plugin that has never heard of a sampling field would pass over it: its session refuses it, and goes on."""
+    if spec.since <= version:
+        pytest.skip("it knows the field")
+    session = opened(version)
+    values: Any = {"do_sample": True, spec.name: spec.tried[0]}
+    with pytest.raises(Unsupported, match=f"request 2 needs sampling by {spec.name}"):
+        session.prefill((request(Sampling(), 1), request(Sampling(**values), 2)), EMPTY, ())
+    assert session.rows(session.prefill((request(Sampling(True)),), EMPTY, ())).rows[0].tokens
+
+
+def test_whoever_claims_all_fields_is_believed_for_those_of_its_day() -> None:
+    """A plugin of 1.1 that lists `frozenset(SamplingField)`, and so finds the fields of this core, does not get to declare them."""
+
+    class Greedy(ReferenceSession):
+        @hookimpl
+        def capabilities(self) -> Capabilities:
+            """Whatever the installed contract has."""
+            return replace(super().capabilities(), sampling=frozenset(SamplingField))
+
+    session = opened((1, 1), Greedy())
+    assert session.capabilities().sampling == frozenset(SamplingField) - {SamplingField.MIN_P}
+    with pytest.raises(Unsupported):
+        session.prefill((request(Sampling(True, min_p=0.5)),), EMPTY, ())
+    assert opened(API_VERSION, Greedy()).capabilities().sampling == frozenset(SamplingField)
 
 
 def test_a_newer_minor_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

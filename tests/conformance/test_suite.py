@@ -16,12 +16,13 @@ from tgi_conformance import published
 from tgi_conformance.child import look
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses import CLAUSES
+from tgi_conformance.fields import using
 from tgi_conformance.golden import Golden, names, toy
 from tgi_conformance.result import Result
 from tgi_conformance.verdict import Level, Verdict
 from tgi_conformance.worker import Settings, Worker
 
-from tgi_core.backend import Sampling, reference, sampling
+from tgi_core.backend import SAMPLING, Sampling, SamplingSpec, reference, sampling
 
 ROOT = Path(tgi_conformance.__file__).parent
 JUDGED = (
@@ -69,27 +70,46 @@ def test_ids_are_unique_and_sentences_are_sentences() -> None:
 
 
 @settings(deadline=None)
-@example({0: -1.4e-217, 1: 0.0}, 0, 0.25, 1.0, 1.0, 0, 0)
+@example({0: -1.4e-217, 1: 0.0}, 0, 0.25, 1.0, 0.0, 1.0, 0, 0)
 @given(
     logits,
     st.integers(0, 6),
     st.floats(0.05, 1.0),
     st.floats(0.05, 1.0),
+    st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0]),
     st.floats(0.2, 3.0),
     st.integers(0, 2**64 - 1),
     st.integers(0, 99),
 )
 def test_two_writings_of_the_formula_agree(
-    values: dict[int, float], top_k: int, top_p: float, typical_p: float, temperature: float, seed: int, position: int
+    values: dict[int, float],
+    top_k: int,
+    top_p: float,
+    typical_p: float,
+    min_p: float,
+    temperature: float,
+    seed: int,
+    position: int,
 ) -> None:
     """The suite's own formula and the core's choose the same token, wherever rounding cannot decide."""
-    how = Sampling(True, temperature, top_k, top_p, typical_p, 1.3, 0.4, 0.2, ((3, 1.0),), seed)
+    how = Sampling(True, temperature, top_k, top_p, typical_p, 1.3, 0.4, 0.2, ((3, 1.0),), seed, min_p)
     history = (3, 5, 7, 3, 9)
     drawn = published.draw(published.penalized(values, how, history, 2), how, position)
     logprobs = sampling.distribution(values, how, history, 2)
     if drawn.sure:
         assert sampling.choose(logprobs, how, position) == drawn.token
     assert published.fraction(seed, position) == sampling.uniform(seed, position)
+
+
+@pytest.mark.parametrize("spec", SAMPLING, ids=lambda spec: spec.name)
+def test_both_writings_have_every_field(spec: SamplingSpec) -> None:
+    """Each value that is tried makes the same distribution in both."""
+    values = {token: 2.0 - 0.37 * token for token in range(12)}
+    for value in spec.tried:
+        how = using(spec, value)
+        scores = published.penalized(values, how, (3, 5, 7), 2)
+        found = published.filtered(scores, how) if how.do_sample else published.logprobs(scores)
+        assert found == pytest.approx(sampling.distribution(values, how, (3, 5, 7), 2))
 
 
 @settings(deadline=None)

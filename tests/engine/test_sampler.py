@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tgi_core.backend import Request, RowFaultKind, Sampling, Want
+from tgi_core.backend import SAMPLING, Request, RowFaultKind, Sampling, SamplingSpec, SamplingStage, Want
 from tgi_core.backend import sampling as formula
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.engine.sampler import likeliest, prompt_logprobs, sample
@@ -26,6 +27,7 @@ samplings = st.builds(
     top_k=st.sampled_from([0, 1, 3, 7, 100]),
     top_p=st.sampled_from([1.0, 0.1234, 0.618, 0.9137]),
     typical_p=st.sampled_from([1.0, 1.0, 0.2345, 0.8171]),
+    min_p=st.sampled_from([0.0, 0.0, 0.0713, 0.3571, 1.0]),
     repetition_penalty=st.sampled_from([1.0, 1.37, 0.71]),
     frequency_penalty=st.sampled_from([0.0, 0.53, -0.29]),
     presence_penalty=st.sampled_from([0.0, 0.41]),
@@ -130,7 +132,7 @@ def test_prompt_logprobs() -> None:
 @pytest.mark.parametrize("vocab", [250, 131_072])
 def test_the_bits_of_a_row_are_its_own(vocab: int) -> None:
     """Logprobs and top tokens of a row are the same bits alone and among mates, whose filters look at more or less of the vocabulary."""
-    scores = torch.randn(6, vocab, generator=torch.Generator().manual_seed(1)) * 3
+    scores = torch.randn(7, vocab, generator=torch.Generator().manual_seed(1)) * 3
     hows = (
         Sampling(),
         Sampling(True, 1.3, top_k=20, seed=7),
@@ -138,6 +140,7 @@ def test_the_bits_of_a_row_are_its_own(vocab: int) -> None:
         Sampling(True, 1.0, seed=9),
         Sampling(True, 2.0, top_k=3, top_p=0.95, seed=1),
         Sampling(True, 1.1, typical_p=0.6, seed=5),
+        Sampling(True, 1.4, min_p=0.03, seed=6),
     )
     rows = [live(index, (1, 2), how, top_n=4) for index, how in enumerate(hows)]
     together = sample(scores, rows, None)
@@ -145,8 +148,36 @@ def test_the_bits_of_a_row_are_its_own(vocab: int) -> None:
         alone = sample(scores[index : index + 1], [row], None)
         assert (alone.tokens[0], alone.logprobs[0]) == (together.tokens[index], together.logprobs[index])
         assert alone.top[0] == together.top[index]
-    following = list(range(6))
+    following = list(range(7))
     assert prompt_logprobs(scores, following) == [prompt_logprobs(scores[i : i + 1], [i])[0] for i in following]
+
+
+@pytest.mark.parametrize("spec", SAMPLING, ids=lambda spec: spec.name)
+def test_every_field_of_the_contract(spec: SamplingSpec) -> None:
+    """Each value that the contract's table tries, alone and behind top-p, over a vocabulary of which the sampler looks at a head first."""
+    values = (torch.randn(2000, generator=torch.Generator().manual_seed(2)) * 2).tolist()
+    for value in spec.tried:
+        for behind in ({}, {"top_p": 0.9}):
+            fields: dict[str, Any] = {"do_sample": spec.stage is not SamplingStage.PENALTY, "seed": 3, **behind, spec.name: value}
+            row = live(1, (1, 2, 3, 4, 3), Sampling(**fields), top_n=3)
+            token, logprobs = expected(values, row)
+            found = sample(torch.tensor([values]), [row], None)
+            assert found.tokens == [token]
+            assert found.logprobs == pytest.approx([logprobs[token]], abs=1e-4)
+            assert {top.id for top in found.top[0]} <= set(logprobs)
+
+
+@pytest.mark.parametrize("min_p", [1e-9, 1e-4, 0.5])
+@pytest.mark.parametrize("spread", [0.001, 1.0, 6.0])
+def test_min_p_beyond_the_head(min_p: float, spread: float) -> None:
+    """However many tokens it keeps, ties at the edge included: where the head does not hold them, all are looked at."""
+    values = (torch.randn(3000, generator=torch.Generator().manual_seed(4)) * spread).round(decimals=2).tolist()
+    rows = [live(1, (1, 2), Sampling(True, min_p=min_p, seed=seed), top_n=1) for seed in range(4)]
+    found = sample(torch.tensor([values] * 4), rows, None)
+    for index, row in enumerate(rows):
+        token, logprobs = expected(values, row)
+        assert found.tokens[index] == token
+        assert found.logprobs[index] == pytest.approx(logprobs[token], abs=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0", "xpu:0"])

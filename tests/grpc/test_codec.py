@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 
 from tests.grpc import values
-from tgi_core.backend import Capabilities, Capacity, Determinism, Grant, Kernel, Mixing, RowFault, Sampling, Want, WarmupPlan
+from tgi_core.backend import (
+    SAMPLING,
+    Capabilities,
+    Capacity,
+    Determinism,
+    Grant,
+    Kernel,
+    Mixing,
+    RowFault,
+    Sampling,
+    Want,
+    WarmupPlan,
+)
 from tgi_core.client import types
 from tgi_core.client.health import ShardHealth
 from tgi_core.client.types import Generation, ShardInfo, StepResult, Token, Turn, TurnResult
@@ -46,7 +58,7 @@ FIELDS = {
     types.PromptToken: 3,
     types.GeneratedText: 3,
     types.ShardInfo: 6,
-    Sampling: 10,
+    Sampling: len(SAMPLING),
     Want: 3,
     Grant: 3,
     RowFault: 2,

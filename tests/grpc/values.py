@@ -7,6 +7,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from tgi_core.backend import (
+    SAMPLING,
     CacheGroup,
     CacheKind,
     Capabilities,
@@ -67,19 +68,8 @@ def few(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
 
 tables = few(few(small))
 grants = st.builds(Grant, large, small, tables)
-samplings = st.builds(
-    Sampling,
-    do_sample=st.booleans(),
-    temperature=number,
-    top_k=large,
-    top_p=number,
-    typical_p=number,
-    repetition_penalty=number,
-    frequency_penalty=number,
-    presence_penalty=number,
-    logit_bias=few(st.tuples(small, number)),
-    seed=large,
-)
+_OF_TYPE = {bool: st.booleans(), int: large, float: number, tuple: few(st.tuples(small, number))}
+samplings = st.builds(Sampling, **{spec.name: _OF_TYPE[type(spec.neutral)] for spec in SAMPLING})
 requests = st.builds(
     ShardRequest,
     id=large,

@@ -18,6 +18,7 @@ from tgi_core.backend.errors import (
     UnknownRequest,
     Unsupported,
 )
+from tgi_core.backend.sampling_spec import SAMPLING, SamplingSpec, SamplingStage
 from tgi_core.backend.spec import PluginSpec, SessionSpec, hookimpl
 from tgi_core.backend.types import (
     API_VERSION,
@@ -62,6 +63,7 @@ __all__ = [
     "API_VERSION",
     "EMPTY",
     "NULL_BLOCK",
+    "SAMPLING",
     "Adapter",
     "BackendBug",
     "BackendError",
@@ -104,6 +106,8 @@ __all__ = [
     "Rows",
     "Sampling",
     "SamplingField",
+    "SamplingSpec",
+    "SamplingStage",
     "Scope",
     "SessionSpec",
     "Stats",

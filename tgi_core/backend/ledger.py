@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from tgi_core.backend.errors import CapacityExceeded, InvalidRequest, UnknownBatch, UnknownRequest, Unsupported
-from tgi_core.backend.types import EMPTY, Capabilities, Capacity, Feature, Grant, Handle, Mixing, Request, SamplingField, Step
+from tgi_core.backend.sampling_spec import needed_fields
+from tgi_core.backend.types import EMPTY, Capabilities, Capacity, Feature, Grant, Handle, Mixing, Request, Step
 
 
 @dataclass(slots=True, eq=False)
@@ -213,7 +214,7 @@ class Ledger:
             raise Unsupported(f"request {request.id} needs {feature.value}", request_ids=(request.id,))
         if request.adapter is not None and request.adapter not in self._capabilities.adapters:
             raise Unsupported(f"request {request.id} needs an adapter that is not loaded", request_ids=(request.id,))
-        for name in sorted(_needed_fields(request) - self._capabilities.sampling, key=lambda item: item.value):
+        for name in sorted(needed_fields(request.sampling) - self._capabilities.sampling, key=lambda item: item.value):
             raise Unsupported(f"request {request.id} needs sampling by {name.value}", request_ids=(request.id,))
 
     def _check_plan(self, plan: _Plan) -> None:
@@ -260,15 +261,3 @@ def _needed(request: Request) -> set[Feature]:
         Feature.MEDIA: bool(request.media),
     }
     return {feature for feature, needed in wanted.items() if needed}
-
-
-def _needed_fields(request: Request) -> set[SamplingField]:
-    sampling = request.sampling
-    wanted = {
-        SamplingField.FREQUENCY_PENALTY: sampling.frequency_penalty != 0.0,
-        SamplingField.LOGIT_BIAS: bool(sampling.logit_bias),
-        SamplingField.PRESENCE_PENALTY: sampling.presence_penalty != 0.0,
-        SamplingField.REPETITION_PENALTY: sampling.repetition_penalty != 1.0,
-        SamplingField.TYPICAL_P: sampling.do_sample and sampling.typical_p < 1.0,
-    }
-    return {field for field, needed in wanted.items() if needed}

@@ -43,7 +43,6 @@ from tgi_core.backend.types import (
     RowFault,
     RowFaultKind,
     Rows,
-    SamplingField,
     Stats,
     Step,
     TopToken,
@@ -144,7 +143,7 @@ class ReferenceSession:
         """Everything that needs no image or draft; masks where there is a source of them, adapters where some were named."""
         return Capabilities(
             features=_FEATURES | ({Feature.MASKS} if self._masks else set()) | ({Feature.LORA} if self._adapters else set()),
-            sampling=frozenset(SamplingField),
+            sampling=sampling.FIELDS,
             block_sizes=(16, 1, 4, 64),
             mixing=Mixing.EAGER,
             determinism=Determinism.CORE,

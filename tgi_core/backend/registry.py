@@ -51,6 +51,11 @@ class Plugin:
         """What its manifest says, "" when there is none."""
         return self.manifest.device_kind if self.manifest else ""
 
+    @property
+    def built(self) -> tuple[int, int]:
+        """The contract that it was written against, this core's when there is no manifest."""
+        return self.manifest.api_built if self.manifest else API_VERSION
+
     def open(self, options: OpenOptions, progress: Progress) -> object:
         """The plugin's session for one rank."""
         return self.hooks.backend_open(options=options, progress=progress)

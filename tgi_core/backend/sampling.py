@@ -13,11 +13,24 @@ import math
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
-from tgi_core.backend.types import Sampling
+from tgi_core.backend.types import Sampling, SamplingField
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
+
+FIELDS = frozenset(
+    {
+        SamplingField.FREQUENCY_PENALTY,
+        SamplingField.LOGIT_BIAS,
+        SamplingField.MIN_P,
+        SamplingField.PRESENCE_PENALTY,
+        SamplingField.REPETITION_PENALTY,
+        SamplingField.SEED,
+        SamplingField.TYPICAL_P,
+    }
+)
+"""What this formula honours. By name: another formula would not honour what a later contract adds."""
 
 Logits = Mapping[int, float]
 """Token id to logit; an absent id has logit minus infinity."""
@@ -75,13 +88,17 @@ def _keep_nucleus(order: Sequence[int], logprobs: Logits, mass: float) -> set[in
 
 
 def warp(logits: Logits, sampling: Sampling) -> dict[int, float]:
-    """Temperature, top-k, top-p, typical-p, in that order. Ties are kept or dropped by token id, lowest first."""
+    """Temperature, top-k, top-p, min-p, typical-p, in that order, which is transformers'. Ties are kept or dropped by token id, lowest
+    first; min-p keeps every token whose probability is at least `min_p` times the largest."""
     out = {token: value / sampling.temperature for token, value in logits.items()}
     if 0 < sampling.top_k < len(out):
         out = {token: out[token] for token in _by_logprob(out)[: sampling.top_k]}
     if sampling.top_p < 1.0:
         kept = _keep_nucleus(_by_logprob(out), log_softmax(out), sampling.top_p)
         out = {token: out[token] for token in kept}
+    if sampling.min_p > 0.0:
+        peak = max(out.values())
+        out = {token: value for token, value in out.items() if math.exp(value - peak) >= sampling.min_p}
     if sampling.typical_p < 1.0:
         logprobs = log_softmax(out)
         entropy = -sum(math.exp(value) * value for value in logprobs.values())

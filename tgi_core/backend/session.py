@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -10,8 +11,10 @@ import pluggy
 
 from tgi_core.backend.callbacks import Progress
 from tgi_core.backend.errors import BackendBug, BackendError, Unsupported
+from tgi_core.backend.sampling_spec import needed_fields, newer_fields
 from tgi_core.backend.spec import PROJECT, SessionSpec
 from tgi_core.backend.types import (
+    API_VERSION,
     Adapter,
     Capabilities,
     Capacity,
@@ -55,11 +58,15 @@ def _marked(kind: type) -> frozenset[str]:
 class Session:
     """The session hooks as methods. A foreign exception or a None becomes BackendBug, so callers see only `BackendError`.
 
-    `wrappers` are pluggy plugins of hook wrappers, outermost first.
+    `wrappers` are pluggy plugins of hook wrappers, outermost first. `built` is the contract that the plugin was written against: it
+    cannot know the sampling fields that came later, so they are neither declared nor given to it.
     """
 
-    def __init__(self, implementation: object, name: str, wrappers: Sequence[object] = ()) -> None:
+    def __init__(
+        self, implementation: object, name: str, wrappers: Sequence[object] = (), *, built: tuple[int, int] = API_VERSION
+    ) -> None:
         self.name, self.implementation = name, implementation
+        self._newer = newer_fields(built)
         if implementation is None:  # pluggy's word for "no result", which it would take for a session without hooks
             raise BackendBug(f"backend {name}: backend_open returned None")
         self._manager = _Manager(PROJECT)
@@ -78,7 +85,8 @@ class Session:
 
     def capabilities(self) -> Capabilities:
         """See `SessionSpec`, as for all methods here."""
-        return self._call("capabilities", Capabilities)
+        found = self._call("capabilities", Capabilities)
+        return replace(found, sampling=found.sampling - self._newer) if self._newer else found
 
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm up once."""
@@ -86,6 +94,8 @@ class Session:
 
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Start requests."""
+        if self._newer:
+            self._check_known(batch)
         return self._call("prefill", Step, batch=batch, cached=cached, grants=grants)
 
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
@@ -127,6 +137,12 @@ class Session:
         if found != asked:
             kept = "in the dtype of the model" if found == "auto" else f"in {found}"
             raise Unsupported(f"--kv-cache-dtype: keeps its cache {kept}, not in {asked}; leave it out, or use another backend")
+
+    def _check_known(self, batch: Sequence[Request]) -> None:
+        """Raises Unsupported for a sampling field that a plugin of an older contract would pass over."""
+        for request in batch:
+            for field in needed_fields(request.sampling) & self._newer:
+                raise Unsupported(f"request {request.id} needs sampling by {field.value}", request_ids=(request.id,))
 
     def _check_complete(self) -> None:
         missing = [hook for hook in HOOKS if not getattr(self._manager.hook, hook).get_hookimpls()]

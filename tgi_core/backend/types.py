@@ -11,7 +11,7 @@ from enum import Enum
 
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 1)
+API_VERSION = (1, 2)
 """(major, minor) of the contract in this package. A minor only adds."""
 
 NULL_BLOCK = 0
@@ -54,6 +54,7 @@ class SamplingField(Enum):
 
     FREQUENCY_PENALTY = "frequency_penalty"
     LOGIT_BIAS = "logit_bias"
+    MIN_P = "min_p"
     PRESENCE_PENALTY = "presence_penalty"
     REPETITION_PENALTY = "repetition_penalty"
     SEED = "seed"
@@ -252,9 +253,9 @@ class Capacity:
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How a row's next token is chosen, in this order: repetition, frequency and presence penalty, logit bias, mask, temperature,
-    top-k, top-p, typical-p, choice (`tgi_core.backend.sampling` is the formula).
+    top-k, top-p, min-p, typical-p, choice (`tgi_core.backend.sampling` is the formula, `SAMPLING` has a row per field).
 
-    `do_sample=False` is argmax after penalties and mask. `top_k=0`, `top_p=1`, `typical_p=1` are off.
+    `do_sample=False` is argmax after penalties and mask. `top_k=0`, `top_p=1`, `min_p=0`, `typical_p=1` are off.
     `logit_bias` pairs token ids with what is added to their logits.
     """
 
@@ -268,6 +269,7 @@ class Sampling:
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,10 @@ def open_model(
     verbs = VerbLog()
     try:
         session = Session(
-            open_ranks(plugin, options, settings, show, place, lost), plugin.name, wrappers=(Trace(), Metrics(verbs))
+            open_ranks(plugin, options, settings, show, place, lost),
+            plugin.name,
+            wrappers=(Trace(), Metrics(verbs)),
+            built=plugin.built,
         )
         session.check_adapters(adapters)
         session.check_cache_dtype(options.cache_dtype)

@@ -80,7 +80,7 @@ def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings
         if place is not None:
             group = replace(group, local_rank=place.local_rank, local_world=place.local_world)
         options = replace(asked_of_backend(directory, settings), group=group)
-        return Session(open_backend(plugin, options, lambda what, done, total, unit: None), plugin.name)
+        return Session(open_backend(plugin, options, lambda what, done, total, unit: None), plugin.name, built=plugin.built)
 
     logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger().level))  # rank 0 says what all would say
     try:

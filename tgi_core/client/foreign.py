@@ -20,7 +20,6 @@ from tgi_core.backend import (
     InvalidRequest,
     Mixing,
     Progress,
-    SamplingField,
     Scope,
     WarmupPlan,
 )
@@ -44,12 +43,11 @@ from tgi_core.client.types import (
 )
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.sampling import TGI_FIELDS
 from tgi_core.tokenizer import Tokenizer
 
 _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOP_N})
-_SAMPLING = frozenset(
-    {SamplingField.FREQUENCY_PENALTY, SamplingField.REPETITION_PENALTY, SamplingField.SEED, SamplingField.TYPICAL_P}
-)
+_SAMPLING = frozenset(spec.field for spec in TGI_FIELDS if spec.field is not None)
 _ROWS = 128
 _PREFILL_TOKENS = 4096
 _PADDED_TOKENS = 16_000

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tgi_core.backend import InvalidRequest, Sampling
+from tgi_core.backend import InvalidRequest
 from tgi_core.client.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardRequest, Token
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.proto.results import check_logprobs
+from tgi_core.proto.sampling import encode_parameters
 from tgi_core.tokenizer import Tokenizer
 
 _REASONS = {
@@ -41,7 +42,7 @@ def encode_request(request: ShardRequest, tokenizer: Tokenizer, blocks: range, s
         input_chunks=pb.Input(chunks=[pb.InputChunk(text=text)]),
         truncate=len(request.input_ids),
         add_special_tokens=add_special_tokens,
-        parameters=_parameters(request.sampling),
+        parameters=encode_parameters(request.sampling),
         stopping_parameters=pb.StoppingCriteriaParameters(
             max_new_tokens=request.stopping.max_new_tokens - made,
             stop_sequences=request.stopping.stop,
@@ -52,19 +53,6 @@ def encode_request(request: ShardRequest, tokenizer: Tokenizer, blocks: range, s
         blocks=blocks,
         slots=slots,
         adapter_id=request.adapter,
-    )
-
-
-def _parameters(sampling: Sampling) -> pb.NextTokenChooserParameters:
-    return pb.NextTokenChooserParameters(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        typical_p=sampling.typical_p,
-        do_sample=sampling.do_sample,
-        seed=sampling.seed,
-        repetition_penalty=sampling.repetition_penalty,
-        frequency_penalty=sampling.frequency_penalty,
     )
 
 

@@ -21,7 +21,6 @@ from tgi_core.backend import (
     Request,
     Row,
     Rows,
-    SamplingField,
     Step,
     WarmupPlan,
     hookimpl,
@@ -30,6 +29,7 @@ from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner
+from tgi_core.engine.sampler import FIELDS
 
 _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TENSOR_PARALLEL, Feature.TOP_N})
 """Of every session here. A model that cannot be divided refuses its group of ranks when it is opened."""
@@ -51,7 +51,7 @@ class BookedSession(ABC):
         narrow = () if asked == "auto" else (Kernel("kv cache", asked, "as --kv-cache-dtype says"),)
         self._capabilities = Capabilities(
             features=_FEATURES | runner.features | _features_of(masks, adapters),
-            sampling=frozenset(SamplingField),
+            sampling=FIELDS,
             block_sizes=runner.block_sizes,
             mixing=Mixing.EAGER,
             determinism=Determinism.CORE,

@@ -13,11 +13,22 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tgi_core.backend import Row, RowFault, RowFaultKind, Sampling, TopToken
+from tgi_core.backend import Row, RowFault, RowFaultKind, SamplingField, TopToken
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
+from tgi_core.backend.sampling_spec import PENALTIES
 from tgi_core.engine.failures import FOREIGN
-from tgi_core.engine.warping import Candidates, exact, total, warp
+from tgi_core.engine.warping import FIELDS as FILTER_FIELDS
+from tgi_core.engine.warping import Candidates, exact, is_cut, total, warp
+
+FIELDS = FILTER_FIELDS | {
+    SamplingField.FREQUENCY_PENALTY,
+    SamplingField.LOGIT_BIAS,
+    SamplingField.PRESENCE_PENALTY,
+    SamplingField.REPETITION_PENALTY,
+    SamplingField.SEED,
+}
+"""What a session declares that samples by this module."""
 
 NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
 _UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
@@ -84,11 +95,9 @@ def is_plain(row: LiveRow, vocab: int) -> bool:
     """Whether a row needs nothing but the argmax or a draw at a temperature."""
     request = row.request
     sampling = request.sampling
-    if request.masked or request.want.top_n or _is_penalized(sampling):
+    if request.masked or request.want.top_n or not PENALTIES.is_neutral(sampling):
         return False
-    return not sampling.do_sample or (
-        (sampling.top_k == 0 or sampling.top_k >= vocab) and sampling.top_p >= 1 and sampling.typical_p >= 1
-    )
+    return not (sampling.do_sample and is_cut(sampling, vocab))
 
 
 def _choose_plain(sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], plain: Sequence[int], reader: LogitsReader) -> None:
@@ -109,7 +118,7 @@ def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
     scores = logits.float()
     faults = _not_finite(scores)
     scores = _penalize(scores, rows)
-    if any(_is_penalized(row.request.sampling) for row in rows):
+    if not all(PENALTIES.is_neutral(row.request.sampling) for row in rows):
         faults = dict.fromkeys(_not_finite(scores), _UNBOUND) | faults
     if allowed is not None:
         faults |= {index: _MASKED for index in _indices(~allowed.any(-1)) if index not in faults}
@@ -160,7 +169,7 @@ def _indices(mask: Tensor) -> list[int]:
 
 def _penalize(scores: Tensor, rows: Sequence[LiveRow]) -> Tensor:
     """Repetition penalty over every distinct token of a row; frequency and presence penalty over the generated ones; bias."""
-    touched = [i for i, row in enumerate(rows) if _is_penalized(row.request.sampling)]
+    touched = [i for i, row in enumerate(rows) if not PENALTIES.is_neutral(row.request.sampling)]
     if touched:
         scores = scores.clone()
     for i in touched:
@@ -176,15 +185,6 @@ def _penalize(scores: Tensor, rows: Sequence[LiveRow]) -> Tensor:
         for token, bias in sampling.logit_bias:
             scores[i, token] += bias
     return scores
-
-
-def _is_penalized(sampling: Sampling) -> bool:
-    return (
-        sampling.repetition_penalty != 1
-        or sampling.frequency_penalty != 0
-        or sampling.presence_penalty != 0
-        or bool(sampling.logit_bias)
-    )
 
 
 def _describe_greedy(

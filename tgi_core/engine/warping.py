@@ -1,4 +1,4 @@
-"""Temperature, top-k, top-p and typical-p over many rows, and the draw from what they leave.
+"""Temperature, top-k, top-p, min-p and typical-p over many rows, and the draw from what they leave.
 
 Rows that keep the whole vocabulary are drawn from as they are. For the others only a head of the likeliest tokens is looked at; a
 row whose filters need more than the head gets the whole vocabulary sorted.
@@ -7,15 +7,19 @@ row whose filters need more than the head gets the whole vocabulary sorted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from tgi_core.backend import Sampling
+from tgi_core.backend import Sampling, SamplingField
+from tgi_core.backend.sampling_spec import FILTERS
+
+FIELDS = frozenset({SamplingField.MIN_P, SamplingField.TYPICAL_P})
+"""What a session declares for the filters here."""
 
 HEAD = 256
-"""How many tokens to look at first where top-p alone cuts; enough for nearly all real distributions."""
+"""How many tokens to look at first where top-p or min-p cuts; enough for nearly all real distributions."""
 
 
 @dataclass(slots=True)
@@ -56,7 +60,7 @@ def warp(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
     """Distributions of rows that are drawn from: `scores` [rows, vocabulary] in double precision, after penalties and mask."""
     vocab = scores.shape[-1]
     scores = scores / _column([s.temperature for s in sampling], scores)
-    cut = [i for i, s in enumerate(sampling) if 0 < s.top_k < vocab or s.top_p < 1 or s.typical_p < 1]
+    cut = [i for i, s in enumerate(sampling) if is_cut(s, vocab)]
     if not cut:
         return Candidates(scores.log_softmax(-1), None)
     if len(cut) == len(sampling):
@@ -65,6 +69,13 @@ def warp(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
     logprobs = scores.log_softmax(-1)
     logprobs[cut] = torch.full_like(scores[cut], -torch.inf).scatter_(-1, narrow.rising_ids(), narrow.logprobs)
     return Candidates(logprobs, None)
+
+
+def is_cut(sampling: Sampling, vocab: int) -> bool:
+    """Whether filters leave some of a vocabulary out. A top-k of all of it is off."""
+    if FILTERS.is_neutral(sampling):
+        return False
+    return sampling.top_k < vocab or not FILTERS.is_neutral(replace(sampling, top_k=0))
 
 
 def _narrow(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
@@ -112,19 +123,23 @@ def _likeliest(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _filter(scores: Tensor, values: Tensor, ids: Tensor, sampling: Sequence[Sampling]) -> tuple[Candidates, list[bool]]:
-    """Apply top-k, top-p and typical-p to sorted heads [rows, width]; and by row, whether the head does not hold all that it keeps."""
+    """Apply top-k, top-p, min-p and typical-p to sorted heads [rows, width]; and by row, whether the head does not hold all that it
+    keeps."""
     width, vocab = values.shape[-1], scores.shape[-1]
     limits = _column([s.top_k if 0 < s.top_k < vocab else vocab for s in sampling], scores)
     mass = _column([s.top_p for s in sampling], scores)
     kept = (torch.arange(width, device=scores.device) < limits) & (values > -torch.inf)
     totals = torch.where(limits < vocab, total(values.masked_fill(~kept, -torch.inf)), total(scores))
     sums = (values - totals).exp().masked_fill(~kept, 0).cumsum(-1)
+    least = _column([s.min_p for s in sampling], scores)
+    likely = (values - values[:, :1]).exp() >= least
     short = [False] * len(sampling)
     if width < vocab:
         last = values[:, -1:]
         tied = ((scores >= last).sum(-1, keepdim=True) > width) & (last > -torch.inf)
-        short = (tied | ((limits == vocab) & (sums[:, -1:] < mass))).flatten().tolist()
-    kept &= _before(sums, mass)
+        open_ended = (limits == vocab) & ((sums[:, -1:] < mass) | (mass >= 1))
+        short = (likely[:, -1:] & (tied | open_ended)).flatten().tolist()
+    kept &= _before(sums, mass) & likely
     by_id = ids.sort(-1)
     values, kept = values.gather(-1, by_id.indices), kept.gather(-1, by_id.indices)
     if any(s.typical_p < 1 for s in sampling):

@@ -19,6 +19,7 @@ from tgi_core.client.types import (
 from tgi_core.grammar import Grammar, GrammarKind
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.sampling import decode_sampling, encode_sampling
 
 GRAMMAR_KINDS = {pb.GRAMMAR_TYPE_JSON: GrammarKind.JSON, pb.GRAMMAR_TYPE_REGEX: GrammarKind.REGEX}
 GRAMMAR_TYPES = {kind: number for number, kind in GRAMMAR_KINDS.items()}
@@ -129,7 +130,7 @@ def _decode_request(message: pb.Request) -> ShardRequest:
         cached=message.cache_len,
         blocks=_decode_tables(message.tables),
         take=message.take,
-        sampling=_decode_sampling(message.parameters.sampling),
+        sampling=decode_sampling(message.parameters.sampling),
         want=Want(message.logprobs, message.top_n_tokens, message.prefill_logprobs),
         stopping=Stopping(
             stopping.max_new_tokens,
@@ -143,36 +144,9 @@ def _decode_request(message: pb.Request) -> ShardRequest:
 
 def _encode_parameters(sampling: Sampling, grammar: Grammar | None) -> pb.NextTokenChooserParameters:
     return pb.NextTokenChooserParameters(
-        sampling=contract.Sampling(
-            do_sample=sampling.do_sample,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            typical_p=sampling.typical_p,
-            repetition_penalty=sampling.repetition_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            presence_penalty=sampling.presence_penalty,
-            bias_tokens=[token for token, _ in sampling.logit_bias],
-            biases=[bias for _, bias in sampling.logit_bias],
-            seed=sampling.seed,
-        ),
+        sampling=encode_sampling(sampling),
         grammar_type=pb.GRAMMAR_TYPE_NONE if grammar is None else GRAMMAR_TYPES[grammar.kind],
         grammar_source=b"" if grammar is None else grammar.source.encode(errors="surrogatepass"),
-    )
-
-
-def _decode_sampling(message: contract.Sampling) -> Sampling:
-    return Sampling(
-        do_sample=message.do_sample,
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p,
-        typical_p=message.typical_p,
-        repetition_penalty=message.repetition_penalty,
-        frequency_penalty=message.frequency_penalty,
-        presence_penalty=message.presence_penalty,
-        logit_bias=tuple(zip(message.bias_tokens, message.biases, strict=True)),
-        seed=message.seed,
     )
 
 

@@ -8,6 +8,7 @@ from tgi_core.backend import Feature, Sampling, Want
 from tgi_core.client.types import Candidate, FinishReason, Generation, ShardInfo, ShardRequest, Stopping, Token
 from tgi_core.grammar import Grammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.sampling import decode_parameters
 from tgi_core.proto.turns import GRAMMAR_KINDS
 from tgi_core.tokenizer import Tokenizer
 
@@ -41,7 +42,7 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
         cached=0,
         blocks=(),
         take=take,
-        sampling=sampling(request.parameters),
+        sampling=decode_parameters(request.parameters),
         want=Want(Feature.LOGPROBS in info.capabilities.features, request.top_n_tokens, request.prefill_logprobs),
         stopping=Stopping(max_new_tokens(request), tuple(stopping.stop_sequences), stopping.ignore_eos_token),
         # a name that nobody knows means the model itself: TGI's routers pass on whatever their clients call it
@@ -53,21 +54,6 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
 def max_new_tokens(request: pb.Request) -> int:
     """At least the one that every prefill makes."""
     return max(1, request.stopping_parameters.max_new_tokens)
-
-
-def sampling(given: pb.NextTokenChooserParameters) -> Sampling:
-    """TGI's parameters; zero, which a client that sets nothing sends, means off. Any of four that is on means sampling."""
-    temperature, top_p, typical_p = given.temperature or 1.0, given.top_p or 1.0, given.typical_p or 1.0
-    return Sampling(
-        do_sample=given.do_sample or temperature != 1 or given.top_k != 0 or top_p < 1 or typical_p < 1,
-        temperature=temperature,
-        top_k=given.top_k,
-        top_p=top_p,
-        typical_p=typical_p,
-        repetition_penalty=given.repetition_penalty or 1.0,
-        frequency_penalty=given.frequency_penalty,
-        seed=given.seed,
-    )
 
 
 def _grammar(given: pb.NextTokenChooserParameters) -> Grammar | None:

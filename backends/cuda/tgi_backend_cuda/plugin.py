@@ -19,7 +19,7 @@ DEFAULTS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 1), api_requires=(1, 1), device_kind="cuda")
+    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 2), api_requires=(1, 2), device_kind="cuda")
 
 
 @hookimpl

@@ -19,7 +19,7 @@ DEFAULTS = {"PYTORCH_TUNABLEOP_ENABLED": "0"}
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 1), api_requires=(1, 1), device_kind="rocm")
+    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 2), api_requires=(1, 2), device_kind="rocm")
 
 
 @hookimpl

@@ -17,6 +17,7 @@ from tgi_conformance.clauses.mates import ways
 from tgi_conformance.clauses.partial import finish
 from tgi_conformance.clauses.reckoning import Ask, reckon, reckonable
 from tgi_conformance.features import missing
+from tgi_conformance.fields import DECLARED, used, using
 from tgi_conformance.masks import OWN
 from tgi_conformance.play import Setup
 from tgi_conformance.scene import Scene
@@ -43,8 +44,11 @@ _TOGETHER = (
     Sampling(repetition_penalty=0.6, logit_bias=_BIAS, frequency_penalty=1.0, presence_penalty=-2.0),
     Sampling(True, 1.6, top_p=0.9, typical_p=0.5, presence_penalty=-1.5, seed=2**40),
 )
-_FIELDS = ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "typical_p")
-"""Those that a session declares by their names."""
+_COMBINED = set[str]().union(*map(used, _TOGETHER))
+_FURTHER = tuple(
+    using(spec, spec.tried[-1], temperature=1.6, top_p=0.9, seed=17) for spec in DECLARED if spec.name not in _COMBINED
+)
+"""Fields that none of the ways above has, behind another filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,8 @@ class Company:
     def _together(self) -> Iterator[Sampling]:
         """Fields of sampling in twos and threes, as far as they are declared."""
         declared = {item.value for item in self.stage.capabilities.sampling}
-        for how in _TOGETHER:
-            changed = {name for name in _FIELDS if getattr(how, name) != getattr(Sampling(), name)}
-            if declared.issuperset(changed | ({"seed"} if how.do_sample else set())):
+        for how in _TOGETHER + _FURTHER:
+            if declared.issuperset(used(how) | ({"seed"} if how.do_sample else set())):
                 yield self.stage.seeded(how)
 
     def crossed(self, feature: str) -> list[Spec]:

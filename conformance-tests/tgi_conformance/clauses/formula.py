@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tgi_conformance.clause import clause
+from tgi_conformance.clause import Check, clause
 from tgi_conformance.clauses.mates import WAYS
+from tgi_conformance.fields import FILTERS, using
 from tgi_conformance.published import CLOSE, Scores, draw, logprobs, penalized
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import DoesNotApply, Level, NotReached, Violation
-from tgi_core.backend import Feature, Sampling, Want
+from tgi_core.backend import API_VERSION, Feature, Sampling, SamplingSpec, Want
 
 _CONTEXTS = ((3, 1, 4, 1, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4), (7, 7, 8))
 _ROUNDED = 0.05
@@ -100,6 +101,29 @@ def typical(scene: Scene) -> None:
     """Alone, and behind the other filters."""
     hows = [Sampling(True, 1.5, typical_p=mass, seed=seed) for mass in (0.3, 0.7, 0.95) for seed in range(4)]
     _compare(scene, [*hows, *(Sampling(True, 2.0, 6, 0.9, 0.6, seed=seed) for seed in range(4))])
+
+
+def _filters_by(spec: SamplingSpec) -> Check:
+    """How a field that a later minor has added is held to the formula."""
+
+    def check(scene: Scene) -> None:
+        """Alone, and behind the other filters."""
+        hows = [using(spec, value, temperature=1.5, seed=seed) for value in spec.tried for seed in range(4)]
+        behind = {"temperature": 2.0, "top_k": 6, "top_p": 0.8}
+        _compare(scene, [*hows, *(using(spec, value, **behind, seed=seed) for value in spec.tried[1:] for seed in range(6))])
+
+    return check
+
+
+for _spec in FILTERS:
+    if _spec.since > (1, 1):
+        clause(
+            f"formula.{_spec.name.replace('_', '-')}",
+            f"{_spec.name} keeps {_spec.sentence}, in its place among the filters.",
+            Level.L2,
+            needs=("formula", "top_n", "logprobs", _spec.name),
+            provisional=_spec.since == API_VERSION,
+        )(_filters_by(_spec))
 
 
 @clause(

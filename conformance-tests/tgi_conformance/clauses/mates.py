@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tgi_conformance.clause import clause
+from tgi_conformance.fields import DECLARED, using
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, Violation
@@ -19,20 +20,24 @@ WAYS = (
 )
 """Greedy, and the filters of `text-core`."""
 
+_FURTHER = {
+    "repetition_penalty": Sampling(repetition_penalty=1.8),
+    "frequency_penalty": Sampling(frequency_penalty=1.1),
+    "presence_penalty": Sampling(True, presence_penalty=0.9, seed=4),
+    "logit_bias": Sampling(logit_bias=((3, 1.5), (4, -30.0))),
+    "typical_p": Sampling(True, 1.1, typical_p=0.6, seed=5),
+}
+"""Ways that are known to decide some tokens; other fields are tried with the first value of the contract's table."""
+
 
 def ways(stage: Stage) -> tuple[Sampling, ...]:
     """The ways above, and one for each further field that the session declares."""
-    more = {
-        SamplingField.REPETITION_PENALTY: Sampling(repetition_penalty=1.8),
-        SamplingField.FREQUENCY_PENALTY: Sampling(frequency_penalty=1.1),
-        SamplingField.PRESENCE_PENALTY: Sampling(True, presence_penalty=0.9, seed=4),
-        SamplingField.LOGIT_BIAS: Sampling(logit_bias=((3, 1.5), (4, -30.0))),
-        SamplingField.TYPICAL_P: Sampling(True, 1.1, typical_p=0.6, seed=5),
+    fields = {item.value for item in stage.capabilities.sampling}
+    more = _FURTHER | {
+        spec.name: using(spec, spec.tried[0], temperature=1.1, seed=5) for spec in DECLARED if spec.name not in _FURTHER
     }
     seeded = WAYS if SamplingField.SEED in stage.capabilities.sampling else WAYS[:1]
-    found = seeded + tuple(
-        how for field, how in more.items() if field in stage.capabilities.sampling and (seeded is WAYS or not how.do_sample)
-    )
+    found = seeded + tuple(how for name, how in more.items() if name in fields and (seeded is WAYS or not how.do_sample))
     return tuple(map(stage.seeded, found))
 
 

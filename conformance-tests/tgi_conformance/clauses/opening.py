@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tgi_conformance.clause import clause
+from tgi_conformance.fields import a_later_field
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import close, small_plan
@@ -21,7 +22,6 @@ from tgi_core.backend import (
     OutOfMemory,
     WarmupPlan,
 )
-from tgi_core.backend.session import Session
 
 _SHARE = 0.02
 """How much of the memory a cache may fill here; others use the machine too."""
@@ -51,6 +51,24 @@ def _sensible(declared: Capabilities) -> None:
         raise Violation("range", f"vocab_size {declared.vocab_size}, max_positions {declared.max_positions}")
     if not declared.block_sizes or min(declared.block_sizes) < 1:
         raise Violation("range", f"block sizes {declared.block_sizes}")
+
+
+@clause(
+    "open.fields",
+    "A session declares the sampling fields that it honours by their names, not whatever a later contract may have.",
+    Level.L1,
+    provisional=True,
+)
+def fields(scene: Scene) -> None:
+    """Opened while the contract has a field more."""
+    with a_later_field() as later:
+        session = scene.opened(scene.target.session)
+        try:
+            declared = session.capabilities().sampling
+        finally:
+            close(session)
+    if later in declared:
+        raise Violation("fields", "it declares every member of SamplingField, those that a later contract adds too: name them")
 
 
 @clause(
@@ -115,7 +133,7 @@ def _fills_memory(scene: Scene, plan: WarmupPlan) -> None:
     """As many blocks as a share of memory holds, which is what a server asks for; none may be left."""
     target = scene.target
     options = OpenOptions(str(target.model), target.dtype, memory_fraction=_SHARE)
-    session = scene.opened(lambda: Session(target.open(options), target.name))
+    session = scene.opened(lambda: target.wrapped(target.open(options)))
     try:
         _kept(target.warm(session, plan))
     except OutOfMemory:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.features import EXTENSIONS
+from tgi_conformance.fields import wrong
 from tgi_conformance.scene import Scene
 from tgi_conformance.verdict import Level, Violation
-from tgi_core.backend import CapacityExceeded, InvalidRequest, Sampling, Want
+from tgi_core.backend import SAMPLING, CapacityExceeded, InvalidRequest, Sampling, SamplingField, Want
 
 
 @clause(
@@ -33,27 +33,12 @@ def sampling(scene: Scene) -> None:
     """Each number out of its range."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
-    fields = {item.value for item in stage.capabilities.sampling}
-    wrong: list[tuple[str, Sampling]] = [
-        ("", Sampling(True, temperature=0.0)),
-        ("", Sampling(True, temperature=-1.0)),
-        ("", Sampling(True, temperature=math.inf)),
-        ("", Sampling(True, temperature=math.nan)),
-        ("", Sampling(True, top_k=-1)),
-        ("", Sampling(True, top_p=0.0)),
-        ("", Sampling(True, top_p=1.5)),
-        ("typical_p", Sampling(True, typical_p=0.0)),
-        ("repetition_penalty", Sampling(repetition_penalty=0.0)),
-        ("repetition_penalty", Sampling(repetition_penalty=math.nan)),
-        ("frequency_penalty", Sampling(frequency_penalty=math.inf)),
-        ("presence_penalty", Sampling(presence_penalty=math.nan)),
-        ("logit_bias", Sampling(logit_bias=((0, math.nan),))),
-        ("logit_bias", Sampling(logit_bias=((stage.capabilities.vocab_size, 1.0),))),
-        ("logit_bias", Sampling(logit_bias=((-1, 1.0),))),
-    ]
-    for needed, how in wrong:
-        if not needed or needed in fields:
-            stage.refuse(InvalidRequest, Prefill((replace(request, sampling=how),)))
+    declared = stage.capabilities.sampling
+    hows = [how for spec in SAMPLING if spec.field is None or spec.field in declared for how in wrong(spec)]
+    if SamplingField.LOGIT_BIAS in declared:
+        hows += [Sampling(logit_bias=((token, 1.0),)) for token in (stage.capabilities.vocab_size, -1)]
+    for how in hows:
+        stage.refuse(InvalidRequest, Prefill((replace(request, sampling=how),)))
     if "top_n" in {item.value for item in stage.capabilities.features}:
         stage.refuse(InvalidRequest, Prefill((replace(request, want=Want(False, -1)),)))
     stage.decode(stage.start(request))

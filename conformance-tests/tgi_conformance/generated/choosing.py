@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from tgi_conformance.generated.inner import Model
 from tgi_conformance.generated.operators import operator
-from tgi_core.backend import Request, Sampling, TopToken
+from tgi_core.backend import SAMPLING, Request, Sampling, TopToken
 from tgi_core.backend import sampling as formula
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.backend.reference import toy_logits
@@ -38,10 +38,7 @@ class _Otherwise(Model):
         return made
 
 
-_FIELDS = (
-    *("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty"),
-    *("presence_penalty", "logit_bias", "seed"),
-)
+_FIELDS = tuple(spec.name for spec in SAMPLING)
 
 
 @operator("field-ignored", "formula parity mates continue", weight=4)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tgi_conformance.generated.moment import Moment
-from tgi_core.backend import Request
+from tgi_core.backend import SAMPLING, Request, SamplingSpec, SamplingStage
 
 Holds = Callable[[Moment, int], bool]
 """A moment, and the position in question: the one that is written, or the last of the row's part."""
@@ -27,17 +27,17 @@ def condition(name: str, topics: str, holds: Holds) -> Condition:
     return Condition(name, frozenset(topics.split()), holds)
 
 
+def _using(spec: SamplingSpec) -> tuple[str, tuple[str, Callable[[Request], bool]]]:
+    """A row whose token a field of sampling may decide."""
+    drawn, counts = spec.stage is not SamplingStage.PENALTY, spec.name.endswith("_penalty")
+    topics = "formula parity continue" if counts else "formula parity"
+    return spec.name, (topics, lambda request: spec.is_used(request.sampling) and (request.sampling.do_sample or not drawn))
+
+
 FEATURES: dict[str, tuple[str, Callable[[Request], bool]]] = {
     "greedy": ("parity", lambda request: not request.sampling.do_sample),
     "sampled": ("formula parity", lambda request: request.sampling.do_sample),
-    "temperature": ("formula parity", lambda request: request.sampling.do_sample and request.sampling.temperature != 1),
-    "top-k": ("formula parity", lambda request: request.sampling.do_sample and request.sampling.top_k > 0),
-    "top-p": ("formula parity", lambda request: request.sampling.do_sample and request.sampling.top_p < 1),
-    "typical-p": ("formula parity", lambda request: request.sampling.do_sample and request.sampling.typical_p < 1),
-    "repetition": ("formula parity continue", lambda request: request.sampling.repetition_penalty != 1),
-    "frequency": ("formula parity continue", lambda request: request.sampling.frequency_penalty != 0),
-    "presence": ("formula parity continue", lambda request: request.sampling.presence_penalty != 0),
-    "bias": ("formula parity", lambda request: len(request.sampling.logit_bias) > 0),
+    **dict(map(_using, (spec for spec in SAMPLING if spec.range is not None))),
     "masked": ("masks", lambda request: request.masked),
     "adapter": ("lora", lambda request: request.adapter is not None),
     "prefix": ("prefix", lambda request: request.cached > 0),

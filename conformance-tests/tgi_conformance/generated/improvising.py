@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from tgi_conformance.calls import NOTHING, STRANGER, Call, Clear, Decode, Filter, Prefill, Ref
 from tgi_conformance.masks import BREAKING, DOOMED, FAILING
 from tgi_conformance.oracle import Oracle, OracleRow
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import NotReached
-from tgi_core.backend import Grant, Request, Sampling, Want
+from tgi_core.backend import SAMPLING, Grant, Request, Sampling, Want
+
+_RANGED = [spec for spec in SAMPLING if spec.range is not None]
+_FIRST = [spec for spec in _RANGED if spec.since == (1, 0)]
+_LATER = [spec for spec in _RANGED if spec.since > (1, 0)]
+"""Fields that later contracts added are drawn by a row's seed: the rest of a play stays as it was without them."""
 
 
 def improvise(stage: Stage, draw: Random, calls: int) -> None:
@@ -212,20 +218,14 @@ class _Player:
         """Each field by itself or with others."""
         draw, often = self.draw, self.draw.choice((0.1, 0.5))
 
-        def maybe(value: object, plain: object) -> object:
+        def maybe(value: Any, plain: Any) -> Any:
             return value if draw.random() < often else plain
 
         bias = tuple((draw.randrange(20), draw.choice((-9.0, 1.5, 6.0))) for _ in range(draw.randint(1, 3)))
-        values = {
-            "do_sample": draw.random() < 0.6,
-            "temperature": maybe(draw.choice((0.4, 0.7, 1.5, 3.0)), 1.0),
-            "top_k": maybe(draw.choice((1, 2, 3, 6)), 0),
-            "top_p": maybe(draw.choice((0.3, 0.7, 0.95)), 1.0),
-            "typical_p": maybe(draw.choice((0.3, 0.6, 0.9)), 1.0),
-            "repetition_penalty": maybe(draw.choice((0.7, 1.3, 2.0)), 1.0),
-            "frequency_penalty": maybe(draw.choice((-3.0, -0.5, 0.8, 2.0)), 0.0),
-            "presence_penalty": maybe(draw.choice((-3.0, -0.5, 0.8, 2.0)), 0.0),
-            "logit_bias": maybe(bias, ()),
-            "seed": draw.choice((draw.randrange(100), draw.randrange(2**64))),
-        }
-        return Sampling(**values)  # type: ignore[arg-type]
+        values: dict[str, Any] = {"do_sample": draw.random() < 0.6}
+        for spec in _FIRST:
+            values[spec.name] = maybe(bias if spec.name == "logit_bias" else draw.choice(spec.tried), spec.neutral)
+        values["seed"] = draw.choice((draw.randrange(100), draw.randrange(2**64)))
+        draw = Random(values["seed"])
+        values |= {spec.name: maybe(draw.choice(spec.tried), spec.neutral) for spec in _LATER}
+        return Sampling(**values)

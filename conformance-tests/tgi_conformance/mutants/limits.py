@@ -191,6 +191,16 @@ class FieldIgnored(Sound):
         return super().prefill(dropped, cached, grants)
 
 
+@mutant("every-field", "open.fields")
+class EveryField(Sound):
+    """Declares all sampling fields that the installed contract has, while its kernels know those of the day they were written."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """Whatever there is."""
+        return replace(super().capabilities(), sampling=frozenset(SamplingField))
+
+
 @mutant("chunk-runs-whole", "refusal.undeclared")
 class ChunkRunsWhole(Sound):
     """Chunks are not declared; a chunk that comes all the same runs the whole prompt."""

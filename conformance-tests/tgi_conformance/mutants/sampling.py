@@ -222,6 +222,20 @@ class TopPBeforeTopK(Patched):
         return {"warp": warp}
 
 
+@mutant("min-p-before-top-p", "formula.min-p")
+class MinPBeforeTopP(Patched):
+    """Min-p ahead of the other filters (vLLM's order), so that top-p counts the mass of what it has left."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """In two passes."""
+
+        def warp(logits: formula.Logits, how: Sampling) -> dict[int, float]:
+            likely = _warp(logits, Sampling(True, how.temperature, min_p=how.min_p))
+            return _warp(likely, replace(how, temperature=1.0, min_p=0.0))
+
+        return {"warp": warp}
+
+
 @mutant("temperature-last", "parity.sampled", "formula.filters")
 class TemperatureLast(Patched):
     """Temperature after the filters (llama.cpp's default order), so that top-p cuts elsewhere."""

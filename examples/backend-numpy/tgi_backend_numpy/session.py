@@ -10,6 +10,12 @@ from tgi_core.backend.sampling_checks import check_sampling
 from tgi_backend_numpy.device import Device
 from tgi_backend_numpy.errors import translated
 
+FIELDS = frozenset(  # by their names: what a later contract adds is not honoured because somebody has installed it
+    {api.SamplingField.FREQUENCY_PENALTY, api.SamplingField.LOGIT_BIAS, api.SamplingField.MIN_P}
+    | {api.SamplingField.PRESENCE_PENALTY, api.SamplingField.REPETITION_PENALTY, api.SamplingField.SEED}
+    | {api.SamplingField.TYPICAL_P}
+)
+
 
 class DeviceSession:
     """One rank, in lock step: a step runs when its rows are read."""
@@ -23,9 +29,9 @@ class DeviceSession:
     def capabilities(self) -> api.Capabilities:
         """Declare only what runs: the suite asks for all the rest, and wants to see it refused."""
         features = frozenset(map(api.Feature, ("chunked_prefill", "logprobs", "prefix_reuse", "top_n")))
-        fields, positions = frozenset(api.SamplingField), self._device.max_positions
+        positions = self._device.max_positions
         return api.Capabilities(
-            features, fields, (4, 16, 64), api.Mixing.EAGER, api.Determinism.CORE, self._device.vocab_size, positions
+            features, FIELDS, (4, 16, 64), api.Mixing.EAGER, api.Determinism.CORE, self._device.vocab_size, positions
         )
 
     @api.hookimpl

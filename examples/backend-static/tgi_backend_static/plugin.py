@@ -20,8 +20,8 @@ def backend_manifest() -> Manifest:
         name="static",
         vendor="tgi-core",
         version=__version__,
-        api_built=(1, 1),
-        api_requires=(1, 0),
+        api_built=(1, 2),
+        api_requires=(1, 2),
         device_kind="none",
     )
 

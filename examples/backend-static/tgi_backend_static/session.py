@@ -15,6 +15,12 @@ from tgi_backend_static.errors import translated
 LONGEST = 1024
 """Positions of a slot unless the plan says otherwise; shorter where the model is."""
 
+Field = api.SamplingField
+FIELDS = frozenset(  # by their names: what a later contract adds is not honoured because somebody has installed it
+    {Field.FREQUENCY_PENALTY, Field.LOGIT_BIAS, Field.MIN_P, Field.PRESENCE_PENALTY}
+    | {Field.REPETITION_PENALTY, Field.SEED, Field.TYPICAL_P}
+)
+
 
 class DeviceSession:
     """One rank, in lock step: a step runs when its rows are read."""
@@ -32,7 +38,7 @@ class DeviceSession:
         """Whole prompts into slots of their own: no chunks, no shared prefixes, no mixing."""
         return api.Capabilities(
             features=frozenset({api.Feature.LOGPROBS, api.Feature.TOP_N}),
-            sampling=frozenset(api.SamplingField),
+            sampling=FIELDS,
             block_sizes=(min(LONGEST, self._device.max_positions),),
             mixing=api.Mixing.NONE,
             determinism=api.Determinism.CORE,

@@ -15,6 +15,11 @@ from tgi_backend_mydevice.errors import translated
 
 Feature = api.Feature
 FEATURES = frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX_REUSE, Feature.TOP_N})
+Field = api.SamplingField
+FIELDS = frozenset(  # by their names: what a later contract adds is not honoured because somebody has installed it
+    {Field.FREQUENCY_PENALTY, Field.LOGIT_BIAS, Field.MIN_P, Field.PRESENCE_PENALTY}
+    | {Field.REPETITION_PENALTY, Field.SEED, Field.TYPICAL_P}
+)
 
 
 class DeviceSession:
@@ -32,7 +37,7 @@ class DeviceSession:
         """Declare only what runs: the suite asks for all the rest, and wants to see it refused."""
         return api.Capabilities(
             features=FEATURES,
-            sampling=frozenset(api.SamplingField),
+            sampling=FIELDS,
             block_sizes=(4, 16, 64),
             mixing=api.Mixing.EAGER,
             determinism=api.Determinism.CORE,
