@@ -67,7 +67,17 @@ class GrammarShape(Body):
         return written
 
 
-class Parameters(Body):
+class FurtherSampling(Body):
+    """Sampling that neither TGI nor OpenAI has, on all routes alike. The names and their meaning are vLLM's."""
+
+    min_p: F32 | None = None
+
+    def further(self) -> dict[str, Any]:
+        """These fields alone."""
+        return {name: getattr(self, name) for name in FurtherSampling.model_fields}
+
+
+class Parameters(FurtherSampling):
     """How to generate; the other carriers map onto these."""
 
     best_of: U64 | None = None
@@ -125,7 +135,7 @@ def _as_prompts(value: Any) -> Any:
     return _as_list(value)
 
 
-class OpenAIBody(Body):
+class OpenAIBody(FurtherSampling):
     """What chat and completions have in common. OpenAI's clients may send null and bare strings where TGI's types refuse them."""
 
     model: str | None = None

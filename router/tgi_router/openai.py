@@ -34,7 +34,7 @@ from tgi_router.errors import (
 from tgi_router.inference import Choice, Result, in_order
 from tgi_router.json_text import dumps, shortest
 from tgi_router.tool_calls import Piece
-from tgi_router.validation import Extras, check_choices
+from tgi_router.validation import SWITCHES, Extras, check_choices
 
 FINGERPRINT = f"{__version__}-native"
 
@@ -83,6 +83,7 @@ class Dialect:
             frequency_penalty=body.frequency_penalty,
             adapter_id=None if body.model == "tgi" else body.model,
             max_new_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+            **{name: value for name, value in body.further().items() if not (greedy and name in SWITCHES)},
             **more,
         )
 

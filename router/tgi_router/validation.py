@@ -8,14 +8,14 @@ from math import ceil
 from random import getrandbits
 from typing import Any
 
-from tgi_core.backend import Capabilities, Feature, Sampling, SamplingField, Want
+from tgi_core.backend import SAMPLING, Capabilities, Feature, Sampling, Want
 from tgi_core.client.types import Stopping
 from tgi_core.config import Settings
 from tgi_core.grammar import Cost
 from tgi_core.literals import Span
 from tgi_core.scheduler.types import GenerationRequest, Limits
 from tgi_router.adapter_names import AdapterNames
-from tgi_router.bodies import Parameters
+from tgi_router.bodies import FurtherSampling, Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import CheckedGrammar, GrammarChecker
 from tgi_router.json_text import single
@@ -33,6 +33,13 @@ MAX_BIASES = 1024
 
 LEAST_PENALTY, MOST_PENALTY = single(1e-30), single(1e30)
 """Of `repetition_penalty`: scores divided by less, or times more, are no float32 any more."""
+
+_NEUTRAL = Sampling()
+_NATIVE = frozenset(Parameters.model_fields)
+SWITCHES = tuple(spec.name for spec in SAMPLING if spec.switches_on)
+"""To ask for one of these is to ask for sampling."""
+_FURTHER = tuple(spec for spec in SAMPLING if spec.name in FurtherSampling.model_fields)
+"""What TGI has no rule for: the contract's range is the rule."""
 
 Rule = tuple[bool, str]
 """Whether it is broken, and what to tell the client then."""
@@ -113,6 +120,8 @@ class Validator:
 
     async def validate(self, prompt: Prompt, parameters: Parameters, extras: Extras) -> ValidRequest:
         """Everything else. Raises ValidationFailed."""
+        if self._settings.strict_tgi:  # TGI passes over what it does not know
+            parameters = parameters.model_copy(update=dict.fromkeys(FurtherSampling.model_fields))
         _check(self._parameter_rules(parameters))
         _check(self._extra_rules(extras))
         _check(self._declared_rules(parameters, extras))
@@ -144,7 +153,7 @@ class Validator:
     def _parameter_rules(self, given: Parameters) -> Iterator[Rule]:
         stops, top_n = self._settings.max_stop_sequences, self._settings.max_top_n_tokens
         several = (given.best_of or 1) > 1
-        drawn = (given.temperature, given.top_k, given.top_p, given.typical_p) != (None,) * 4
+        drawn = any(getattr(given, name) is not None for name in SWITCHES)
         yield several and not (given.do_sample or drawn), "you must use sampling when `best_of` is > 1"
         yield _at_most(given.temperature, 0), "`temperature` must be strictly positive"
         yield _at_most(given.repetition_penalty, 0), "`repetition_penalty` must be strictly positive"
@@ -156,6 +165,9 @@ class Validator:
         yield _outside(given.top_p), "`top_p` must be > 0.0 and < 1.0"
         yield _outside(given.typical_p), "`typical_p` must be > 0.0 and < 1.0"
         yield _at_most(given.top_k, 0), "`top_k` must be strictly positive"
+        for spec in _FURTHER:
+            value = getattr(given, spec.name)
+            yield not (value is None or spec.range is None or spec.range.holds(value)), f"`{spec.name}` must be {spec.range}"
         yield given.max_new_tokens == 0, "`max_new_tokens` must be strictly positive"
         yield len(given.stop) > stops, f"`stop` supports up to {stops} stop sequences. Given: {len(given.stop)}"
         yield several and given.seed is not None, "`seed` must not be set when `best_of` > 1"
@@ -174,16 +186,10 @@ class Validator:
     def _declared_rules(self, given: Parameters, extras: Extras) -> Iterator[Rule]:
         """What the client named is refused where the backend did not declare it, never ignored."""
         sampling, features = self._capabilities.sampling, self._capabilities.features
-        named = {
-            SamplingField.REPETITION_PENALTY: given.repetition_penalty not in (None, 1.0),
-            SamplingField.FREQUENCY_PENALTY: bool(given.frequency_penalty),
-            SamplingField.TYPICAL_P: given.typical_p is not None,
-            SamplingField.PRESENCE_PENALTY: extras.presence_penalty != 0,
-            SamplingField.LOGIT_BIAS: bool(extras.logit_bias),
-            SamplingField.SEED: given.seed is not None,
-        }
-        for field, asked in named.items():
-            yield asked and field not in sampling, f"`{field.value}` is not supported by this backend"
+        asked = {name for name, value in _asked(given, extras).items() if value != getattr(_NEUTRAL, name) or name == "seed"}
+        for spec in SAMPLING:
+            missing = spec.field is not None and spec.field not in sampling
+            yield missing and spec.name in asked, f"`{spec.name}` is not supported by this backend"
         yield bool(given.top_n_tokens) and Feature.TOP_N not in features, "`top_n_tokens` != 0 is not allowed for this endpoint"
         yield (
             self._prompt_logprobs(given) and Feature.PROMPT_LOGPROBS not in features,
@@ -264,18 +270,14 @@ def _outside(share: float | None) -> bool:
     return share is not None and not 0 < share < 1
 
 
+def _asked(given: Parameters, extras: Extras) -> dict[str, Any]:
+    """The fields of sampling that a client has given."""
+    values = {spec.name: getattr(given if spec.name in _NATIVE else extras, spec.name) for spec in SAMPLING}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def _sampling(given: Parameters, extras: Extras) -> Sampling:
     """A temperature of 1 alone does not switch sampling on: the shard sees no difference from its default."""
-    warped = given.temperature not in (None, 1.0) or (given.top_k, given.top_p, given.typical_p) != (None, None, None)
-    return Sampling(
-        do_sample=given.do_sample or warped,
-        temperature=given.temperature or 1.0,
-        top_k=given.top_k or 0,
-        top_p=given.top_p or 1.0,
-        typical_p=given.typical_p or 1.0,
-        repetition_penalty=given.repetition_penalty or 1.0,
-        frequency_penalty=given.frequency_penalty or 0.0,
-        presence_penalty=extras.presence_penalty,
-        logit_bias=extras.logit_bias,
-        seed=getrandbits(64) if given.seed is None else given.seed,
-    )
+    asked = _asked(given, extras)
+    switched = any(asked.get(name, getattr(_NEUTRAL, name)) != getattr(_NEUTRAL, name) for name in SWITCHES)
+    return Sampling(**{"seed": getrandbits(64), **asked, "do_sample": given.do_sample or switched})

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tgi_router.bodies import Parameters
 
 from tests.hostile.house import House
 
@@ -67,6 +68,7 @@ NUMBERS: list[tuple[str, list[float], list[float]]] = [
     ("repetition_penalty", [1e-30, 1e-10, *HUGE, 1e30], [1.1754944e-38, 9e-31, 1.1e30, 3.4028234e38]),
     ("top_p", [*TINY, 0.99999994], [0.99999999, *HUGE]),
     ("typical_p", [*TINY, 0.99999994], [0.99999999, *HUGE]),
+    ("min_p", [*TINY, 0.0, 1.0], [1.0000002, -1e-10, *HUGE]),
     ("frequency_penalty", [*TINY, -0.0, -2.0], HUGE),
 ]
 
@@ -91,6 +93,12 @@ def test_numbers_that_no_float32_holds(house: House, field: str, good: list[floa
         for value in [*bad, *NO_FLOAT32]:
             if not (path.startswith("/v1/") and value == 0.99999999):  # 1 is OpenAI's default
                 house.refuses(path, carry({field: value}))
+
+
+def test_every_number_is_tried() -> None:
+    """The list above forgets no field of floating-point numbers."""
+    fields = {name for name, field in Parameters.model_fields.items() if "float" in str(field.annotation)}
+    assert fields == {case[0] for case in NUMBERS}
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)])

@@ -88,7 +88,7 @@ def test_many_faults_are_one_fault(hello: Served) -> None:
 
 def test_null_and_unknown_fields(hello: Served) -> None:
     """Optional fields accept null, unknown ones are ignored; `parameters` and `stream` are not optional."""
-    names = ("best_of", "temperature", "repetition_penalty", "frequency_penalty", "top_k", "top_p", "typical_p", "max_new_tokens",
+    names = ("best_of", "temperature", "repetition_penalty", "frequency_penalty", "top_k", "top_p", "typical_p", "min_p", "max_new_tokens",
              "return_full_text", "truncate", "seed", "top_n_tokens", "grammar", "adapter_id", "no_such_field")  # fmt: skip
     body = {"inputs": "Hi", "parameters": dict.fromkeys(names), "no_such_field": {}}
     assert hello.client.post("/generate", json=body).status_code == 200

@@ -61,10 +61,12 @@ def test_do_sample_flips_with_parameters(serve: Serve) -> None:
         {"parameters": {}},
         {"parameters": {"temperature": 0.5}},
         {"parameters": {"temperature": 1.0}},
+        {"parameters": {"min_p": 0.1}},
+        {"parameters": {"min_p": 0.0}},
     ]
     for body in bodies:
         served.client.post("/generate", json={"inputs": "Hi", **body})
-    assert [generator.submitted.get_nowait().sampling.do_sample for _ in bodies] == [True, False, True, False]
+    assert [generator.submitted.get_nowait().sampling.do_sample for _ in bodies] == [True, False, True, False, True, False]
 
 
 def test_compute_headers(hello: Served) -> None:
@@ -156,6 +158,7 @@ def test_parameters_reach_the_generator(serve: Serve) -> None:
     served, generator = serve(enable_prefill_logprobs=True)
     parameters = {
         "temperature": 0.5, "top_k": 3, "top_p": 0.25, "typical_p": 0.75, "repetition_penalty": 1.5, "frequency_penalty": 0.5,
+        "min_p": 0.125,
         "seed": 2**64 - 1, "max_new_tokens": 5, "stop": ["x", "y"], "top_n_tokens": 2, "decoder_input_details": True,
     }  # fmt: skip
     served.client.post("/generate", json={"inputs": "Hi", "parameters": parameters})
@@ -163,6 +166,7 @@ def test_parameters_reach_the_generator(serve: Serve) -> None:
     drawn = request.sampling
     assert (drawn.do_sample, drawn.temperature, drawn.top_k, drawn.top_p, drawn.typical_p) == (True, 0.5, 3, 0.25, 0.75)
     assert (drawn.repetition_penalty, drawn.frequency_penalty, drawn.seed) == (1.5, 0.5, 2**64 - 1)
+    assert drawn.min_p == 0.125
     assert (request.stopping.max_new_tokens, request.stopping.stop) == (5, ("x", "y"))
     assert (request.want.logprobs, request.want.top_n, request.want.prompt_logprobs) == (True, 2, True)
 

@@ -340,3 +340,17 @@ def test_a_fault_of_the_request_is_no_lost_shard(serve: Serve) -> None:
         for answer in (chat(served), complete(served)):
             assert answer.status_code == status and answer.json()["error_type"] == "generation"
             assert ("retry-after" in answer.headers) is ("x-should-retry" in answer.headers) is (status == 503)
+
+
+def test_min_p(serve: Serve) -> None:
+    """vLLM's field reaches the generator from either route; beside a temperature of 0 the answer is greedy all the same."""
+    served, generator = serve()
+    for call in (chat, complete):
+        assert call(served, min_p=0.25).status_code == call(served, min_p=0.25, temperature=0).status_code == 200
+        drawn, greedy = (generator.submitted.get_nowait().sampling for _ in range(2))
+        assert (drawn.do_sample, drawn.min_p, greedy.do_sample) == (True, 0.25, False)
+        refused = call(served, min_p=1.5)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (
+            422,
+            "Input validation error: `min_p` must be >= 0.0 and <= 1.0",
+        )

@@ -129,3 +129,11 @@ def test_completions_know_nothing_of_openai(strict: Strict) -> None:
     """echo, logprobs and best_of are fields that TGI does not know."""
     plain = complete(strict[0]).json()["choices"]
     assert complete(strict[0], echo=True, logprobs=2, best_of=7).json()["choices"] == plain
+
+
+def test_fields_that_tgi_does_not_know_are_passed_over(strict: Strict) -> None:
+    """min_p does nothing, on any route, whatever it is."""
+    assert complete(strict[0], min_p=7).status_code == 200
+    assert strict[0].client.post("/generate", json={"inputs": "Hi", "parameters": {"min_p": 7}}).status_code == 200
+    completed, generated = (strict[1].submitted.get_nowait().sampling for _ in range(2))
+    assert (completed.min_p, generated.min_p, generated.do_sample) == (0.0, 0.0, False)

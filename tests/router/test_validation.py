@@ -22,6 +22,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0}, "`top_p` must be > 0.0 and < 1.0"),
     ({"top_p": 0.9999999999}, "`top_p` must be > 0.0 and < 1.0"),
     ({"typical_p": 1.0}, "`typical_p` must be > 0.0 and < 1.0"),
+    ({"min_p": -0.1}, "`min_p` must be >= 0.0 and <= 1.0"),
+    ({"min_p": 1.1}, "`min_p` must be >= 0.0 and <= 1.0"),
     ({"top_k": 0}, "`top_k` must be strictly positive"),
     ({"top_k": -1}, "`top_k` must be strictly positive"),
     ({"max_new_tokens": 0}, "`max_new_tokens` must be strictly positive"),
@@ -94,6 +96,7 @@ def test_prompt_must_fit_alone(serve: Serve) -> None:
     ("parameters", "text"),
     [
         ({"seed": 1}, "`seed` is not supported by this backend"),
+        ({"min_p": 0.5}, "`min_p` is not supported by this backend"),
         ({"typical_p": 0.5}, "`typical_p` is not supported by this backend"),
         ({"repetition_penalty": 1.5}, "`repetition_penalty` is not supported by this backend"),
         ({"frequency_penalty": 0.5}, "`frequency_penalty` is not supported by this backend"),
@@ -107,7 +110,7 @@ def test_undeclared_is_refused(serve: Serve, parameters: dict[str, Any], text: s
     """What the client named and the backend did not declare is refused, never ignored."""
     served, generator = serve(enable_prefill_logprobs=True, scripted={"capabilities": NOTHING})
     assert refusal(served, parameters) == text
-    neutral = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "top_n_tokens": 0}
+    neutral = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "min_p": 0.0, "top_n_tokens": 0}
     assert served.client.post("/generate", json={"inputs": "Hi", "parameters": neutral}).status_code == 200
     assert not generator.submitted.get_nowait().want.logprobs
 
