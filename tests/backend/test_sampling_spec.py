@@ -14,7 +14,7 @@ from tgi_router.validation import Extras
 from tgi_core.backend import SAMPLING, Request, Sampling, SamplingField, SamplingSpec, SamplingStage
 from tgi_core.backend import sampling as formula
 from tgi_core.backend.ledger import LiveRow
-from tgi_core.backend.sampling_spec import PENALTIES, needed_fields, newer_fields
+from tgi_core.backend.sampling_spec import FILTERS, HOST_ONLY, PENALTIES, needed_fields, newer_fields, without
 from tgi_core.engine import sampler
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
@@ -78,7 +78,9 @@ def test_a_request_needs_what_it_uses(spec: SamplingSpec) -> None:
     assert needed_fields(how) == ({spec.field} if declared else set())
     greedy = dataclasses.replace(how, do_sample=False)
     assert needed_fields(greedy) == (set() if spec.stage is SamplingStage.FILTER else needed_fields(how))
-    assert PENALTIES.is_neutral(how) == (spec.stage is not SamplingStage.PENALTY)
+    assert without(PENALTIES, how) == (spec.stage is not SamplingStage.PENALTY)
+    assert without(FILTERS, how) == (spec.stage is not SamplingStage.FILTER)
+    assert without(HOST_ONLY, how) == (spec.stage is SamplingStage.DRAW)
     assert spec.range is None or all(
         spec.range.holds(number) for value in spec.tried for number in spec.numbers(sampled_by(spec, value))
     )

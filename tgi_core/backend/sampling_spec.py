@@ -8,12 +8,12 @@ computed; tests/backend/test_sampling_spec.py names every place that lacks it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from tgi_core.backend.types import Sampling, SamplingField
 
@@ -151,21 +151,29 @@ DECLARED = tuple(spec for spec in SAMPLING if spec.field is not None and spec.st
 """Those that a session must declare before a request may use them. Every request has a seed, so none can be refused for it."""
 
 
-class FieldGroup:
-    """Fields that are looked at together, for every row of a step."""
+class FieldGroup(NamedTuple):
+    """Fields that are looked at together: `values` of a `Sampling`, and what those are when none does anything. The engine asks for
+    every row of a step, so this is one look and no call of Python's."""
 
-    def __init__(self, specs: Iterable[SamplingSpec]) -> None:
-        self.names = tuple(spec.name for spec in specs)
-        self._values = attrgetter(*self.names)
-        self._neutral = self._values(Sampling())
+    values: Callable[[Sampling], object]
+    neutral: object
 
-    def is_neutral(self, sampling: Sampling) -> bool:
-        """Whether none of them does anything."""
-        return bool(self._values(sampling) == self._neutral)
+    @classmethod
+    def of(cls, specs: Iterable[SamplingSpec]) -> FieldGroup:
+        """Some rows of the table."""
+        values: Callable[[Sampling], object] = attrgetter(*(spec.name for spec in specs))
+        return cls(values, values(Sampling()))
 
 
-PENALTIES = FieldGroup(spec for spec in SAMPLING if spec.stage is PENALTY)
-FILTERS = FieldGroup(spec for spec in SAMPLING if spec.stage is FILTER)
+PENALTIES = FieldGroup.of(spec for spec in SAMPLING if spec.stage is PENALTY)
+FILTERS = FieldGroup.of(spec for spec in SAMPLING if spec.stage is FILTER)
+HOST_ONLY = FieldGroup.of(spec for spec in SAMPLING if not spec.on_device)
+"""What no sampler on the device implements."""
+
+
+def without(group: FieldGroup, sampling: Sampling) -> bool:
+    """Whether no field of a group does anything."""
+    return group.values(sampling) == group.neutral
 
 
 def needed_fields(sampling: Sampling) -> set[SamplingField]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from tgi_core.backend import Row, RowFault, RowFaultKind, SamplingField, TopToken
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
-from tgi_core.backend.sampling_spec import PENALTIES
+from tgi_core.backend.sampling_spec import HOST_ONLY, PENALTIES, without
 from tgi_core.engine.failures import FOREIGN
 from tgi_core.engine.warping import FIELDS as FILTER_FIELDS
 from tgi_core.engine.warping import Candidates, exact, is_cut, total, warp
@@ -76,7 +76,8 @@ class Chosen:
 
 def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, reader: LogitsReader | None = None) -> Sampled:
     """One token per row. `logits` [rows, vocabulary]; `allowed` alike, bool, or None when no row is masked."""
-    plain = [i for i, row in enumerate(rows) if is_plain(row, logits.shape[-1])] if reader is not None else []
+    vocab = logits.shape[-1]
+    plain = [i for i, row in enumerate(rows) if is_plain(row, vocab)] if reader is not None else []
     if reader is None or not plain:
         return _sample_any(logits, rows, allowed)
     sampled = Sampled([0] * len(rows), [0.0] * len(rows), [()] * len(rows), {})
@@ -95,9 +96,12 @@ def is_plain(row: LiveRow, vocab: int) -> bool:
     """Whether a row needs nothing but the argmax or a draw at a temperature."""
     request = row.request
     sampling = request.sampling
-    if request.masked or request.want.top_n or not PENALTIES.is_neutral(sampling):
+    if request.masked or request.want.top_n:
         return False
-    return not (sampling.do_sample and is_cut(sampling, vocab))
+    values, neutral = HOST_ONLY if sampling.do_sample else PENALTIES
+    if values(sampling) == neutral:
+        return True
+    return sampling.do_sample and without(PENALTIES, sampling) and not is_cut(sampling, vocab)
 
 
 def _choose_plain(sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], plain: Sequence[int], reader: LogitsReader) -> None:
@@ -118,7 +122,7 @@ def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
     scores = logits.float()
     faults = _not_finite(scores)
     scores = _penalize(scores, rows)
-    if not all(PENALTIES.is_neutral(row.request.sampling) for row in rows):
+    if not all(without(PENALTIES, row.request.sampling) for row in rows):
         faults = dict.fromkeys(_not_finite(scores), _UNBOUND) | faults
     if allowed is not None:
         faults |= {index: _MASKED for index in _indices(~allowed.any(-1)) if index not in faults}
@@ -169,7 +173,7 @@ def _indices(mask: Tensor) -> list[int]:
 
 def _penalize(scores: Tensor, rows: Sequence[LiveRow]) -> Tensor:
     """Repetition penalty over every distinct token of a row; frequency and presence penalty over the generated ones; bias."""
-    touched = [i for i, row in enumerate(rows) if not PENALTIES.is_neutral(row.request.sampling)]
+    touched = [i for i, row in enumerate(rows) if not without(PENALTIES, row.request.sampling)]
     if touched:
         scores = scores.clone()
     for i in touched:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Sampling, SamplingField
-from tgi_core.backend.sampling_spec import FILTERS
+from tgi_core.backend.sampling_spec import FILTERS, without
 
 FIELDS = frozenset({SamplingField.MIN_P, SamplingField.TYPICAL_P})
 """What a session declares for the filters here."""
@@ -73,9 +73,9 @@ def warp(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
 
 def is_cut(sampling: Sampling, vocab: int) -> bool:
     """Whether filters leave some of a vocabulary out. A top-k of all of it is off."""
-    if FILTERS.is_neutral(sampling):
+    if without(FILTERS, sampling):
         return False
-    return sampling.top_k < vocab or not FILTERS.is_neutral(replace(sampling, top_k=0))
+    return sampling.top_k < vocab or not without(FILTERS, replace(sampling, top_k=0))
 
 
 def _narrow(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
@@ -131,8 +131,9 @@ def _filter(scores: Tensor, values: Tensor, ids: Tensor, sampling: Sequence[Samp
     kept = (torch.arange(width, device=scores.device) < limits) & (values > -torch.inf)
     totals = torch.where(limits < vocab, total(values.masked_fill(~kept, -torch.inf)), total(scores))
     sums = (values - totals).exp().masked_fill(~kept, 0).cumsum(-1)
-    least = _column([s.min_p for s in sampling], scores)
-    likely = (values - values[:, :1]).exp() >= least
+    likely = torch.ones_like(kept)
+    if any(s.min_p > 0 for s in sampling):
+        likely = (values - values[:, :1]).exp() >= _column([s.min_p for s in sampling], scores)
     short = [False] * len(sampling)
     if width < vocab:
         last = values[:, -1:]
