@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from tgi_core.backend import SAMPLING, Request, RowFaultKind, Sampling, SamplingSpec, SamplingStage, Want
 from tgi_core.backend import sampling as formula
@@ -178,6 +179,19 @@ def test_min_p_beyond_the_head(min_p: float, spread: float) -> None:
         token, logprobs = expected(values, row)
         assert found.tokens[index] == token
         assert found.logprobs[index] == pytest.approx(logprobs[token], abs=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0, 5, 40]), st.sampled_from([1.0, 0.8]), st.sampled_from([0.02, 0.1, 0.5]))
+def test_min_p_is_that_of_transformers(seed: int, top_k: int, top_p: float, min_p: float) -> None:
+    """The same tokens are left as by its warpers, in their order."""
+    scores = torch.randn(1, 300, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
+    warpers = [TemperatureLogitsWarper(1.7), *([TopKLogitsWarper(top_k)] if top_k else []), TopPLogitsWarper(top_p)]
+    left = scores
+    for warper in (*warpers, MinPLogitsWarper(min_p)):
+        left = warper(torch.zeros(1, 1, dtype=torch.long), left)
+    found = formula.warp(dict(enumerate(scores[0].tolist())), Sampling(True, 1.7, top_k, top_p, min_p=min_p))
+    assert set(found) == set((left[0] > -torch.inf).nonzero().flatten().tolist())
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0", "xpu:0"])
