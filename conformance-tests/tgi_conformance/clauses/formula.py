@@ -109,8 +109,8 @@ def _filters_by(spec: SamplingSpec) -> Check:
     def check(scene: Scene) -> None:
         """Alone, and behind the other filters."""
         hows = [using(spec, value, temperature=1.5, seed=seed) for value in spec.tried for seed in range(4)]
-        behind = {"temperature": 2.0, "top_k": 6, "top_p": 0.8}
-        _compare(scene, [*hows, *(using(spec, value, **behind, seed=seed) for value in spec.tried[1:] for seed in range(6))])
+        hows += [using(spec, value, temperature=2.0, top_p=mass, seed=3) for value in spec.tried for mass in (0.3, 0.5, 0.8)]
+        _compare(scene, [*hows, *(using(spec, value, temperature=2.0, top_k=6, top_p=0.8, seed=2) for value in spec.tried)])
 
     return check
 
@@ -119,7 +119,7 @@ for _spec in FILTERS:
     if _spec.since > (1, 1):
         clause(
             f"formula.{_spec.name.replace('_', '-')}",
-            f"{_spec.name} keeps {_spec.sentence}, in its place among the filters.",
+            f"Sampling by {_spec.name} keeps {_spec.sentence}, in its place among the filters.",
             Level.L2,
             needs=("formula", "top_n", "logprobs", _spec.name),
             provisional=_spec.since == API_VERSION,
