@@ -36,6 +36,10 @@ REQUESTS = 24
 """Different ones; they come again and again."""
 STREAMS = 12
 """At once."""
+_FLOOR_S = 5.0
+"""How soon a shard that was stopped counts as hung."""
+_PATIENCE_S = 1800.0
+"""Of clients: an answer may meet every blow."""
 _FEWEST, _MOST = 100, 600
 """Tokens that clients see between two kills."""
 
@@ -187,7 +191,7 @@ kill = sent(signal.SIGKILL)
 async def disturb(url: str, server: int, blows: int, strike: Strike, seed: int = 0) -> Disturbance:
     """Compare answers under blows with those before."""
     limits = httpx.Limits(max_connections=2 * STREAMS)
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE_S, limits=limits) as client:
         wanted = await asyncio.gather(*(ask(client, index, lambda: None) for index in range(REQUESTS)))
         return await Load(client, list(wanted)).run(blows, server, strike, random.Random(seed))
 
@@ -199,7 +203,7 @@ def main() -> int:
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--signal", default="KILL", choices=["KILL", "STOP", "SEGV", "ABRT"])
     chosen = parser.parse_args()
-    with served("--backend", chosen.backend, "--dtype", "float32") as server:
+    with served("--backend", chosen.backend, "--dtype", "float32", "--watchdog-floor", str(_FLOOR_S)) as server:
         result = asyncio.run(disturb(server.url, server.child.pid, chosen.kills, sent(signal.Signals[f"SIG{chosen.signal}"])))
         healthy = httpx.get(f"{server.url}/health").status_code == 200
         left = len(shards(server.child.pid))
