@@ -179,7 +179,6 @@ def test_a_step_that_does_not_prove_is_not_used(
         ({"model_type": "bloom"}, "not of the family"),
         ({"hidden_act": "gelu"}, "activation"),
         ({"quantization_config": {}, "num_attention_heads": None}, "num_attention_heads"),
-        ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
         ({"num_key_value_heads": 3}, "evenly"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps"),

@@ -9,11 +9,13 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from tgi_backend_cpu import linear, plugin
+from tgi_backend_cpu import plugin
 from tgi_backend_cpu.kit import CpuKit
 from tgi_backend_cpu.limits import MemoryLimit
 
 from tgi_core.backend import API_VERSION, ProbeStatus, Unsupported
+from tgi_core.engine.models.linear import ProductLinear
+from tgi_core.engine.quantization.weight import Dense
 
 
 def test_manifest_and_probe() -> None:
@@ -61,28 +63,40 @@ def test_unknown_dtype_is_refused() -> None:
         CpuKit(torch.get_num_threads(), 0.9).choose_dtype("int3", torch.float32)
 
 
+@pytest.mark.parametrize("kernels", ["torch", "auto"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("tokens", [1, 7, 33])
 @pytest.mark.parametrize("bias", [False, True])
-def test_packed_linear(dtype: torch.dtype, tokens: int, bias: bool) -> None:
-    """A packed layer computes what `F.linear` does, to the dtype's rounding."""
+def test_linear(dtype: torch.dtype, tokens: int, bias: bool, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every provider that serves a weight computes what `F.linear` does, to the dtype's rounding."""
+    monkeypatch.setenv("TGI_CPU_KERNELS", kernels)
     generator = torch.Generator().manual_seed(0)
     weight, input = (torch.randn(shape, generator=generator).to(dtype) for shape in ((80, 48), (1, tokens, 48)))
     offset = torch.randn(80, generator=generator).to(dtype) if bias else None
-    with torch.inference_mode():
-        found = linear.linear(weight, offset)(input)
-        wanted = F.linear(input.float(), weight.float(), None if offset is None else offset.float())
-    assert found.dtype is dtype and found.shape == (1, tokens, 80)
-    assert torch.allclose(
-        found.float(), wanted, rtol=1e-5 if dtype is torch.float32 else 2e-2, atol=1e-4 if dtype is torch.float32 else 0.1
-    )
+    served = 0
+    for provider in CpuKit(torch.get_num_threads(), 0.9).linears():
+        if provider.probe() or provider.refusal(Dense.of(weight)) or provider.self_check(Dense.of(weight)):
+            continue
+        served += 1
+        with torch.inference_mode():
+            found = provider.load(Dense.of(weight), offset)(input)
+            wanted = F.linear(input.float(), weight.float(), None if offset is None else offset.float())
+        assert found.dtype is dtype and found.shape == (1, tokens, 80)
+        assert torch.allclose(
+            found.float(), wanted, rtol=1e-5 if dtype is torch.float32 else 2e-2, atol=1e-4 if dtype is torch.float32 else 0.1
+        )
+    assert served
 
 
-def test_absent_weight_cannot_be_computed_with() -> None:
+def test_absent_weight_cannot_be_computed_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a packed layer's weight gives its dtype and shape; a product with it is NaN, never something plausible."""
-    layer = linear.linear(torch.ones(4, 8), None)
-    assert layer.weight.shape == (4, 8) and layer.weight.dtype is torch.float32
-    assert F.linear(torch.ones(1, 8), layer.weight).isnan().all() or not isinstance(layer, linear.PackedLinear)
+    monkeypatch.setenv("TGI_CPU_KERNELS", "torch")
+    for kernel in CpuKit(torch.get_num_threads(), 0.9).linears()[1:]:
+        weight = Dense.of(torch.ones(4, 8))
+        product = kernel.load(weight, None)
+        layer = ProductLinear(product, weight, None)
+        assert layer.weight.shape == (4, 8) and layer.weight.dtype is torch.float32
+        assert F.linear(torch.ones(1, 8), layer.weight).isnan().all() == (product.dense is None)
 
 
 @pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None)])

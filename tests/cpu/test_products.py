@@ -10,8 +10,11 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tgi_backend_cpu.kernels import Arena, Kernels
-from tgi_backend_cpu.tables import Layout, Linear
+from tgi_backend_cpu.packing import pack
+from tgi_backend_cpu.tables import Layout, Linear, Panels
 from torch import Tensor
+
+from tgi_core.engine.quantization.weight import Dense
 
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(1, 2, 1), (3, 16, 16), (5, 64, 48), (8, 98, 130), (13, 576, 96), (25, 34, 200), (70, 128, 64), (1000, 96, 80)]
@@ -37,6 +40,13 @@ def close(found: Tensor, wanted: Tensor) -> bool:
     return bool((found.double() - wanted).abs().max() <= limit * wanted.abs().max().clamp_min(1.0))
 
 
+def packed(
+    kernels: Kernels, arena: Arena, matrices: list[Tensor], bias: Tensor | None = None, panels: Panels = Panels.PLAIN
+) -> Linear:
+    """Matrices packed as dense weights."""
+    return pack(kernels, arena, [Dense.of(matrix) for matrix in matrices], bias, panels)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", [False, True])
 def test_linear(kernels: Kernels, dtype: torch.dtype, bias: bool) -> None:
@@ -45,7 +55,7 @@ def test_linear(kernels: Kernels, dtype: torch.dtype, bias: bool) -> None:
         weight, x = numbers(columns, depth, dtype=dtype, seed=seed), numbers(rows, depth, dtype=dtype, seed=seed + 100)
         offset = torch.randn(columns) if bias else None
         arena = Arena(kernels)
-        found = run(kernels, "tgi_linear", kernels.pack(arena, [weight], offset), x, columns)
+        found = run(kernels, "tgi_linear", packed(kernels, arena, [weight], offset), x, columns)
         wanted = x.double() @ weight.double().T + (0 if offset is None else offset.double())
         assert close(found, wanted), (rows, depth, columns)
 
@@ -55,7 +65,7 @@ def test_merged(kernels: Kernels, dtype: torch.dtype) -> None:
     """Weights one below the other, as queries, keys and values are."""
     weights = [numbers(size, 64, dtype=dtype, seed=size) for size in (48, 16, 32)]
     x, arena = numbers(7, 64, dtype=dtype, seed=1), Arena(kernels)
-    found = run(kernels, "tgi_linear", kernels.pack(arena, weights), x, 96)
+    found = run(kernels, "tgi_linear", packed(kernels, arena, weights), x, 96)
     assert close(found, x.double() @ torch.cat(weights).double().T)
 
 
@@ -66,7 +76,7 @@ def test_gated(kernels: Kernels, dtype: torch.dtype, inner: int) -> None:
     gate, up = (numbers(inner, 64, dtype=dtype, seed=seed) / 4 for seed in (1, 2))
     for rows in (1, 2, 11, 12, 13, 40):
         x, arena = numbers(rows, 64, dtype=dtype, seed=rows), Arena(kernels)
-        found = run(kernels, "tgi_gated", kernels.pack(arena, [gate, up], layout=Layout.PAIRS), x, inner)
+        found = run(kernels, "tgi_gated", packed(kernels, arena, [gate, up], panels=Panels.PAIRS), x, inner)
         product = x.double() @ gate.double().T
         assert close(found, product * product.sigmoid() * (x.double() @ up.double().T))
 
@@ -76,8 +86,8 @@ def test_bits_do_not_depend_on_the_batch(kernels: Kernels, dtype: torch.dtype) -
     """A row's result is the same whichever rows stand beside it."""
     weight, x, arena = numbers(112, 130, dtype=dtype, seed=1), numbers(61, 130, dtype=dtype, seed=2), Arena(kernels)
     plain, gated = (
-        kernels.pack(arena, [weight]),
-        kernels.pack(arena, [weight[:48].clone(), weight[48:96].clone()], layout=Layout.PAIRS),
+        packed(kernels, arena, [weight]),
+        packed(kernels, arena, [weight[:48].clone(), weight[48:96].clone()], panels=Panels.PAIRS),
     )
     for name, linear, columns in (("tgi_linear", plain, 112), ("tgi_gated", gated, 48)):
         whole = run(kernels, name, linear, x, columns)
@@ -111,13 +121,13 @@ def test_narrow_weights_lose_nothing(kernels: Kernels, rows: int, depth: int, co
     strange = torch.rand(columns, depth, generator=torch.Generator().manual_seed(seed)) < rare
     weight[strange] = torch.where(other[strange].abs() < 1, other[strange], 0)
     arena = Arena(kernels)
-    narrow, whole = kernels.pack(arena, [weight]), kernels.pack(arena, [weight, other])
-    assert whole.narrow is None
+    narrow, whole = packed(kernels, arena, [weight]), packed(kernels, arena, [weight, other])
+    assert whole.layout == Layout.DENSE
     assert torch.equal(
         run(kernels, "tgi_linear", narrow, x, columns), run(kernels, "tgi_linear", whole, x, 2 * columns)[:, :columns]
     )
-    narrow = kernels.pack(arena, [weight, weight / 2], layout=Layout.PAIRS)
-    whole = kernels.pack(arena, [torch.cat([weight, other]), torch.cat([weight / 2, other])], layout=Layout.PAIRS)
+    narrow = packed(kernels, arena, [weight, weight / 2], panels=Panels.PAIRS)
+    whole = packed(kernels, arena, [torch.cat([weight, other]), torch.cat([weight / 2, other])], panels=Panels.PAIRS)
     assert torch.equal(
         run(kernels, "tgi_gated", narrow, x, columns), run(kernels, "tgi_gated", whole, x, 2 * columns)[:, :columns]
     )
@@ -126,28 +136,28 @@ def test_narrow_weights_lose_nothing(kernels: Kernels, rows: int, depth: int, co
 def test_weights_take_twelve_bits_where_that_saves_memory(kernels: Kernels) -> None:
     """Numbers of a few sizes do, numbers of all sizes and float32 don't."""
     arena = Arena(kernels)
-    assert kernels.pack(arena, [numbers(480, 576, dtype=torch.bfloat16, seed=1)]).narrow
+    assert packed(kernels, arena, [numbers(480, 576, dtype=torch.bfloat16, seed=1)]).layout == Layout.NARROW
     assert arena.num_bytes <= 0.77 * 480 * 576 * 2
     for weight in (wild(480, 576, seed=1), numbers(480, 576, dtype=torch.float32, seed=1)):
         arena = Arena(kernels)
-        assert kernels.pack(arena, [weight]).weight
+        assert packed(kernels, arena, [weight]).layout == Layout.DENSE
         assert arena.num_bytes == weight.nbytes
 
 
 def test_weights_that_cannot_be_packed(kernels: Kernels) -> None:
-    """A weight that is not contiguous, or not of the same dtype, is refused."""
+    """Weights of different dtypes, or with a part of a block before another weight, are refused."""
     arena = Arena(kernels)
-    with pytest.raises(ValueError, match="contiguous"):
-        kernels.pack(arena, [torch.zeros(8, 16).T])
+    with pytest.raises(ValueError, match="16 rows"):
+        packed(kernels, arena, [torch.zeros(8, 16), torch.zeros(16, 16)])
     with pytest.raises(ValueError, match="dtype"):
-        kernels.pack(arena, [torch.zeros(16, 16), torch.zeros(16, 16, dtype=torch.bfloat16)])
+        packed(kernels, arena, [torch.zeros(16, 16), torch.zeros(16, 16, dtype=torch.bfloat16)])
 
 
 def test_callers_take_turns(kernels: Kernels) -> None:
     """Two threads that use one pool at a time each get their own results."""
     weight, x, arena = numbers(96, 64, dtype=torch.float32, seed=1), numbers(20, 64, dtype=torch.float32, seed=2), Arena(kernels)
-    packed = kernels.pack(arena, [weight])
+    linear = packed(kernels, arena, [weight])
     inputs = [x * factor for factor in range(1, 9)]
     with ThreadPoolExecutor(4) as callers:
-        found = list(callers.map(lambda own: [run(kernels, "tgi_linear", packed, own, 96) for _ in range(20)], inputs))
+        found = list(callers.map(lambda own: [run(kernels, "tgi_linear", linear, own, 96) for _ in range(20)], inputs))
     assert all(close(y, own.double() @ weight.double().T) for own, results in zip(inputs, found, strict=True) for y in results)

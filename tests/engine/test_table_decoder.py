@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -32,7 +32,9 @@ from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.lora.layers import LowRankSums
 from tgi_core.engine.lora.products import Products
 from tgi_core.engine.opening import open_session
-from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.engine.quantization.linear import LinearProvider
+from tgi_core.engine.quantization.torch_linear import TorchLinears
+from tgi_core.engine.weights.stored import open_weights
 from tgi_core.model_files import read_json
 
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64)
@@ -67,12 +69,12 @@ class TorchKit:
         """What is asked for."""
         return stored if asked == "auto" else getattr(torch, asked)
 
-    def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
-        """No model runs module by module here."""
-        raise AssertionError("the model did not run from its table")
+    def linears(self) -> Sequence[LinearProvider]:
+        """torch's."""
+        return (TorchLinears(),)
 
     def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
-        """The same."""
+        """No model runs module by module here."""
         raise AssertionError("the model did not run from its table")
 
     def attention(self) -> Sequence[AttentionProvider]:
@@ -149,7 +151,7 @@ def test_narrow_dtypes(dtype: str, llama: Path) -> None:
 
 def weights_of(folder: Path) -> DecoderWeights:
     """A checkpoint's weights by its table."""
-    return DecoderWeights(read_table(read_json(folder / "config.json")), open_checkpoint(folder), torch.float32)
+    return DecoderWeights(read_table(read_json(folder / "config.json")), open_weights(folder), torch.float32)
 
 
 def loaded(weights: DecoderWeights, kit: TorchKit | None = None) -> PagedDecoderRunner:

@@ -16,10 +16,12 @@ from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import attention_layers, load_decoder
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.quantization.linear import Linears
+from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.triton.operators import TritonOperators
 from tgi_core.engine.triton.provider import TritonAttention
 from tgi_core.engine.triton.sampling import TritonSampler
-from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.engine.weights.stored import open_weights
 from tgi_core.model_files import read_json
 
 CPU = torch.device("cpu")
@@ -28,7 +30,7 @@ CPU = torch.device("cpu")
 def forward_of(folder: Path) -> DecoderForward:
     """A model in bfloat16, wholly by Triton's kernels but for its products."""
     table = read_table(read_json(folder / "config.json"))
-    decoder = load_decoder(DecoderWeights(table, open_checkpoint(folder), torch.bfloat16), CPU, silent)
+    decoder = load_decoder(DecoderWeights(table, open_weights(folder), torch.bfloat16), Linears((TorchLinears(),), CPU), silent)
     provider = TritonAttention(TILES, 4, 1)
     shapes = tuple(layer.shape for layer in attention_layers(table))
     cache = PagedCache(shapes, 2, 16, torch.bfloat16, CPU, provider.new_layer)

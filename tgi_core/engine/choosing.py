@@ -20,11 +20,13 @@ from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource
 from tgi_core.engine.models.calling import Call
+from tgi_core.engine.models.linear import ProductLinear
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.preparing import replace_linears
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.own_cache import OwnCacheRunner
 from tgi_core.engine.proving import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, probe_ids, prove
+from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
 
@@ -49,7 +51,8 @@ def choose_runner(
     shape = replace(shape, adapter_bytes=adapters.num_bytes)
     while True:
         try:
-            return _ragged(model, expected, shape, source, kit, progress, adapters, agree), shape
+            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree)
+            return runner, runner.shape
         except _MODEL_ERRORS as reason:
             if forget_shares(model):
                 _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
@@ -85,7 +88,8 @@ def _ragged(
     runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
-    replace_linears(model, seen, kit.linear)
+    linears = Linears(kit.linears(), kit.device)
+    replace_linears(model, seen, lambda weight, bias: ProductLinear(linears.load(weight, bias), weight, bias))
     adapters.install(model)
     try:
         prove(runner, expected, RAGGED_CHUNKS)
@@ -99,6 +103,9 @@ def _ragged(
         runner.kernels = kernels
         if adapters.names:
             prove(runner, expected, RAGGED_CHUNKS)
+        return runner
+    runner.kernels = (*runner.kernels, *linears.kernels())
+    runner.shape = replace(shape, weight_bytes=shape.weight_bytes - linears.saved_bytes)
     return runner
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.ahead.queue import DeviceQueue
@@ -18,6 +18,7 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.lora.layers import LowRankSums
 from tgi_core.engine.lora.products import Products
 from tgi_core.engine.proving import Provable
+from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.runner import Runner
 
 
@@ -67,8 +68,8 @@ class DeviceKit(Protocol):
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """The dtype to run in, for the name asked ("auto" or a torch dtype name) and the one stored. Raises Unsupported."""
 
-    def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
-        """A module with the meaning of `nn.Linear`, on the device."""
+    def linears(self) -> Sequence[LinearProvider]:
+        """What computes products with weights, best first; `TorchLinears`, which serves all, last."""
 
     def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
         """How adapters are added to one layer, of which there are matrices by adapter number."""

@@ -31,7 +31,7 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.proving import RAGGED_CHUNKS, Expected, probe_ids, prove
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.session import EngineSession
-from tgi_core.engine.weights.checkpoint import open_checkpoint
+from tgi_core.engine.weights.stored import open_weights
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
@@ -66,7 +66,7 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     if group.world == 1:
         runner, shape = choose_runner(source, kit, progress)
         return _session(runner, shape, kit, options.masks, tuple(adapter.name for adapter in adapters), kernels)
-    check_partition(config, source.dtype, group.rank, group.world, open_checkpoint(directory).most_elements)
+    check_partition(config, source.dtype, group.rank, group.world, open_weights(directory).most_elements)
     collectives = open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
     runner, shape = choose_runner(replace(source, load=load), kit, progress, collectives)
@@ -108,7 +108,7 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
     dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
     adapters = tuple(TableAdapter(open_adapter(each), table) for each in options.adapters)
     try:
-        weights = DecoderWeights(table, open_checkpoint(directory), dtype, adapters)
+        weights = DecoderWeights(table, open_weights(directory), dtype, adapters)
     except InvalidModel as error:
         raise NotInFamily(str(error)) from error
     runner = kit.table_runner(weights, progress)

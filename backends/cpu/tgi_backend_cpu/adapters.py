@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
-from tgi_backend_cpu.tables import WHERE, Layout, LowRank, LowRanks, Segment
+from tgi_backend_cpu.packing import pack
+from tgi_backend_cpu.tables import WHERE, LowRank, LowRanks, Panels, Segment
 from tgi_core.engine.lora.layers import RunningStep
 from tgi_core.engine.lora.products import Products
 from tgi_core.engine.lora.table import Part, TableAdapter
+from tgi_core.engine.quantization.weight import Dense
 
 
 class PackedAdapters:
@@ -37,9 +39,8 @@ class PackedAdapters:
         self.ranks = max(self.ranks, sum(part.up.shape[0] for part in parts))
 
     def _low_rank(self, part: Part) -> LowRank:
-        pack = self._kernels.pack
-        down = pack(self._arena, [part.down.t().contiguous()], layout=Layout.LOW)
-        return LowRank(down, pack(self._arena, [part.up.t().contiguous()]), part.first)
+        down = pack(self._kernels, self._arena, [Dense.of(part.down.t())], panels=Panels.LOW)
+        return LowRank(down, pack(self._kernels, self._arena, [Dense.of(part.up.t())]), part.first)
 
 
 def pack_table(kernels: Kernels, arena: Arena, adapters: Sequence[TableAdapter], layers: int) -> PackedAdapters:

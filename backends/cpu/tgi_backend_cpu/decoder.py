@@ -14,8 +14,9 @@ from torch import Tensor
 from tgi_backend_cpu.adapters import pack_table
 from tgi_backend_cpu.attention import HEAD_SIZES
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels, Memory
+from tgi_backend_cpu.packing import pack
 from tgi_backend_cpu.reading import NativeReader
-from tgi_backend_cpu.tables import Layer, Layout, Linear, Model, Segment, Step
+from tgi_backend_cpu.tables import Layer, Layout, Linear, Model, Panels, Segment, Step
 from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import BLOCK_SIZES
@@ -25,6 +26,7 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.memory import plan_capacity
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.quantization.weight import Weight, joined
 from tgi_core.engine.runner import StepLogits, prompt_positions
 
 
@@ -57,7 +59,7 @@ class PackedDecoder:
     def in_words(self) -> str:
         """How the weights are kept."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
-        narrow = sum(linear.narrow is not None for linear in (*found, self.model.head))
+        narrow = sum(linear.layout == Layout.NARROW for linear in (*found, self.model.head))
         size = f"{(self._arena.num_bytes - self.adapters.num_bytes) / 2**20:,.0f} MiB"
         if not narrow:
             return f"{size}, all bits of each"
@@ -68,7 +70,7 @@ class PackedDecoder:
         return Layer(
             qkv=self._heads(found.qkv, found.qkv_bias),
             output=self._linear([found.output], found.output_bias),
-            gate_up=self._linear([found.gate, found.up], found.gate_up_bias, Layout.PAIRS),
+            gate_up=self._linear([found.gate, found.up], found.gate_up_bias, Panels.PAIRS),
             down=self._linear([found.down], found.down_bias),
             attention_norm=self._floats(found.attention_norm),
             mlp_norm=self._floats(found.mlp_norm),
@@ -112,23 +114,23 @@ class PackedDecoder:
         table = self.table
         return table.rotary.size == table.head_size and table.head_size % 32 == 0 and not table.query_norm
 
-    def _heads(self, weights: list[Tensor], bias: Tensor | None) -> Linear:
+    def _heads(self, weights: list[Weight], bias: Tensor | None) -> Linear:
         """Queries, keys and values; where they are turned, the first half of each head beside its second."""
         if not self._turned:
             return self._linear(weights, bias)
-        half = self.table.head_size // 2
-        halves = [part.flatten(0, 1) for part in torch.cat(weights).view(-1, 2, half, self.table.hidden).unbind(1)]
+        whole, half = joined(weights), self.table.head_size // 2
+        order = torch.arange(whole.shape[0]).view(-1, 2, half).transpose(0, 1).flatten(1)
         if bias is not None:
-            bias = bias.view(-1, 2, half).transpose(0, 1).flatten()
-        return self._linear(halves, bias, Layout.PAIRS)
+            bias = bias[order.flatten()]
+        return self._linear([whole.reordered(rows) for rows in order], bias, Panels.PAIRS)
 
-    def _linear(self, weights: list[Tensor], bias: Tensor | None, layout: Layout = Layout.PLAIN) -> Linear:
+    def _linear(self, weights: list[Weight], bias: Tensor | None, panels: Panels = Panels.PLAIN) -> Linear:
         if bias is not None:
             bias = bias.float()
-            if layout is Layout.PAIRS:
+            if panels is Panels.PAIRS:
                 bias = _interleaved(bias)
             self._kept.append(bias)
-        return self._kernels.pack(self._arena, [weight.contiguous() for weight in weights], bias, layout)
+        return pack(self._kernels, self._arena, weights, bias, panels)
 
     def _floats(self, vector: Tensor | None) -> int | None:
         """The address of a vector as float32, kept as long as this object."""

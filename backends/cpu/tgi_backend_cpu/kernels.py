@@ -11,10 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, library, opened
-from tgi_backend_cpu.tables import INTERFACE, PARTS, Layout, Linear, declare
+from tgi_backend_cpu.tables import INTERFACE, PARTS, declare
 
 _log = logging.getLogger("tgi_backend_cpu")
 
@@ -85,49 +84,6 @@ class Kernels:
         found = (ctypes.c_uint64 * len(PARTS))()
         self.call.tgi_times(self.pool, found)
         return dict(zip(PARTS, found, strict=True))
-
-    def pack(self, arena: Arena, weights: list[Tensor], bias: Tensor | None = None, layout: Layout = Layout.PLAIN) -> Linear:
-        """Pack weights [out, in] of one dtype, one below the other, or two whose rows belong together as pairs.
-
-        The bias must outlive the result. bfloat16 weights take 12 bits each where nearly all of them share 16 exponents; the products
-        have the same bits.
-        """
-        dtype, depth = weights[0].dtype, weights[0].shape[1]
-        columns = sum(weight.shape[0] for weight in weights)
-        half = dtype is torch.bfloat16
-        panels, panel_bytes = ctypes.c_size_t(), ctypes.c_size_t()
-        self.call.tgi_packed_size(half, layout, columns, depth, ctypes.byref(panels), ctypes.byref(panel_bytes))
-        size = panels.value * panel_bytes.value
-        to = arena.take(size)
-        linear = Linear(to, None, None if bias is None else bias.data_ptr(), columns, -(-depth // 2) if half else depth)
-        if not half:
-            self._pack(to, weights, layout)
-            return linear
-        plain = Memory(self, size)
-        self._pack(plain.address, weights, layout)
-        used = self.call.tgi_narrow(self.pool, plain.address, panels, panel_bytes, to)
-        if used:
-            linear.weight, linear.narrow = None, to
-            arena.give_back(size - used)
-        else:
-            ctypes.memmove(to, plain.address, size)
-        return linear
-
-    def _pack(self, to: int, weights: list[Tensor], layout: Layout) -> None:
-        """All 16 bits of each weight, in the order of the panels."""
-        pairs = layout is Layout.PAIRS
-        block = 0
-        for place, weight in enumerate(weights):
-            if (
-                not weight.is_contiguous()
-                or weight.dtype is not weights[0].dtype
-                or (weight.shape[0] % 16 and place < len(weights) - 1 and not pairs)
-            ):
-                raise ValueError("weights must be contiguous, of one dtype, and of 16 rows or multiples")
-            rows, depth = weight.shape
-            half = weight.dtype is torch.bfloat16
-            self.call.tgi_pack(self.pool, half, layout, to, weight.data_ptr(), rows, depth, place if pairs else block)
-            block += rows // 16
 
 
 def choose(environment: dict[str, str] | os._Environ[str] = os.environ) -> tuple[ctypes.CDLL | None, Choice]:

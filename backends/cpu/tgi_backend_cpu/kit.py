@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
 
 from tgi_backend_cpu.adapters import NativeSums
 from tgi_backend_cpu.attention import NativeAttention
 from tgi_backend_cpu.decoder import DecoderRunner
 from tgi_backend_cpu.kernels import Arena, open_kernels
 from tgi_backend_cpu.limits import memory_limit
-from tgi_backend_cpu.linear import linear
+from tgi_backend_cpu.linear.native import NativeLinears
+from tgi_backend_cpu.linear.onednn import OneDnnLinears
 from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.attention.cache import NarrowCache
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
@@ -21,6 +21,8 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
 from tgi_core.engine.lora.products import Products
+from tgi_core.engine.quantization.linear import LinearProvider
+from tgi_core.engine.quantization.torch_linear import TorchLinears
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -48,9 +50,9 @@ class CpuKit:
             raise Unsupported(f"dtype {asked}: the CPU runs {', '.join(_DTYPES)} (float16 is run as bfloat16)")
         return _DTYPES[asked]
 
-    def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
-        """A linear layer with packed weights where that works."""
-        return linear(weight, bias, self.kernels, self._arena)
+    def linears(self) -> Sequence[LinearProvider]:
+        """Native products where the kernels are, else oneDNN's where it computes the dtype."""
+        return (NativeLinears(self.kernels, self._arena, self.choice.reason), OneDnnLinears(), TorchLinears())
 
     def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
         """Natively where the kernels are, so that a row's bits don't depend on its step."""

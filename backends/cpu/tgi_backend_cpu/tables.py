@@ -6,28 +6,35 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 4
+INTERFACE = 5
 """What `tgi_interface` must answer."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
 """Names of `Part` in pool.h."""
 
 
-class Layout(IntEnum):
-    """How the blocks of a weight are put into panels; `Layout` in kernels.cpp."""
+class Panels(IntEnum):
+    """How the blocks of a weight are put into panels; `Panels` in gemm.h."""
 
     PLAIN = 0
     PAIRS = 1
     LOW = 2
 
 
+class Layout(IntEnum):
+    """How the numbers of a panel are kept; `Layout` in layouts.h."""
+
+    DENSE = 0
+    NARROW = 1
+
+
 class Linear(Structure):
-    """A packed weight, at `weight` or in fewer bits at `narrow`; `columns` counts both of pairs."""
+    """A packed weight: its panels in a layout; `columns` counts both of pairs."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("weight", "narrow", "bias")),
-        ("columns", c_int32),
-        ("steps", c_int32),
+        ("data", c_void_p),
+        ("bias", c_void_p),
+        *((name, c_int32) for name in ("layout", "columns", "steps", "unused")),
     )
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.engine.ahead.recorded import RecordedGraphs
 from tgi_core.backend import BackendError, DeviceLost, Kernel, Progress
@@ -20,6 +20,8 @@ from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.failures import FOREIGN
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
 from tgi_core.engine.lora.products import Products
+from tgi_core.engine.quantization.linear import LinearProvider
+from tgi_core.engine.quantization.torch_linear import TorchLinears
 
 
 class LateMark:
@@ -121,12 +123,9 @@ class LateKit:
         """What is asked for."""
         return stored if asked == "auto" else getattr(torch, asked)
 
-    def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    def linears(self) -> Sequence[LinearProvider]:
         """torch's."""
-        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-        layer.weight = nn.Parameter(weight, requires_grad=False)
-        layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        return layer
+        return (TorchLinears(),)
 
     def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
         """torch's."""

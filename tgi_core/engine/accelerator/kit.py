@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Self, cast
 
 import torch
-from torch import Tensor, nn
 
 from tgi_core.backend import BackendError, Kernel, Progress, Unsupported
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
@@ -25,7 +24,8 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
 from tgi_core.engine.lora.products import Products
-from tgi_core.engine.models.linear import PlainLinear
+from tgi_core.engine.quantization.linear import LinearProvider
+from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.triton import probing
 from tgi_core.engine.triton.provider import NARROW, TritonAttention
 from tgi_core.engine.triton.tiles import TileTable
@@ -142,9 +142,9 @@ class AcceleratorKit(ABC):
             return torch.float16
         return cast(torch.dtype, wanted)
 
-    def linear(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
-        """A plain linear layer on the device: the vendor's library multiplies."""
-        return PlainLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
+    def linears(self) -> Sequence[LinearProvider]:
+        """The vendor's library multiplies, through torch."""
+        return (TorchLinears(),)
 
     def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
         """By the vendor's library, as all products."""

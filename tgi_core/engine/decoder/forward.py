@@ -44,7 +44,7 @@ class DecoderForward:
                 stream, branch = stream.index_select(0, keep), branch.index_select(0, keep)
             following = decoder.final_norm if index == last else decoder.layers[index + 1].attention_norm
             normed = run.join_and_norm(stream, branch, table.residual_scale, following, table.epsilon)
-        logits = F.linear(normed, decoder.head)
+        logits = decoder.head(normed)
         return logits if table.logit_scale == 1 else logits * table.logit_scale
 
     def _attention(self, layer: LoadedLayer, cache: PagedLayer, normed: Tensor, step: StepMetadata) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.backend import Progress
@@ -16,18 +15,8 @@ from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """weight [out, in] and bias [out]."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, input: Tensor) -> Tensor:
-        """input [tokens, in] → [tokens, out]."""
-        return F.linear(input, self.weight, self.bias)
+from tgi_core.engine.quantization.linear import Linear, Linears
+from tgi_core.engine.quantization.weight import Dense, Weight, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class LoadedDecoder:
     embedding: Tensor
     layers: tuple[LoadedLayer, ...]
     final_norm: Tensor
-    head: Tensor
+    head: Linear
 
 
 def attention_layers(table: DecoderTable) -> list[AskedLayer]:
@@ -61,50 +50,48 @@ def attention_layers(table: DecoderTable) -> list[AskedLayer]:
     return [AskedLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)) for kind in table.layers]
 
 
-def load_decoder(weights: DecoderWeights, device: torch.device, progress: Progress) -> LoadedDecoder:
-    """Copy a table's weights from their files to the device, tensor by tensor."""
-    table, count = weights.table, len(weights.table.layers)
+def load_decoder(weights: DecoderWeights, linears: Linears, progress: Progress) -> LoadedDecoder:
+    """Copy a table's weights from their files to the device, tensor by tensor. Raises Unsupported where no kernel serves one."""
+    table, count, device = weights.table, len(weights.table.layers), linears.device
     turns = _turns(table, device)
-    embedding = _merged([weights.embedding()], device)
+    embedding = weights.embedding().to(device, copy=True)
     layers = []
     for index, asked in enumerate(attention_layers(table)):
-        layers.append(_layer(table, index, weights.layer(index), asked, turns))
+        layers.append(_layer(table, index, weights.layer(index), asked, turns, linears))
         progress("loading weights", index + 1, count, "step")
     return LoadedDecoder(
         table=table,
         embedding=embedding,
         layers=tuple(layers),
         final_norm=weights.final_norm().to(device, copy=True),
-        head=embedding if table.tied else _merged([weights.head()], device),
+        head=linears.load(Dense.of(embedding) if table.tied else weights.head().to(device, copy=True)),
     )
 
 
-def _layer(table: DecoderTable, index: int, found: LayerWeights, asked: AskedLayer, turns: Tensor) -> LoadedLayer:
+def _layer(
+    table: DecoderTable, index: int, found: LayerWeights, asked: AskedLayer, turns: Tensor, linears: Linears
+) -> LoadedLayer:
     device, norms = turns.device, None
     if found.query_norm is not None and found.key_norm is not None:
         norms = HeadNorms(found.query_norm.to(device, copy=True), found.key_norm.to(device, copy=True), table.epsilon)
     return LoadedLayer(
         attention_norm=found.attention_norm.to(device, copy=True),
-        qkv=_linear(found.qkv, found.qkv_bias, device),
+        qkv=_linear(found.qkv, found.qkv_bias, linears),
         heads=Heads(
             HeadSizes(table.heads, table.kv_heads, table.head_size), turns if table.layers[index].rotary else None, norms
         ),
         attention=asked.parameters,
-        output=_linear([found.output], found.output_bias, device),
+        output=_linear([found.output], found.output_bias, linears),
         mlp_norm=found.mlp_norm.to(device, copy=True),
-        gate_up=_linear([found.gate, found.up], found.gate_up_bias, device),
-        down=_linear([found.down], found.down_bias, device),
+        gate_up=_linear([found.gate, found.up], found.gate_up_bias, linears),
+        down=_linear([found.down], found.down_bias, linears),
     )
 
 
-def _linear(weights: Sequence[Tensor], bias: Tensor | None, device: torch.device) -> Linear:
-    return Linear(_merged(weights, device), None if bias is None else bias.to(device, copy=True))
-
-
-def _merged(weights: Sequence[Tensor], device: torch.device) -> Tensor:
+def _linear(weights: Sequence[Weight], bias: Tensor | None, linears: Linears) -> Linear:
     """Weights [out, in], one below the other; what is merged is merged on the device, which has the faster memory."""
-    copies = [weight.to(device, copy=True) for weight in weights]
-    return copies[0] if len(copies) == 1 else torch.cat(copies)
+    whole = joined([weight.to(linears.device, copy=True) for weight in weights])
+    return linears.load(whole, None if bias is None else bias.to(linears.device, copy=True))
 
 
 def _turns(table: DecoderTable, device: torch.device) -> Tensor:

@@ -17,6 +17,7 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, unserved
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged import PagedRunner
+from tgi_core.engine.quantization.linear import Linears
 
 
 class PagedDecoderRunner(PagedRunner):
@@ -30,13 +31,16 @@ class PagedDecoderRunner(PagedRunner):
         layers = attention_layers(table)
         self.operators, why = _first("operators", operators, lambda choice: choice.refusal(dtype))
         provider, why_attention = _first("attention", kit.attention(), lambda choice: unserved(choice, layers, dtype, kit))
-        self.decoder: LoadedDecoder = load_decoder(weights, kit.device, progress)
-        shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weights.num_bytes)
+        linears = Linears(kit.linears(), kit.device)
+        self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
+        weight_bytes = weights.num_bytes - linears.saved_bytes
+        shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
         self.kernels = (
             Kernel("step", "table", f"{table.model_type} is of the decoder family"),
             Kernel("operators", self.operators.name, why),
             Kernel("attention", provider.name, why_attention),
+            *linears.kernels(),
         )
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from tgi_core.engine.decoder.table import DecoderLayer, DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
 from tgi_core.engine.lora.table import TableAdapter
+from tgi_core.engine.quantization.weight import Weight, joined
 
 
 def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdapter | None = None) -> Tensor:
@@ -28,7 +29,7 @@ def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdap
 
 def _attention(normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: DecoderTable, angles: Tensor) -> Tensor:
     sizes = [table.heads * table.head_size, table.kv_heads * table.head_size, table.kv_heads * table.head_size]
-    flat = _linear(normed, torch.cat(layer.qkv), layer.qkv_bias).split(sizes, -1)
+    flat = _linear(normed, joined(layer.qkv), layer.qkv_bias).split(sizes, -1)
     query, key, value = (part.unflatten(-1, (-1, table.head_size)).transpose(0, 1) for part in flat)
     if layer.query_norm is not None and layer.key_norm is not None:
         query, key = (_rms_norm(x, w, table.epsilon) for x, w in ((query, layer.query_norm), (key, layer.key_norm)))
@@ -51,8 +52,8 @@ def _mlp(normed: Tensor, layer: LayerWeights, table: DecoderTable) -> Tensor:
     return _linear(F.silu(gate) * up, layer.down, layer.down_bias)
 
 
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    out = F.linear(input.to(weight.dtype), weight).float()
+def _linear(input: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+    out = F.linear(input.to(weight.dtype), weight.dequantize()).float()
     return out if bias is None else out + bias.float()
 
 

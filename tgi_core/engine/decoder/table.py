@@ -88,8 +88,6 @@ def read_table(config: dict[str, Any]) -> DecoderTable:
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
         raise NotInFamily(f"model type {str(model_type)[:60]!r} is not of the family")
-    if config.get("quantization_config"):
-        raise NotInFamily("it is quantized")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise NotInFamily(f"its activation is {str(config['hidden_act'])[:40]}")
     hidden, heads = _count(config, "hidden_size"), _count(config, "num_attention_heads")

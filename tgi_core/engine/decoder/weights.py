@@ -1,4 +1,4 @@
-"""The tensors of a decoder table, found in a checkpoint by name and looked at where they lie in its files."""
+"""The weights of a decoder table, found in a checkpoint by name and looked at where they lie in its files."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from torch import Tensor
 
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unfit import NotInFamily
-from tgi_core.engine.weights.checkpoint import Checkpoint
-from tgi_core.engine.weights.headers import TensorEntry
-from tgi_core.engine.weights.mapped import MappedFile
+from tgi_core.engine.quantization.weight import Dense, Weight
+from tgi_core.engine.weights.stored import StoredWeights
 
 if TYPE_CHECKING:
     from tgi_core.engine.lora.table import TableAdapter
+
+
+_PLAIN = ("F32", "F16", "BF16")
+"""In which dtypes weights may be stored as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One layer. Projections are lists of weights [out, in] to be laid one below the other; a bias belongs to all of a list, or is None."""
 
-    qkv: list[Tensor]
+    qkv: list[Weight]
     qkv_bias: Tensor | None
-    output: Tensor
+    output: Weight
     output_bias: Tensor | None
-    gate: Tensor
-    up: Tensor
+    gate: Weight
+    up: Weight
     gate_up_bias: Tensor | None
-    down: Tensor
+    down: Weight
     down_bias: Tensor | None
     attention_norm: Tensor
     mlp_norm: Tensor
@@ -38,35 +41,33 @@ class LayerWeights:
 
 
 class DecoderWeights:
-    """Reads the tensors of a table. Every tensor of the checkpoint must be known, so that nothing is left out silently."""
+    """Reads the weights of a table. Every tensor of the checkpoint must be known, so that nothing is left out silently."""
 
     def __init__(
-        self, table: DecoderTable, checkpoint: Checkpoint, dtype: torch.dtype, adapters: tuple[TableAdapter, ...] = ()
+        self, table: DecoderTable, stored: StoredWeights, dtype: torch.dtype, adapters: tuple[TableAdapter, ...] = ()
     ) -> None:
         self.table, self.dtype, self.adapters = table, dtype, adapters
-        self._entries = checkpoint.tensors
-        self._prefix = "model." if "model.embed_tokens.weight" in checkpoint.tensors else ""
-        self._maps = {file: MappedFile(file) for file in checkpoint.files}
+        self._stored = stored
+        self._prefix = "model." if "model.embed_tokens.weight" in stored.by_name else ""
         self._check()
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all parameters in the dtype that they run in, tied ones once."""
-        names = self._entries.keys() - ({"lm_head.weight"} if self.table.tied else set())
-        return sum(_elements(self._entries[name]) for name in names) * self.dtype.itemsize
+        names = self._stored.by_name.keys() - ({"lm_head.weight"} if self.table.tied else set())
+        return sum(self._stored.by_name[name].num_elements for name in names) * self.dtype.itemsize
 
     def forget(self) -> None:
         """Let go of the files' pages once the weights are packed; an embedding that lies in a file is read again as it is used."""
-        for file in self._maps.values():
-            file.forget()
+        self._stored.forget()
 
     def embedding(self) -> Tensor:
         """[vocabulary, hidden]; a view of the file where the dtypes agree."""
         return self._tensor(f"{self._prefix}embed_tokens.weight")
 
-    def head(self) -> Tensor:
+    def head(self) -> Weight:
         """[vocabulary, hidden] that makes logits."""
-        return self.embedding() if self.table.tied else self._tensor("lm_head.weight")
+        return Dense.of(self.embedding()) if self.table.tied else self._weight("lm_head.weight")
 
     def final_norm(self) -> Tensor:
         """[hidden]."""
@@ -77,18 +78,18 @@ class DecoderWeights:
         at = f"{self._prefix}layers.{index}."
         merged = self.table.merged
         inner = self.table.intermediate
-        gate_up = self._tensor(f"{at}mlp.gate_up_proj.weight") if merged else None
+        gate_up = self._weight(f"{at}mlp.gate_up_proj.weight") if merged else None
         projections = ("qkv_proj",) if merged else ("q_proj", "k_proj", "v_proj")
         normed = self.table.query_norm
         return LayerWeights(
-            qkv=[self._tensor(f"{at}self_attn.{name}.weight") for name in projections],
+            qkv=[self._weight(f"{at}self_attn.{name}.weight") for name in projections],
             qkv_bias=self._bias([f"{at}self_attn.{name}.bias" for name in projections]),
-            output=self._tensor(f"{at}self_attn.o_proj.weight"),
+            output=self._weight(f"{at}self_attn.o_proj.weight"),
             output_bias=self._bias([f"{at}self_attn.o_proj.bias"]),
-            gate=self._tensor(f"{at}mlp.gate_proj.weight") if gate_up is None else gate_up[:inner],
-            up=self._tensor(f"{at}mlp.up_proj.weight") if gate_up is None else gate_up[inner:],
+            gate=self._weight(f"{at}mlp.gate_proj.weight") if gate_up is None else gate_up.rows(0, inner),
+            up=self._weight(f"{at}mlp.up_proj.weight") if gate_up is None else gate_up.rows(inner, 2 * inner),
             gate_up_bias=self._bias([f"{at}mlp.gate_proj.bias", f"{at}mlp.up_proj.bias"]),
-            down=self._tensor(f"{at}mlp.down_proj.weight"),
+            down=self._weight(f"{at}mlp.down_proj.weight"),
             down_bias=self._bias([f"{at}mlp.down_proj.bias"]),
             attention_norm=self._tensor(f"{at}input_layernorm.weight"),
             mlp_norm=self._tensor(f"{at}post_attention_layernorm.weight"),
@@ -97,25 +98,34 @@ class DecoderWeights:
         )
 
     def _tensor(self, name: str) -> Tensor:
-        entry = self._entries[name]
-        return self._maps[entry.file].view(entry).to(self.dtype)
+        return self._stored.tensor(self._stored.by_name[name]).to(self.dtype)
+
+    def _weight(self, name: str) -> Weight:
+        return self._stored.weight(self._stored.by_name[name], self.dtype)
 
     def _bias(self, names: list[str]) -> Tensor | None:
-        return torch.cat([self._tensor(name) for name in names]) if names[0] in self._entries else None
+        return torch.cat([self._tensor(name) for name in names]) if names[0] in self._stored.by_name else None
 
     def _check(self) -> None:
         """Names and shapes. Raises NotInFamily; the per-call path then says in its own words what is wrong with a checkpoint."""
-        wanted = wanted_tensors(self.table, self._prefix)
+        wanted, linear = wanted_tensors(self.table, self._prefix), self._linear_names()
         for name, shape in wanted.items():
-            entry = self._entries.get(name)
-            if entry is None:
+            stored = self._stored.by_name.get(name)
+            if stored is None:
                 raise NotInFamily(f"its checkpoint lacks {name}")
-            if entry.shape != shape or entry.dtype not in ("F32", "F16", "BF16"):
-                raise NotInFamily(f"its tensor {name} is {entry.dtype} {list(entry.shape)}")
+            if stored.shape != shape:
+                raise NotInFamily(f"its tensor {name} is {stored.entry.dtype} {list(stored.shape)}")
+            if (stored.format is not None and name not in linear) or (stored.format is None and stored.entry.dtype not in _PLAIN):
+                raise NotInFamily(f"its tensor {name} is {stored.entry.dtype}")
         known = wanted.keys() | {"lm_head.weight"}
-        unknown = [name for name in self._entries if name not in known and not name.endswith("rotary_emb.inv_freq")]
+        unknown = [name for name in self._stored.by_name if name not in known and not name.endswith("rotary_emb.inv_freq")]
         if unknown:
             raise NotInFamily(f"its checkpoint holds {unknown[0]}")
+
+    def _linear_names(self) -> set[str]:
+        """The weights of linear layers, which alone may be quantized."""
+        layers, names = range(len(self.table.layers)), projections(self.table)
+        return {"lm_head.weight"} | {f"{self._prefix}layers.{index}.{name}.weight" for index in layers for name in names}
 
 
 def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -152,10 +162,3 @@ def projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
         "self_attn.o_proj": ((table.hidden, queries), table.output_bias),
         "mlp.down_proj": ((table.hidden, inner), table.mlp_bias),
     }
-
-
-def _elements(entry: TensorEntry) -> int:
-    count = 1
-    for size in entry.shape:
-        count *= size
-    return count

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from tgi_core.engine.lora.files import AdapterFile, LowRank
 from tgi_core.engine.lora.products import refused
+from tgi_core.engine.models.linear_layers import linear_sizes
 
 
 def place(model: PreTrainedModel, adapter: AdapterFile) -> dict[str, LowRank]:
@@ -22,16 +22,6 @@ def place(model: PreTrainedModel, adapter: AdapterFile) -> dict[str, LowRank]:
         _check_sizes(modules[own], adapter, name, low_rank)
         placed[own] = low_rank
     return placed
-
-
-def linear_sizes(module: nn.Module) -> tuple[int, int] | None:
-    """(inputs, outputs) of a linear layer, stored either way around; None for anything else."""
-    if type(module) is nn.Linear:
-        return module.in_features, module.out_features
-    if type(module) is Conv1D:
-        inputs, outputs = module.get_parameter("weight").shape
-        return inputs, outputs
-    return None
 
 
 def _spellings(name: str, prefix: str) -> tuple[str, ...]:

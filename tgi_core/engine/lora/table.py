@@ -13,6 +13,7 @@ from tgi_core.engine.decoder.unfit import NotInFamily
 from tgi_core.engine.decoder.weights import LayerWeights, projections
 from tgi_core.engine.lora.files import AdapterFile, LowRank
 from tgi_core.engine.lora.products import read_products
+from tgi_core.engine.quantization.weight import Dense, Weight, joined
 
 PRODUCTS = ("qkv", "output", "gate_up", "down")
 """A layer's products; queries, keys and values are columns of one, gates and ups of another."""
@@ -77,13 +78,13 @@ class TableAdapter:
     def merged(self, index: int, layer: LayerWeights) -> LayerWeights:
         """A layer's weights with the adapter in them, to compare with."""
         parts = self.layer(index)
-        gate_up = _merged(torch.cat((layer.gate, layer.up)), parts["gate_up"])
+        gate_up = _merged(joined((layer.gate, layer.up)), parts["gate_up"])
         return replace(
             layer,
-            qkv=[_merged(torch.cat(layer.qkv), parts["qkv"])],
+            qkv=[_merged(joined(layer.qkv), parts["qkv"])],
             output=_merged(layer.output, parts["output"]),
-            gate=gate_up[: self._table.intermediate],
-            up=gate_up[self._table.intermediate :],
+            gate=gate_up.rows(0, self._table.intermediate),
+            up=gate_up.rows(self._table.intermediate, 2 * self._table.intermediate),
             down=_merged(layer.down, parts["down"]),
         )
 
@@ -98,8 +99,8 @@ def _first_columns(table: DecoderTable) -> dict[str, int]:
     return first
 
 
-def _merged(weight: Tensor, parts: list[Part]) -> Tensor:
-    changed = weight.to(torch.float32, copy=True)
+def _merged(weight: Weight, parts: list[Part]) -> Weight:
+    changed = weight.dequantize().to(torch.float32, copy=True)
     for part in parts:
         changed[part.first : part.first + part.up.shape[1]] += (part.down @ part.up).t()
-    return changed.to(weight.dtype)
+    return Dense.of(changed.to(weight.dtype))

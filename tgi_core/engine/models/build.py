@@ -13,8 +13,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.lora.files import AdapterFile
-from tgi_core.engine.weights.checkpoint import Checkpoint, open_checkpoint
+from tgi_core.engine.quantization.formats import read_format
 from tgi_core.engine.weights.loading import CONFIG_ERRORS, load_model
+from tgi_core.engine.weights.stored import StoredWeights, open_weights
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
@@ -30,8 +31,7 @@ def read_config(directory: Path) -> PretrainedConfig:
         raise InvalidModel(str(error)) from error
     if "model_type" not in raw:
         raise InvalidModel(f"{file}: has no model_type")
-    if raw.get("quantization_config"):
-        raise InvalidModel(f"{file}: the model is quantized, which this backend does not support")
+    read_format(raw, file)
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except CONFIG_ERRORS as error:
@@ -39,6 +39,7 @@ def read_config(directory: Path) -> PretrainedConfig:
         raise InvalidModel(f"{file}: model type {str(raw['model_type'])[:60]!r} cannot be used: {reason}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise InvalidModel(f"{file}: model type {config.model_type!r} is not a causal language model")
+    config.__dict__.pop("quantization_config", None)  # the weights are read by us: transformers builds a plain model
     return config
 
 
@@ -50,13 +51,13 @@ class ModelSource:
     config: PretrainedConfig
     dtype: torch.dtype
     adapters: tuple[AdapterFile, ...] = ()
-    load: Callable[[PretrainedConfig, Checkpoint, torch.dtype, Progress], PreTrainedModel] = load_model
+    load: Callable[[PretrainedConfig, StoredWeights, torch.dtype, Progress], PreTrainedModel] = load_model
     """Makes the model of a config and fills it from a checkpoint: all of it, or one rank's part."""
     device: torch.device = HOST
 
     def build(self, progress: Progress) -> PreTrainedModel:
         """The model with its weights, on the device. Raises InvalidModel."""
-        model = self.load(deepcopy(self.config), open_checkpoint(self.directory), self.dtype, progress)
+        model = self.load(deepcopy(self.config), open_weights(self.directory), self.dtype, progress)
         return model if self.device == HOST else model.to(self.device)
 
     def attention(self, model: PreTrainedModel) -> str:

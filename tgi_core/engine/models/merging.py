@@ -12,7 +12,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-LinearFactory = Callable[[Tensor, Tensor | None], nn.Module]
+from tgi_core.engine.models.linear import WeightLinear, absent_weight
+from tgi_core.engine.models.linear_layers import is_linear, weight_of
+from tgi_core.engine.quantization.weight import Weight, joined
+
+LinearFactory = Callable[[Weight, Tensor | None], nn.Module]
 """(weight [out, in], bias [out] or None) → a module with the meaning of `nn.Linear`."""
 
 
@@ -52,25 +56,15 @@ class LinearPart(nn.Module):
         return out
 
 
-def absent_weight(weight: Tensor) -> nn.Parameter:
-    """What models see that look at a weight's dtype, device or shape; computing with it gives NaN, never something plausible."""
-    value = float("nan") if weight.is_floating_point() else 0
-    return nn.Parameter(
-        torch.full((1,), value, dtype=weight.dtype, device=weight.device).expand(weight.shape), requires_grad=False
-    )
-
-
 @contextmanager
 def observed_inputs(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Inputs of every linear layer that runs inside, by module name, in call order."""
-    from transformers.pytorch_utils import Conv1D  # the rest of this file is for devices too that need no transformers
-
     seen: dict[str, list[Tensor]] = {}
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda module, args: seen.setdefault(name, []).append(args[0])
 
-    hooks = [m.register_forward_pre_hook(watch(name)) for name, m in model.named_modules() if type(m) in (nn.Linear, Conv1D)]
+    hooks = [m.register_forward_pre_hook(watch(name)) for name, m in model.named_modules() if is_linear(m)]
     try:
         yield seen
     finally:
@@ -87,9 +81,9 @@ def mergeable(model: nn.Module, seen: dict[str, list[Tensor]]) -> list[list[str]
     return [names for names in groups.values() if len(names) > 1 and _alike(model, names)]
 
 
-def linears(model: nn.Module, names: list[str]) -> list[nn.Linear]:
-    """The modules of these names, which are plain linear layers."""
-    return [layer for layer in map(model.get_submodule, names) if isinstance(layer, nn.Linear)]
+def linears(model: nn.Module, names: list[str]) -> list[nn.Linear | WeightLinear]:
+    """The modules of these names, which keep their weights as [out, in]."""
+    return [layer for layer in map(model.get_submodule, names) if isinstance(layer, nn.Linear | WeightLinear)]
 
 
 def _alike(model: nn.Module, names: list[str]) -> bool:
@@ -102,7 +96,7 @@ def _alike(model: nn.Module, names: list[str]) -> bool:
 def merge(model: nn.Module, names: list[str], factory: LinearFactory) -> None:
     """Replace layers by parts of one."""
     layers = linears(model, names)
-    weight = torch.cat([layer.weight for layer in layers])
+    weight = joined([weight_of(layer) for layer in layers])
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
     bias = torch.cat(biases) if biases else None
     shared = SharedLinear(factory(weight, bias))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
+from tgi_core.engine.models.linear_layers import weight_of
 from tgi_core.engine.models.merging import LinearFactory, merge, mergeable
 
 
@@ -21,6 +21,4 @@ def replace_linears(model: nn.Module, seen: dict[str, list[Tensor]], factory: Li
         seen_names.difference_update(names)
     for name in sorted(seen_names):
         layer = model.get_submodule(name)
-        weight, bias = layer.get_parameter("weight"), dict(layer.named_parameters()).get("bias")
-        # GPT-2's layers keep their weights the other way around.
-        model.set_submodule(name, factory(weight.t().contiguous() if type(layer) is Conv1D else weight, bias))
+        model.set_submodule(name, factory(weight_of(layer), dict(layer.named_parameters()).get("bias")))

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from tgi_core.backend import Unsupported
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.parallel.plan import Rule, Style, check_heads, read_plan
+from tgi_core.engine.quantization.weight import Dense, Weight, joined
 
 _CUT_STYLES = (Style.COLUMNS, Style.COLUMNS_GATHERED, Style.ROWS, Style.ROWS_LOCAL, Style.ROWS_SPLIT)
 _LINEAR_ROWS = (Style.ROWS, Style.ROWS_LOCAL, Style.ROWS_SPLIT)
@@ -29,6 +30,13 @@ class Cut:
         """The part of a whole tensor; a view where it is one range."""
         parts = [tensor.narrow(self.dim, start, end - start) for start, end in self.ranges]
         return parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
+
+    def of_weight(self, weight: Weight) -> Weight:
+        """The part of a linear layer's whole weight, in its layout where that can be divided so."""
+        if self.dim == 0:
+            return joined([weight.rows(start, end) for start, end in self.ranges])
+        [first, *others] = self.ranges
+        return Dense.of(self.of(weight.dequantize())) if others else weight.columns(*first)
 
     def shape(self, whole: torch.Size) -> torch.Size:
         """The shape of the part."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +31,6 @@ class Checkpoint:
     def num_bytes(self) -> int:
         """Size of all tensors in the files."""
         return sum(entry.num_bytes for entry in self.tensors.values())
-
-    @property
-    def most_elements(self) -> int:
-        """Numbers that a model with these weights can have while it is built: tied weights count twice, and tables of positions, which
-        the files may lack, are small."""
-        return 4 * sum(math.prod(entry.shape) for entry in self.tensors.values()) + (1 << 24)
 
     @property
     def files(self) -> list[Path]:

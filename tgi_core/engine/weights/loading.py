@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Progress
-from tgi_core.engine.weights.checkpoint import Checkpoint
-from tgi_core.engine.weights.headers import TensorEntry
-from tgi_core.engine.weights.mapped import MappedFile
+from tgi_core.engine.models.linear import WeightLinear
+from tgi_core.engine.quantization.weight import Weight
+from tgi_core.engine.weights.stored import StoredWeight, StoredWeights
 
 CONFIG_ERRORS = (
     ArithmeticError,
@@ -38,18 +38,21 @@ CONFIG_ERRORS = (
 
 STEP_NAME = "loading weights"
 
+_CONVERTED = "tensors are missing, or this type's are changed as they are loaded"
 
-def load_model(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype, progress: Progress) -> PreTrainedModel:
+
+def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dtype, progress: Progress) -> PreTrainedModel:
     """The model in `dtype` in host memory, in evaluation mode. Raises InvalidModel naming file and tensor."""
-    progress(STEP_NAME, 0, checkpoint.num_bytes, "B")
-    model = build_empty(config, dtype, checkpoint.most_elements)
-    places = None if model is None or _is_converted(model) else _match_names(model, checkpoint)
+    total = stored.checkpoint.num_bytes
+    progress(STEP_NAME, 0, total, "B")
+    model = build_empty(config, dtype, stored.most_elements)
+    places = None if model is None or _is_converted(model) else _match_names(model, stored)
     if model is None or places is None:
         del model
-        model = load_through_transformers(config, checkpoint, dtype)
+        model = load_through_transformers(config, stored, dtype)
     else:
-        _fill(model, places, checkpoint, progress)
-    progress(STEP_NAME, checkpoint.num_bytes, checkpoint.num_bytes, "B")
+        _fill(model, places, stored, progress)
+    progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 
 
@@ -101,22 +104,23 @@ def _is_converted(model: PreTrainedModel) -> bool:
     return bool(get_checkpoint_conversion_mapping(model.config.model_type))
 
 
-def _match_names(model: PreTrainedModel, checkpoint: Checkpoint) -> dict[str, TensorEntry] | None:
-    """Model name → checkpoint tensor for all parameters and persistent buffers; None unless all of them are there.
+def _match_names(model: PreTrainedModel, stored: StoredWeights) -> dict[str, StoredWeight] | None:
+    """Model name → weight in the checkpoint for all parameters and persistent buffers; None unless all of them are there.
 
     Old checkpoints were saved from the base model, without its prefix. A tied parameter may be absent, its twin may not.
     Raises InvalidModel for a tensor of another shape.
     """
     prefix = model.base_model_prefix + "."
-    places: dict[str, TensorEntry] = {}
+    places: dict[str, StoredWeight] = {}
     wanted = model.state_dict()
     for name, value in wanted.items():
-        entry = checkpoint.tensors.get(name) or checkpoint.tensors.get(name.removeprefix(prefix))
-        if entry is None:
+        found = stored.by_name.get(name) or stored.by_name.get(name.removeprefix(prefix))
+        if found is None:
             continue
-        if entry.shape != tuple(value.shape):
-            raise InvalidModel(f"{entry.file}: tensor {name!r} has shape {list(entry.shape)}, the model's is {list(value.shape)}")
-        places[name] = entry
+        if found.shape != tuple(value.shape):
+            text = f"tensor {name!r} has shape {list(found.shape)}, the model's is {list(value.shape)}"
+            raise InvalidModel(f"{found.entry.file}: {text}")
+        places[name] = found
     tied = tied_groups(model)
     covered = set(places) | {name for group in tied if group & places.keys() for name in group}
     return places if wanted.keys() <= covered else None
@@ -134,21 +138,33 @@ def tied_groups(model: PreTrainedModel) -> list[set[str]]:
     return [{name, source} for name in keys if source is not None and "*" not in name]
 
 
-def _fill(model: PreTrainedModel, places: dict[str, TensorEntry], checkpoint: Checkpoint, progress: Progress) -> None:
-    done = 0
-    maps = {file: MappedFile(file) for file in checkpoint.files}
+def _fill(model: PreTrainedModel, places: dict[str, StoredWeight], stored: StoredWeights, progress: Progress) -> None:
+    done, total = 0, stored.checkpoint.num_bytes
     for name, current in list(chain(model.named_parameters(), model.named_buffers())):
-        entry = places.get(name)
-        if entry is None:
+        found = places.get(name)
+        if found is None:
             continue
-        loaded = torch.empty(entry.shape, dtype=current.dtype).copy_(maps[entry.file].view(entry))
-        put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
-        done += entry.num_bytes
-        progress(STEP_NAME, done, checkpoint.num_bytes, "B")
+        if found.format is None:
+            loaded = torch.empty(found.shape, dtype=current.dtype).copy_(stored.tensor(found))
+            put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
+        else:
+            put_weight(model, name, stored.weight(found, current.dtype))
+        done += found.num_bytes
+        progress(STEP_NAME, done, total, "B")
     _tie(model)
     left = [name for name, value in chain(model.named_parameters(), model.named_buffers()) if value.is_meta]
     if left:
-        raise InvalidModel(f"{checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
+        raise InvalidModel(f"{stored.checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
+
+
+def put_weight(model: PreTrainedModel, name: str, weight: Weight) -> None:
+    """Put a quantized weight in its place, in memory of its own: as it is where a linear layer has it for itself, else dequantized."""
+    path, _, leaf = name.rpartition(".")
+    layer = model.get_submodule(path)
+    if type(layer) is nn.Linear and leaf == "weight" and not any(name in group for group in tied_groups(model)):
+        model.set_submodule(path, WeightLinear(weight.apply(torch.clone), layer.bias))
+    else:
+        put(model, name, weight.dequantize(), is_parameter=True)
 
 
 def put(model: nn.Module, name: str, value: Tensor, *, is_parameter: bool) -> None:
@@ -171,7 +187,12 @@ def _tie(model: PreTrainedModel) -> None:
         model.tie_weights()
 
 
-def load_through_transformers(config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+def load_through_transformers(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dtype) -> PreTrainedModel:
+    checkpoint = stored.checkpoint
+    if stored.format is not None:
+        raise InvalidModel(
+            f"{checkpoint.file}: quantized weights of model type {config.model_type!r} cannot be loaded: {_CONVERTED}"
+        )
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             checkpoint.directory,

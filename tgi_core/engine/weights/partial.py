@@ -13,10 +13,16 @@ from tgi_core.backend import InvalidModel, Progress, Unsupported
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.parallel.joints import join
 from tgi_core.engine.parallel.partition import Cut, Partition, partition
-from tgi_core.engine.weights.checkpoint import Checkpoint
-from tgi_core.engine.weights.loading import STEP_NAME, build_empty, load_through_transformers, put, tied_groups
-from tgi_core.engine.weights.mapped import MappedFile
-from tgi_core.engine.weights.sources import Maps, Source, find_sources
+from tgi_core.engine.weights.loading import (
+    STEP_NAME,
+    build_empty,
+    load_through_transformers,
+    put,
+    put_weight,
+    tied_groups,
+)
+from tgi_core.engine.weights.sources import Source, find_sources
+from tgi_core.engine.weights.stored import StoredWeights
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -28,26 +34,27 @@ def check_partition(config: PretrainedConfig, dtype: torch.dtype, rank: int, wor
 
 
 def load_partition(
-    config: PretrainedConfig, checkpoint: Checkpoint, dtype: torch.dtype, progress: Progress, collectives: Collectives
+    config: PretrainedConfig, stored: StoredWeights, dtype: torch.dtype, progress: Progress, collectives: Collectives
 ) -> PreTrainedModel:
     """This rank's part of the model, joined to the others'. Raises InvalidModel naming file and tensor, Unsupported."""
-    progress(STEP_NAME, 0, checkpoint.num_bytes, "B")
-    model = _empty(config, dtype, collectives.world, checkpoint.most_elements)
+    total = stored.checkpoint.num_bytes
+    progress(STEP_NAME, 0, total, "B")
+    model = _empty(config, dtype, collectives.world, stored.most_elements)
     whole = {name: value.shape for name, value in chain(*_named(model))}
-    sources = None if _keeps_float32(model) and dtype is not torch.float32 else find_sources(model, checkpoint)
+    sources = None if _keeps_float32(model) and dtype is not torch.float32 else find_sources(model, stored)
     tied = tied_groups(model)
     parts = partition(model, collectives.rank, collectives.world)
     if sources is None:
         _log.warning("%s: each rank reads all weights before it keeps its part", config.model_type)
-        _fill_from_model(model, parts, load_through_transformers(config, checkpoint, dtype))
+        _fill_from_model(model, parts, load_through_transformers(config, stored, dtype))
     else:
-        _fill(model, parts, _with_twins(sources, tied, parts), whole, checkpoint, progress)
+        _fill(model, parts, _with_twins(sources, tied, parts), whole, stored, progress)
     _share(model, parts, tied)
     left = [name for name, value in chain(*_named(model)) if value.is_meta]
     if left:
-        raise InvalidModel(f"{checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
+        raise InvalidModel(f"{stored.checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
     join(model, parts, collectives, whole)
-    progress(STEP_NAME, checkpoint.num_bytes, checkpoint.num_bytes, "B")
+    progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 
 
@@ -100,31 +107,37 @@ def _fill(
     parts: Partition,
     sources: dict[str, Source],
     whole: dict[str, torch.Size],
-    checkpoint: Checkpoint,
+    stored: StoredWeights,
     progress: Progress,
 ) -> None:
-    done, maps = 0, {file: MappedFile(file) for file in checkpoint.files}
+    done, total = 0, stored.checkpoint.num_bytes
     for name, current in chain(*_named(model)):
         source = sources.get(name)
         if source is None:
             continue
         if source.shape() != tuple(whole[name]):
             text = f"tensor {source.first.name!r} has shape {list(source.shape())}, the model's is {list(whole[name])}"
-            raise InvalidModel(f"{source.first.file}: {text}")
-        loaded = _read(source, parts.cuts.get(name), current, maps)
-        put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
-        done += loaded.numel() * loaded.itemsize
-        progress(STEP_NAME, min(done, checkpoint.num_bytes), checkpoint.num_bytes, "B")
+            raise InvalidModel(f"{source.first.entry.file}: {text}")
+        cut, weight = parts.cuts.get(name), source.weight(stored, current.dtype)
+        if weight is not None:
+            weight = weight if cut is None else cut.of_weight(weight)
+            put_weight(model, name, weight)
+            done += weight.num_bytes
+        else:
+            loaded = _read(source, cut, current, stored)
+            put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
+            done += loaded.numel() * loaded.itemsize
+        progress(STEP_NAME, min(done, total), total, "B")
 
 
-def _read(source: Source, cut: Cut | None, current: Tensor, maps: Maps) -> Tensor:
+def _read(source: Source, cut: Cut | None, current: Tensor, stored: StoredWeights) -> Tensor:
     """One weight's part in memory of its own."""
     loaded = torch.empty(current.shape, dtype=current.dtype)
     if not source.stacked:
-        value = next(source.read(maps))
+        value = next(source.read(stored, current.dtype))
         return loaded.copy_(value if cut is None else cut.of(value))
     within = None if cut is None else Cut(cut.dim - 1, cut.ranges)
-    for expert, value in enumerate(source.read(maps)):
+    for expert, value in enumerate(source.read(stored, current.dtype)):
         loaded[expert].copy_(value if within is None else within.of(value))
     return loaded
 

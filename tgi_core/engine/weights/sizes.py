@@ -1,7 +1,7 @@
 """A config's sizes against the shapes in its checkpoint, before a config or a module is made: without torch, for any architecture.
 
 Names of sizes mean about the same everywhere, so only what is far off is judged by them. The exact sum is taken while the model is built:
-`Checkpoint` says how many numbers it holds, and no model has many times as many.
+`StoredWeights` says how many numbers it holds, and no model has many times as many.
 """
 
 from __future__ import annotations

@@ -15,70 +15,71 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tgi_core.engine.weights.checkpoint import Checkpoint
-from tgi_core.engine.weights.headers import TensorEntry
-from tgi_core.engine.weights.mapped import MappedFile
-
-Maps = dict[Any, MappedFile]
-"""The files of a checkpoint, by path."""
+from tgi_core.engine.quantization.weight import Weight, joined
+from tgi_core.engine.weights.stored import StoredWeight, StoredWeights
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A weight in the files: one tensor, or for each expert one or more that are put behind each other in their first dimension."""
 
-    pieces: tuple[tuple[TensorEntry, ...], ...]
+    pieces: tuple[tuple[StoredWeight, ...], ...]
     stacked: bool = False
 
     @property
-    def first(self) -> TensorEntry:
+    def first(self) -> StoredWeight:
         """Stands for the weight in messages."""
         return self.pieces[0][0]
 
     def shape(self) -> tuple[int, ...]:
         """The shape of the whole weight."""
-        entries = self.pieces[0]
-        one = (sum(entry.shape[0] for entry in entries), *entries[0].shape[1:])
+        found = self.pieces[0]
+        one = (sum(piece.shape[0] for piece in found), *found[0].shape[1:])
         return (len(self.pieces), *one) if self.stacked else one
 
-    def read(self, maps: Maps) -> Iterator[Tensor]:
-        """The weight, whole, or one tensor per expert: views of the files where that is possible."""
-        for entries in self.pieces:
-            yield _behind_each_other([maps[entry.file].view(entry) for entry in entries])
+    def weight(self, stored: StoredWeights, dtype: torch.dtype) -> Weight | None:
+        """The weight in its layout; None for tensors that are stored as they are."""
+        if self.stacked or self.first.format is None:
+            return None
+        return joined([stored.weight(piece, dtype) for piece in self.pieces[0]])
+
+    def read(self, stored: StoredWeights, dtype: torch.dtype) -> Iterator[Tensor]:
+        """The tensor, whole, or one per expert: views of the files where that is possible; in `dtype` where it was quantized."""
+        for found in self.pieces:
+            parts = [
+                stored.tensor(piece) if piece.format is None else stored.weight(piece, dtype).dequantize() for piece in found
+            ]
+            yield parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _behind_each_other(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def find_sources(model: PreTrainedModel, checkpoint: Checkpoint) -> dict[str, Source] | None:
+def find_sources(model: PreTrainedModel, stored: StoredWeights) -> dict[str, Source] | None:
     """Sources by the model's names, for those that the checkpoint has; None if it must be converted in a way not known here."""
     wanted = set(model.state_dict())
-    names = {name: name for name in checkpoint.tensors}
-    patterns: dict[str, str | None] = dict.fromkeys(checkpoint.tensors)
+    names = {name: name for name in stored.by_name}
+    patterns: dict[str, str | None] = dict.fromkeys(stored.by_name)
     conversions = _conversions(model)
     if getattr(model, "_checkpoint_conversion_mapping", None):
         return None
     if conversions:
-        renamed = _renamed(model, wanted, conversions, list(checkpoint.tensors))
+        renamed = _renamed(model, wanted, conversions, list(stored.by_name))
         if renamed is None:
             return None
         names, patterns = renamed
     prefix = model.base_model_prefix + "."
     found: dict[str, Source] = {}
     grouped: dict[str, dict[str, list[str]]] = {}
-    for stored, given in names.items():
+    for name_there, given in names.items():
         name = given if given in wanted else prefix + given
-        if patterns[stored] is not None:
-            grouped.setdefault(name, {}).setdefault(str(patterns[stored]), []).append(stored)
+        if patterns[name_there] is not None:
+            grouped.setdefault(name, {}).setdefault(str(patterns[name_there]), []).append(name_there)
         elif name in wanted:
-            found[name] = Source(((checkpoint.tensors[stored],),))
+            found[name] = Source(((stored.by_name[name_there],),))
     for name, by_pattern in grouped.items():
         order = [pattern for conversion in conversions for pattern in conversion.source_patterns if pattern in by_pattern]
         columns = [sorted(by_pattern[pattern], key=_numbers) for pattern in order]
         if len({len(column) for column in columns}) != 1:
             return None
-        found[name] = Source(tuple(tuple(checkpoint.tensors[item] for item in row) for row in zip(*columns, strict=True)), True)
+        found[name] = Source(tuple(tuple(stored.by_name[item] for item in row) for row in zip(*columns, strict=True)), True)
     return found
 
 

@@ -1,15 +1,15 @@
 // Matrix products over packed weights: y = x · Wᵀ, with what follows it applied while the result is still in the cache.
 //
 // A packed weight is a row of panels, each of kColumns (or, for gate and up side by side, two) blocks of 16 outputs:
-// [panel][step][block][16] units, so that a product reads it front to back. One copy serves any number of rows. Panels of bfloat16 may be
-// narrow (see narrow.h): then they are widened right before they are read.
+// [panel][step][block][16] units, so that a product reads it front to back. One copy serves any number of rows. How a panel's numbers are
+// kept is its layout (see layouts.h).
 #pragma once
 
 #include <unistd.h>
 
 #include <type_traits>
 
-#include "narrow.h"
+#include "layouts.h"
 
 namespace tgi {
 
@@ -33,12 +33,16 @@ constexpr bool in_pairs(Finish finish) { return finish == Finish::gated || finis
 constexpr int blocks_of(Finish finish) { return in_pairs(finish) ? kPairBlocks : finish == Finish::low ? kLowBlocks : kPlainBlocks; }
 constexpr int rows_of(Finish finish) { return in_pairs(finish) ? kPairRows : kPlainRows; }
 
+// How the blocks of a weight are put into panels. Mirrored in tables.py.
+enum class Panels : int32_t { plain = 0, pairs = 1, low = 2 };
+constexpr int blocks_of(Panels panels) { return panels == Panels::pairs ? kPairBlocks : panels == Panels::low ? kLowBlocks : kPlainBlocks; }
+
 // A packed weight: `columns` counts both of a pair, `steps` are the units of its depth. Mirrored in tables.py.
 struct Linear {
-  const unit* weight;  // or null, and then
-  const Narrow* narrow;
+  const void* data;
   const float* bias;  // one per column, or null; for pairs as they lie in the panels
-  int32_t columns, steps;
+  Layout layout;
+  int32_t columns, steps, unused;
 };
 
 // How heads of 2 · half numbers are turned: by cosines and sines [rows][2][half]. Heads from `heads` on stay as they are.
@@ -96,38 +100,6 @@ void pack_rows(unit* packed, int blocks, const typename Op::number* weight, int 
     }
   }
 }
-
-// Lines of a panel as they lie; what is `ahead` bytes further is fetched.
-struct PlainLines {
-  static constexpr int kSteps = 1;
-  const unit* at;
-  size_t ahead;
-
-  template <int BLOCKS>
-  TGI_INLINED const unit* next() {
-    const unit* step = at;
-    TGI_UNROLL for (int r = 0; r < BLOCKS; r++) prefetch((const char*)(step + r * 16) + ahead);
-    at += BLOCKS * 16;
-    return step;
-  }
-};
-
-// Lines of a narrow panel, widened a few steps before they are multiplied: one is done while the other waits. They stay in `to` where other
-// rows are going to need them.
-struct NarrowLines {
-  static constexpr int kSteps = kGroupLines;
-  Widening panel;
-  unit* to;
-  bool stay;
-
-  template <int BLOCKS>
-  TGI_INLINED const unit* next() {
-    unit* steps = to;
-    panel.next(BLOCKS, steps);
-    if (stay) to += BLOCKS * kGroupLines * 16;
-    return steps;
-  }
-};
 
 // What happens to a panel's columns of a result while they are still in registers.
 template <class Op, Finish FINISH>
@@ -271,19 +243,29 @@ class PanelProduct {
 
   // A panel comes from memory once, for the first part of the rows.
   void run(Scratch& scratch) {
-    const size_t lines = p_.w.steps * blocks_;
-    if (p_.w.narrow) return run_narrow(scratch, parts_ > 1 ? lines : 0);
-    const unit* panel = p_.w.weight + panel_ * lines * 16;
-    for (size_t part = 0; part < parts_; part++) multiply_part(part, PlainLines{panel, part ? 0 : kAhead});
+    switch (p_.w.layout) {
+      case Layout::dense:
+        return run_dense();
+      case Layout::narrow:
+        return run_widened<NarrowLines>(scratch);
+    }
   }
 
  private:
-  // `lines` are those to be kept for other parts.
-  void run_narrow(Scratch& scratch, size_t lines) {
+  void run_dense() {
+    const size_t lines = p_.w.steps * blocks_;
+    const unit* panel = (const unit*)p_.w.data + panel_ * lines * 16;
+    for (size_t part = 0; part < parts_; part++) multiply_part(part, DenseLines{panel, part ? 0 : kAhead});
+  }
+
+  // What is widened for the first part of the rows is kept for others.
+  template <class Lines>
+  void run_widened(Scratch& scratch) {
     if constexpr (Op::per_unit == 2) {
-      unit* wide = scratch.units.at_least((lines + kGroupLines * kGroupLines) * 16);
-      multiply_part(0, NarrowLines{Widening(*p_.w.narrow, panel_), wide, lines > 0});
-      for (size_t part = 1; part < parts_; part++) multiply_part(part, PlainLines{wide, 0});
+      const size_t lines = parts_ > 1 ? p_.w.steps * blocks_ : 0;
+      unit* wide = scratch.units.at_least((lines + Lines::kRoom) * 16);
+      multiply_part(0, Lines(p_.w.data, panel_, wide, lines > 0));
+      for (size_t part = 1; part < parts_; part++) multiply_part(part, DenseLines{wide, 0});
     }
   }
 

@@ -18,10 +18,6 @@ std::vector<Row> rows_of_step(const int32_t* row, int count, const int32_t* tabl
   return rows;
 }
 
-// How the blocks of a weight are put into panels.
-enum class Layout : int32_t { plain = 0, pairs = 1, low = 2 };
-int blocks_of(Layout layout) { return layout == Layout::pairs ? kPairBlocks : layout == Layout::low ? kLowBlocks : kPlainBlocks; }
-
 void run_product(Pool& pool, bool bfloat16, const Product& p) {
   const Cut cut(p, pool.threads());
   const auto work = [&](uint32_t task, Scratch& scratch, uint64_t) {
@@ -69,7 +65,7 @@ void adapt(Pool& pool, const LowRanks* found, std::vector<Segment> segments, con
 extern "C" {
 
 // Changes whenever a signature or a structure does; kernels.py asks for it.
-int32_t tgi_interface() { return 4; }
+int32_t tgi_interface() { return 5; }
 
 void* tgi_pool(int32_t threads) { return new Pool(threads); }
 void tgi_pool_free(void* pool) { delete (Pool*)pool; }
@@ -82,15 +78,15 @@ void* tgi_map(size_t bytes) { return map_huge(bytes); }
 void tgi_unmap(void* memory, size_t bytes) { unmap_huge(memory, bytes); }
 
 // Panels of a packed weight, and the bytes of each; `columns` counts both of pairs.
-void tgi_packed_size(int32_t bfloat16, Layout layout, int32_t columns, int32_t depth, size_t* panels, size_t* panel_bytes) {
-  const size_t steps = bfloat16 ? (depth + 1) / 2 : depth, blocks = blocks_of(layout);
+void tgi_packed_size(int32_t bfloat16, Panels how, int32_t columns, int32_t depth, size_t* panels, size_t* panel_bytes) {
+  const size_t steps = bfloat16 ? (depth + 1) / 2 : depth, blocks = blocks_of(how);
   *panels = (columns + 16 * blocks - 1) / (16 * blocks);
   *panel_bytes = steps * blocks * kLine;
 }
 
 // Rows of a weight [rows][depth] into a packed one, from block `first` on. Of pairs, 0 and 1 are where the first and the second ones begin.
-void tgi_pack(void* pool, int32_t bfloat16, Layout layout, unit* to, const void* weight, int32_t rows, int32_t depth, int32_t first) {
-  const int blocks = blocks_of(layout), stride = layout == Layout::pairs ? kPairBlocks : 1;
+void tgi_pack(void* pool, int32_t bfloat16, Panels panels, unit* to, const void* weight, int32_t rows, int32_t depth, int32_t first) {
+  const int blocks = blocks_of(panels), stride = panels == Panels::pairs ? kPairBlocks : 1;
   const size_t width = (size_t)depth * (bfloat16 ? 2 : 4);
   const auto work = [=](uint32_t task, Scratch&, uint64_t) {
     const int from = (int)task * 16, count = rows - from < 16 ? rows - from : 16;

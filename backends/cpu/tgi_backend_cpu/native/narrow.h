@@ -1,4 +1,4 @@
-// Weights of bfloat16 in twelve bits each, without loss.
+// The layout of bfloat16 in twelve bits each, without loss.
 //
 // A weight's sign and fraction take eight bits and are as good as random; its exponent takes eight more, but nearly all weights of a
 // matrix share sixteen of them. So a number is kept as a byte and four bits that say which of the sixteen, and the rare others are
@@ -75,6 +75,29 @@ class Widening {
   const Rare *rare_, *rare_end_;
   size_t done_ = 0;
   u32x16 low_, high_;
+};
+
+// Lines of a narrow panel, widened a few steps before they are multiplied: one is done while the other waits. They stay in `to` where other
+// rows are going to need them.
+class NarrowLines {
+ public:
+  static constexpr int kSteps = kGroupLines;
+  static constexpr size_t kRoom = kGroupLines * kGroupLines;
+
+  NarrowLines(const void* data, size_t panel, unit* room, bool stay) : panel_(*(const Narrow*)data, panel), to_(room), stay_(stay) {}
+
+  template <int BLOCKS>
+  TGI_INLINED const unit* next() {
+    unit* steps = to_;
+    panel_.next(BLOCKS, steps);
+    if (stay_) to_ += BLOCKS * kGroupLines * 16;
+    return steps;
+  }
+
+ private:
+  Widening panel_;
+  unit* to_;
+  bool stay_;
 };
 
 // Makes a narrow weight of a packed one of `panels` · `lines`.

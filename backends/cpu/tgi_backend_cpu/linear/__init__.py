@@ -1,0 +1,1 @@
+"""Products with weights, one file per kernel."""

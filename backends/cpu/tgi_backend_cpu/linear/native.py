@@ -1,0 +1,85 @@
+"""Products by the native kernels, over packed weights."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
+from tgi_backend_cpu.packing import pack
+from tgi_backend_cpu.tables import Linear
+from tgi_core.engine.quantization.weight import Weight
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLinear:
+    """A product with a packed weight. An element's bits don't depend on the other rows."""
+
+    kernels: Kernels
+    arena: Arena
+    """Where the packed weight lies."""
+    packed: Linear
+    dtype: torch.dtype
+    shape: tuple[int, int]
+    bias: Tensor | None
+    """float32, which the packed weight refers to."""
+
+    dense = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Those of the numbers that are packed; see `Linear.num_bytes`."""
+        rows, columns = self.shape
+        return rows * columns * self.dtype.itemsize
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """See `Linear.__call__`."""
+        rows, columns = self.shape
+        if input.dtype is not self.dtype or input.shape[-1] != columns:
+            raise ValueError(f"an input of {input.dtype} {list(input.shape)} for a layer of {self.dtype} with {columns} inputs")
+        flat = input.reshape(-1, columns).contiguous()
+        out = torch.empty(*input.shape[:-1], rows, dtype=self.dtype)
+        self.kernels.call.tgi_linear(
+            self.kernels.pool,
+            int(self.dtype is torch.bfloat16),
+            ctypes.byref(self.packed),
+            flat.data_ptr(),
+            out.data_ptr(),
+            flat.shape[0],
+        )
+        return out
+
+
+class NativeLinears:
+    """The provider `native`."""
+
+    name = "native"
+
+    def __init__(self, kernels: Kernels | None, arena: Arena | None, reason: str) -> None:
+        """`reason` says why there are no kernels."""
+        self._kernels, self._arena, self._reason = kernels, arena, reason
+
+    def probe(self) -> str:
+        """See `LinearProvider.probe`."""
+        return "" if self._kernels is not None else f"no native kernels: {self._reason}"
+
+    def refusal(self, weight: Weight) -> str:
+        """See `LinearProvider.refusal`. A row of bfloat16 must be whole units of two."""
+        if weight.dtype not in DTYPES:
+            return f"the dtype is {weight.dtype}"
+        return "an odd number of inputs" if weight.shape[1] % 2 else ""
+
+    def self_check(self, weight: Weight) -> str:
+        """The whole model's proof says enough."""
+        return ""
+
+    def load(self, weight: Weight, bias: Tensor | None) -> NativeLinear:
+        """See `LinearProvider.load`."""
+        if self._kernels is None or self._arena is None:
+            raise RuntimeError(self.probe())
+        floats = None if bias is None else bias.float()
+        packed = pack(self._kernels, self._arena, [weight], floats)
+        return NativeLinear(self._kernels, self._arena, packed, weight.dtype, weight.shape, floats)

@@ -1,0 +1,24 @@
+// The layout of numbers as they are: a panel's lines one behind the other.
+#pragma once
+
+#include "pool.h"
+#include "simd.h"
+
+namespace tgi {
+
+// What is `ahead` bytes further is fetched.
+struct DenseLines {
+  static constexpr int kSteps = 1;
+  const unit* at;
+  size_t ahead;
+
+  template <int BLOCKS>
+  TGI_INLINED const unit* next() {
+    const unit* step = at;
+    TGI_UNROLL for (int r = 0; r < BLOCKS; r++) prefetch((const char*)(step + r * 16) + ahead);
+    at += BLOCKS * 16;
+    return step;
+  }
+};
+
+}  // namespace tgi

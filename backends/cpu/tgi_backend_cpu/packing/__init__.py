@@ -1,0 +1,34 @@
+"""Weights packed for the native kernels: one file per layout of theirs, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tgi_backend_cpu.kernels import Arena, Kernels
+from tgi_backend_cpu.packing.dense import DensePanels
+from tgi_backend_cpu.packing.narrow import NarrowPanels
+from tgi_backend_cpu.packing.panels import PackedLayout, Unpacked
+from tgi_backend_cpu.tables import Linear, Panels
+from tgi_core.engine.quantization.weight import Weight
+
+LAYOUTS: tuple[PackedLayout, ...] = (NarrowPanels(), DensePanels())
+"""The last serves every weight."""
+
+
+def pack(
+    kernels: Kernels, arena: Arena, weights: Sequence[Weight], bias: Tensor | None = None, panels: Panels = Panels.PLAIN
+) -> Linear:
+    """Pack weights [out, in] of one dtype, one below the other, or two whose rows belong together as pairs.
+
+    The bias, float32, must outlive the result, and so must the arena. Products have the same bits in every layout.
+    """
+    asked = Unpacked(kernels, weights, panels)
+    steps = -(-asked.depth // 2) if asked.dtype is torch.bfloat16 else asked.depth
+    for layout in LAYOUTS:
+        address = layout.pack(asked, arena)
+        if address is not None:
+            return Linear(address, None if bias is None else bias.data_ptr(), layout.layout, asked.columns, steps)
+    raise ValueError(f"no layout for weights of {asked.dtype}")

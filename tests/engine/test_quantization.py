@@ -1,0 +1,156 @@
+"""Weights in every layout, and the choice of what multiplies by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tgi_core.backend import Unsupported
+from tgi_core.engine.models.linear import WeightLinear
+from tgi_core.engine.parallel.partition import Cut
+from tgi_core.engine.quantization.checking import disagreement
+from tgi_core.engine.quantization.linear import Linear, Linears
+from tgi_core.engine.quantization.torch_linear import TorchLinear, TorchLinears
+from tgi_core.engine.quantization.weight import Dense, Scaled, Weight, joined
+
+CPU = torch.device("cpu")
+
+
+def dense(dtype: torch.dtype = torch.float32) -> Dense:
+    """A matrix [12, 16]."""
+    return Dense.of(torch.randn(12, 16, generator=torch.Generator().manual_seed(1)).to(dtype))
+
+
+def scaled(groups: int, dtype: torch.dtype = torch.float32) -> Scaled:
+    """The same of integers."""
+    generator = torch.Generator().manual_seed(2)
+    codes = torch.randint(-128, 128, (12, 16), generator=generator).to(torch.int8)
+    return Scaled((codes, torch.rand(12, groups, generator=generator) + 0.01), dtype)
+
+
+LAYOUTS: dict[str, Callable[[], Weight]] = {
+    "dense": dense,
+    "dense, bfloat16": lambda: dense(torch.bfloat16),
+    "scaled by rows": lambda: scaled(1),
+    "scaled by groups": lambda: scaled(4),
+    "scaled, bfloat16": lambda: scaled(4, torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_of_a_weight_are_parts_of_its_matrix(layout: str) -> None:
+    """Rows, an order of rows, columns and one below the other: done to the weight and to its matrix they give the same numbers."""
+    weight = LAYOUTS[layout]()
+    matrix = weight.dequantize()
+    assert weight.shape == tuple(matrix.shape) == (12, 16) and matrix.dtype is weight.dtype
+    order = torch.tensor([3, 0, 11, 3])
+    assert torch.equal(weight.rows(2, 7).dequantize(), matrix[2:7])
+    assert torch.equal(weight.reordered(order).dequantize(), matrix[order])
+    for start, end in ((0, 16), (4, 12), (3, 10), (15, 16)):
+        assert torch.equal(weight.columns(start, end).dequantize(), matrix[:, start:end])
+    both = joined([weight, weight.rows(0, 5)])
+    assert type(both) is type(weight) and torch.equal(both.dequantize(), torch.cat((matrix, matrix[:5])))
+    assert weight.dense_bytes == matrix.nbytes and weight.num_bytes == sum(part.nbytes for part in weight.parts)
+    copy = weight.to(CPU, copy=True)
+    assert all(mine.data_ptr() != theirs.data_ptr() for mine, theirs in zip(copy.parts, weight.parts, strict=True))
+    for cut in (Cut(0, ((0, 4), (8, 12))), Cut(1, ((4, 8),)), Cut(1, ((0, 4), (8, 12)))):
+        assert torch.equal(cut.of_weight(weight).dequantize(), cut.of(matrix))
+
+
+def test_numbers_of_codes_and_scales() -> None:
+    """Code times its group's scale, rounded to the dtype."""
+    weight = Scaled((torch.tensor([[1, -2, 3, -128]], dtype=torch.int8), torch.tensor([[0.5, 0.3]])), torch.bfloat16)
+    assert weight.dequantize().tolist() == torch.tensor([[0.5, -1.0, 0.9, -38.4]]).bfloat16().tolist()
+
+
+def test_layouts_that_differ_join_dense() -> None:
+    """What shares no layout, or has other groups, becomes one matrix."""
+    for first, second in ((dense(), scaled(1)), (scaled(1), scaled(4))):
+        both = joined([first, second])
+        assert type(both) is Dense and torch.equal(both.dequantize(), torch.cat((first.dequantize(), second.dequantize())))
+
+
+@dataclass
+class Named:
+    """A provider that is as it is told, and right."""
+
+    name: str
+    cannot_run: str = ""
+    refuses: str = ""
+    wrong: str = ""
+    asked: int = 0
+
+    def probe(self) -> str:
+        """As told."""
+        return self.cannot_run
+
+    def refusal(self, weight: Weight) -> str:
+        """Of dense weights, as told."""
+        return self.refuses if isinstance(weight, Dense) else ""
+
+    def self_check(self, weight: Weight) -> str:
+        """As told."""
+        self.asked += 1
+        return self.wrong
+
+    def load(self, weight: Weight, bias: Tensor | None) -> Linear:
+        """By torch."""
+        return TorchLinear(weight.dequantize(), bias)
+
+
+def test_the_first_that_serves_is_chosen() -> None:
+    """Weight by weight; checked once per layout and dtype; each rejection is told with its reason."""
+    providers = Named("absent", cannot_run="no such chip"), Named("coded", refuses="it is dense"), Named("off", wrong="off by 3")
+    linears = Linears((*providers, TorchLinears()), CPU)
+    for weight in (dense(), scaled(1), dense(), scaled(4)):
+        input, bias = torch.ones(2, 16), torch.arange(12.0)
+        assert torch.equal(linears.load(weight, bias)(input), F.linear(input, weight.dequantize(), bias))
+    assert {kernel.name: kernel.reason for kernel in linears.kernels()} == {
+        "torch": "not absent: no such chip; not coded: it is dense; not off: off by 3",
+        "coded": "not absent: no such chip",
+    }
+    assert [provider.asked for provider in providers] == [0, 1, 1]
+    with pytest.raises(Unsupported, match="not absent: no such chip"):
+        Linears(providers[:1], CPU).load(dense())
+
+
+def test_wrong_products_are_found() -> None:
+    """The check against torch finds a product that differs, and one that fails; torch's own is right in every layout and dtype."""
+
+    class Broken(TorchLinears):
+        def load(self, weight: Weight, bias: Tensor | None) -> Linear:
+            return TorchLinear(self.change(weight.dequantize()), bias)
+
+        def change(self, matrix: Tensor) -> Tensor:
+            return matrix * 1.1
+
+    class Failing(Broken):
+        def change(self, matrix: Tensor) -> Tensor:
+            return matrix[:, 1:]
+
+    class Blank(Broken):
+        def change(self, matrix: Tensor) -> Tensor:
+            return matrix * float("nan")
+
+    for layout in LAYOUTS:
+        assert "off by" in disagreement(Broken(), LAYOUTS[layout]())
+        assert "off by nan" in disagreement(Blank(), LAYOUTS[layout]())
+        assert "RuntimeError" in disagreement(Failing(), LAYOUTS[layout]())
+        assert disagreement(TorchLinears(), LAYOUTS[layout]()) == ""
+
+
+def test_a_layer_before_a_kernel_has_its_weight() -> None:
+    """It computes, says its sizes and dtype, and its weight goes with it to another device."""
+    weight, bias = scaled(4, torch.bfloat16), torch.ones(12).bfloat16()
+    layer, input = WeightLinear(weight, bias), torch.ones(2, 16).bfloat16()
+    assert torch.equal(layer(input), F.linear(input, weight.dequantize(), bias))
+    assert (layer.in_features, layer.out_features) == (16, 12) and layer.weight.dtype is torch.bfloat16
+    assert layer.weight.isnan().all() and layer.weight.untyped_storage().nbytes() == 2
+    moved = layer.to("meta")
+    assert {part.device.type for part in moved.stored.parts} == {"meta"} and moved.weight.device.type == "meta"
+    assert moved.bias is not None and moved.bias.device.type == "meta" and tuple(moved.weight.shape) == (12, 16)

@@ -1,0 +1,34 @@
+"""What a checkpoint format knows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.quantization.weight import Weight
+from tgi_core.engine.weights.headers import TensorEntry
+
+
+class Format(ABC):
+    """How a checkpoint stores the weights of linear layers. A layer that lacks the tensor `mark` is stored as it is, whatever the config
+    says."""
+
+    mark: ClassVar[str]
+    """What, behind the layer's name, a tensor is called that every quantized layer has and no other."""
+
+    @abstractmethod
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """`settings` is the config's `quantization_config`. Raises ValueError saying which field's value is not supported."""
+
+    @abstractmethod
+    def shape(self, parts: Mapping[str, TensorEntry]) -> tuple[int, int]:
+        """Shape [out, in] of the weight that a layer's tensors, but for its bias, stand for. Raises ValueError saying which of them is
+        not of the format."""
+
+    @abstractmethod
+    def unpack(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Weight:
+        """The weight, for a model that runs in `dtype`, of tensors that lie in the files."""

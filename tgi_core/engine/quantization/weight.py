@@ -1,0 +1,152 @@
+"""A weight of a linear layer in memory, whatever its layout."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+
+class Weight(ABC):
+    """A matrix [out, in] of numbers of `dtype`, held in `parts`. A value: its methods make others and change nothing.
+
+    Row i of the matrix is row i of every part, so that rows are taken, reordered and put one below the other in any layout alike.
+    """
+
+    layout: ClassVar[str]
+    __slots__ = ("dtype", "parts")
+
+    def __init__(self, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
+        self.parts, self.dtype = tuple(parts), dtype
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Rows (outputs) and columns (inputs) of the matrix."""
+
+    @abstractmethod
+    def dequantize(self) -> Tensor:
+        """The matrix [out, in] in `dtype`, on the weight's device; not a copy where it lies in memory so."""
+
+    @abstractmethod
+    def columns(self, start: int, end: int) -> Weight:
+        """Columns start…end-1, which is what a rank has of a layer that is divided by its inputs."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What the parts take."""
+        return sum(part.numel() * part.itemsize for part in self.parts)
+
+    @property
+    def dense_bytes(self) -> int:
+        """What the matrix takes once it is dequantized."""
+        rows, columns = self.shape
+        return rows * columns * self.dtype.itemsize
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parts are."""
+        return self.parts[0].device
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same layout over changed parts."""
+        return type(self)([change(part) for part in self.parts], self.dtype)
+
+    def to(self, device: torch.device, *, copy: bool = False) -> Self:
+        """The weight on a device; in memory of its own if it is to be a copy."""
+        return self.apply(lambda part: part.to(device, copy=copy))
+
+    def rows(self, start: int, end: int) -> Self:
+        """Rows start…end-1."""
+        return self.apply(lambda part: part[start:end])
+
+    def reordered(self, order: Tensor) -> Self:
+        """Rows `order` [rows], in a copy."""
+        return self.apply(lambda part: part.index_select(0, order))
+
+    def joins(self, other: Weight) -> bool:
+        """Whether another weight has this layout and can stand below."""
+        return (
+            type(self) is type(other)
+            and self.dtype is other.dtype
+            and len(self.parts) == len(other.parts)
+            and all(
+                mine.dtype is theirs.dtype and mine.shape[1:] == theirs.shape[1:]
+                for mine, theirs in zip(self.parts, other.parts, strict=True)
+            )
+        )
+
+
+class Dense(Weight):
+    """The matrix itself."""
+
+    layout = "dense"
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Self:
+        """A matrix [out, in] as a weight."""
+        return cls((matrix,), matrix.dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Weight.shape`."""
+        rows, columns = self.parts[0].shape
+        return rows, columns
+
+    def dequantize(self) -> Tensor:
+        """The matrix; no copy."""
+        return self.parts[0]
+
+    def columns(self, start: int, end: int) -> Dense:
+        """A view."""
+        return Dense.of(self.parts[0][:, start:end])
+
+
+class Scaled(Weight):
+    """Codes [out, in], of integers or floats of 8 bits, that are multiplied by scales [out, groups] of equal runs of columns."""
+
+    layout = "scaled"
+    __slots__ = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Weight.shape`."""
+        rows, columns = self.parts[0].shape
+        return rows, columns
+
+    @property
+    def group_size(self) -> int:
+        """Columns that share a scale."""
+        return self.shape[1] // self.parts[1].shape[1]
+
+    def dequantize(self) -> Tensor:
+        """code · scale, multiplied in the scales' dtype or `dtype`, whichever is wider, and rounded once."""
+        codes, scales = self.parts
+        wide = torch.promote_types(scales.dtype, self.dtype)
+        grouped = codes.to(wide).unflatten(1, (scales.shape[1], -1))
+        return (grouped * scales.to(wide).unsqueeze(-1)).flatten(1).to(self.dtype)
+
+    def columns(self, start: int, end: int) -> Weight:
+        """Codes of the columns with their scales; dense where the range cuts a group in two."""
+        codes, scales = self.parts
+        size = self.group_size
+        if scales.shape[1] == 1:
+            return Scaled((codes[:, start:end], scales), self.dtype)
+        if start % size or end % size:
+            return Dense.of(self.dequantize()[:, start:end])
+        return Scaled((codes[:, start:end], scales[:, start // size : end // size]), self.dtype)
+
+
+def joined(weights: Sequence[Weight]) -> Weight:
+    """Weights one below the other: in their layout where they share one, else dense."""
+    first = weights[0]
+    if len(weights) == 1:
+        return first
+    if not all(first.joins(other) for other in weights[1:]):
+        return Dense.of(torch.cat([weight.dequantize() for weight in weights]))
+    parts = zip(*(weight.parts for weight in weights), strict=True)
+    return type(first)([torch.cat(part) for part in parts], first.dtype)

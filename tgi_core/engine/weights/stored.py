@@ -1,0 +1,116 @@
+"""The weights of a checkpoint by the names that they have in an unquantized model, whatever format they are stored in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import InvalidModel
+from tgi_core.engine.quantization.formats import read_format
+from tgi_core.engine.quantization.formats.base import Format
+from tgi_core.engine.quantization.weight import Dense, Weight
+from tgi_core.engine.weights.checkpoint import Checkpoint, open_checkpoint
+from tgi_core.engine.weights.headers import TensorEntry
+from tgi_core.engine.weights.mapped import MappedFile
+from tgi_core.errors import StartupError
+from tgi_core.model_files import read_json
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A weight in a checkpoint. `shape` is that of the weight, whose tensors in the files are `parts`: one where it is stored as it is."""
+
+    name: str
+    shape: tuple[int, ...]
+    parts: dict[str, TensorEntry]
+    format: Format | None = None
+
+    @property
+    def entry(self) -> TensorEntry:
+        """The first of the tensors; the only one of a weight that is stored as it is."""
+        return next(iter(self.parts.values()))
+
+    @property
+    def num_elements(self) -> int:
+        """Numbers of the weight."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in the files."""
+        return sum(entry.num_bytes for entry in self.parts.values())
+
+
+class StoredWeights:
+    """All weights of a checkpoint, which are read as they are asked for."""
+
+    def __init__(self, checkpoint: Checkpoint, format: Format | None = None) -> None:
+        """Raises InvalidModel for tensors that are not as the format has them."""
+        self.checkpoint, self.format = checkpoint, format
+        self.by_name = _folded(checkpoint.tensors, format)
+
+    @property
+    def most_elements(self) -> int:
+        """Numbers that a model with these weights can have while it is built: tied weights count twice, and tables of positions, which
+        the files may lack, are small."""
+        return 4 * sum(stored.num_elements for stored in self.by_name.values()) + (1 << 24)
+
+    @cached_property
+    def _maps(self) -> dict[Path, MappedFile]:
+        return {file: MappedFile(file) for file in self.checkpoint.files}
+
+    def tensor(self, stored: StoredWeight) -> Tensor:
+        """A tensor of any shape that is stored as it is: a view of the file, in the file's dtype."""
+        return self._view(stored.entry)
+
+    def weight(self, stored: StoredWeight, dtype: torch.dtype) -> Weight:
+        """The weight of a linear layer, for a model that runs in `dtype`; over views of the files as far as that is possible."""
+        if stored.format is None:
+            return Dense.of(self._view(stored.entry).to(dtype))
+        return stored.format.unpack({part: self._view(entry) for part, entry in stored.parts.items()}, dtype)
+
+    def _view(self, entry: TensorEntry) -> Tensor:
+        return self._maps[entry.file].view(entry)
+
+    def forget(self) -> None:
+        """Let go of the files' pages; those that a view still needs are read again when it is used."""
+        for file in self._maps.values():
+            file.forget()
+
+
+def open_weights(directory: Path) -> StoredWeights:
+    """The weights of a model directory, in the format that its config.json names. Raises InvalidModel."""
+    checkpoint, file = open_checkpoint(directory), directory / "config.json"
+    try:
+        config = read_json(file)
+    except StartupError as error:
+        raise InvalidModel(str(error)) from error
+    return StoredWeights(checkpoint, read_format(config, file))
+
+
+def _folded(tensors: dict[str, TensorEntry], format: Format | None) -> dict[str, StoredWeight]:
+    """Tensors by name, with those of each quantized layer as one weight."""
+    end = "" if format is None else f".{format.mark}"
+    quantized: dict[str, dict[str, TensorEntry]] = {name.removesuffix(end): {} for name in tensors if end and name.endswith(end)}
+    found: dict[str, StoredWeight] = {}
+    for name, entry in tensors.items():
+        layer, _, part = name.rpartition(".")
+        if layer in quantized and part != "bias":
+            quantized[layer][part] = entry
+        else:
+            found[name] = StoredWeight(name, entry.shape, {part: entry})
+    if format is not None:
+        found |= {f"{layer}.weight": _quantized(layer, parts, format) for layer, parts in quantized.items()}
+    return found
+
+
+def _quantized(layer: str, parts: dict[str, TensorEntry], format: Format) -> StoredWeight:
+    try:
+        return StoredWeight(f"{layer}.weight", format.shape(parts), parts, format)
+    except ValueError as error:
+        raise InvalidModel(f"{next(iter(parts.values())).file}: {layer}: {error}") from error
