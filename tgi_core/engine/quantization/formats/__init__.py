@@ -7,8 +7,11 @@ from typing import Any
 
 from tgi_core.backend import InvalidModel
 from tgi_core.engine.quantization.formats.base import Format
+from tgi_core.engine.quantization.formats.compressed_tensors import CompressedTensors
 
-FORMATS: dict[str, type[Format]] = {}
+FORMATS: dict[str, type[Format]] = {
+    "compressed-tensors": CompressedTensors,
+}
 """By `quant_method`."""
 
 
