@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model format fuzz install mutants mutation serve soak test test-clients test-native-asan test-transformers4 test-triton
+.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-transformers4 test-triton
 
 install: $(VENV)/.installed
 
@@ -30,10 +30,19 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# the documentation as a site in build/docs that needs no network to be read; diagrams are drawn by mermaid from npm
+docs: install build/mermaid
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+build/mermaid:
+	mkdir -p $@
+	cd $@ && npm pack --silent mermaid@11 && tar xzf mermaid-*.tgz package/dist/mermaid.min.js
 
 # this project alone: engine, scheduler, and the server with its start and its memory
 bench: install

@@ -1,10 +1,11 @@
-"""The README is true: every command in it works as written."""
+"""The README and the tutorial are true: every command in them works as written."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ from tgi_core.model_files import DEMO
 ROOT = Path(__file__).parents[2]
 COMMANDS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 CURLS = [command for command in COMMANDS if command.startswith("curl")]
+TUTORIAL = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL)
+TUTORIAL_ANSWERS = {
+    "/generate ": "generated_text",
+    "/generate_stream ": "generated_text",
+    "/metrics": "tgi_request_count",
+    "/info": "model_id",
+    "OpenAI": "",
+}
 
 
 def test_which_commands_there_are() -> None:
@@ -30,6 +39,20 @@ def test_curl(demo_server: ServerProcess, command: str) -> None:
     line = command.replace("127.0.0.1:3000", demo_server.url.removeprefix("http://"))
     result = subprocess.run(["sh", "-c", f"{line.strip()} --fail -sS"], capture_output=True, text=True, check=True)
     assert "generated_text" in result.stdout or '"content"' in result.stdout
+
+
+def test_the_tutorial(demo_server: ServerProcess) -> None:
+    """Its requests are answered, in order; `make serve` and a directory have tests of their own below."""
+    requests = [(kind, text) for kind, text in TUTORIAL if kind == "python" or text.startswith("curl")]
+    others = [text for kind, text in TUTORIAL if (kind, text) not in requests]
+    serve = "cp -r tgi_core/demo my-model\n.venv/bin/tgi serve my-model --hostname 127.0.0.1 --port 3000\n"
+    assert others == ["make serve\n", serve] and len(requests) == 6
+    for kind, text in requests:
+        code = text.replace("127.0.0.1:3000", demo_server.url.removeprefix("http://"))
+        command = [sys.executable, "-c", code] if kind == "python" else ["sh", "-c", f"{code.strip()} --fail -sS"]
+        result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+        expected = next(answer for part, answer in TUTORIAL_ANSWERS.items() if part in text)
+        assert result.stdout.strip() and expected in result.stdout
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="this machine has no make")

@@ -1,0 +1,135 @@
+"""MkDocs hooks: add the documents that lie outside docs/, and the HTTP API, to the site that mkdocs.yml describes.
+
+Links are written for the repository, so that they work there; on the site they are pointed at the pages. A link to a source file becomes
+its label, or a link below the URL in DOCS_REPOSITORY if that is set. A link to a file that does not exist is a warning: `mkdocs build
+--strict` fails.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+DOCS = "docs/"
+MERMAID = ROOT / "build/mermaid/package/dist/mermaid.min.js"
+
+OUTSIDE = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "conformance-tests/README.md": "conformance-suite.md",
+    "backends/cpu/README.md": "backends/cpu.md",
+    "backends/cuda/README.md": "backends/cuda.md",
+    "backends/rocm/README.md": "backends/rocm.md",
+    "backends/xpu/README.md": "backends/xpu.md",
+    "examples/README.md": "examples/index.md",
+    "examples/backend-numpy/README.md": "examples/backend-numpy.md",
+    "examples/backend-static/README.md": "examples/backend-static.md",
+    "tgi_core/demo/README.md": "demo-model.md",
+}
+_SOURCES = {page: source for source, page in OUTSIDE.items()}
+_HTTP_API = "http-api.md"
+
+_FENCED = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
+_log = logging.getLogger("mkdocs.hooks.docs_site")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Load mermaid from the site itself if `make docs` has fetched it; the theme takes it from a CDN otherwise."""
+    if MERMAID.exists():
+        config.extra_javascript.append("assets/mermaid.min.js")
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages whose text is not in docs/."""
+    for source, page in OUTSIDE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    files.append(File.generated(config, _HTTP_API, content=http_api(json.loads((ROOT / "docs/openapi.json").read_text()))))
+    if MERMAID.exists():
+        files.append(File.generated(config, "assets/mermaid.min.js", abs_src_path=str(MERMAID)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point a page's links at the site's pages; code blocks stay as they are."""
+    uri = page.file.src_uri
+    source = _SOURCES.get(uri, DOCS + uri)
+    parts = _FENCED.split(_without_front_matter(markdown))
+    parts[::2] = (_LINK.sub(lambda link: _pointed(link, source, uri), part) for part in parts[::2])
+    return "".join(parts)
+
+
+def http_api(document: dict[str, Any]) -> str:
+    """The routes of an OpenAPI document and the fields of their bodies, as Markdown."""
+    lines = [
+        "# HTTP API",
+        "",
+        "Generated from [openapi.json](openapi.json). A running server has the same document at `/api-doc/openapi.json`.",
+    ]
+    schemas = document["components"]["schemas"]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            lines += ["", f"## `{method.upper()} {path}`", "", operation["summary"]]
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+            if name:
+                lines += ["", "| field | type | default |", "|---|---|---|", *_fields(schemas[name])]
+    return "\n".join([*lines, ""])
+
+
+def _fields(schema: dict[str, Any]) -> list[str]:
+    required = schema.get("required", [])
+    return [
+        f"| `{name}` | {_type(value)} | {'*required*' if name in required else _default(value)} |"
+        for name, value in schema["properties"].items()
+    ]
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema:
+        return " or ".join(_type(choice) for choice in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"array of {_type(schema.get('items', {}))}"
+    return str(schema.get("type", "any"))
+
+
+def _default(schema: dict[str, Any]) -> str:
+    return f"`{json.dumps(schema['default'])}`" if "default" in schema else ""
+
+
+def _without_front_matter(markdown: str) -> str:
+    """A model card begins with YAML between dashes, which a generated page keeps in its text."""
+    return re.sub(r"\A---\n.*?\n---\n", "", markdown, flags=re.DOTALL)
+
+
+def _pointed(link: re.Match[str], source: str, uri: str) -> str:
+    """A link of `source`, a path in the repository, as the page `uri` of the site has it."""
+    image, label, target, anchor = link.group(1), link.group(2), link.group(3), link.group(4) or ""
+    if re.match(r"[a-z]+:", target):
+        return link.group()
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    here = posixpath.dirname(uri) or "."
+    if path in OUTSIDE or path.startswith(DOCS):
+        page = OUTSIDE.get(path, path.removeprefix(DOCS))
+        return f"{image}[{label}]({posixpath.relpath(page, here)}{anchor})"
+    if f"{path}/README.md" in OUTSIDE:
+        return f"[{label}]({posixpath.relpath(OUTSIDE[f'{path}/README.md'], here)}{anchor})"
+    if not (ROOT / path).exists():
+        _log.warning("%s links to %s, which does not exist", source, target)
+    repository = os.environ.get("DOCS_REPOSITORY", "").rstrip("/")
+    return f"[{label}]({repository}/{path}{anchor})" if repository else label
