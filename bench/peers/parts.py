@@ -68,9 +68,9 @@ PARTS = {
     "offline-135m": Part("Engines, SmolLM2-135M's shape", _offline("135m", BATCHES)),
     "offline-500m": Part("Engines, Qwen2.5-0.5B's shape", _offline("500m", (1, 8))),
     "context": Part("Long contexts", _context),
-    "neighbour": Part("With a busy neighbour", _neighbour),
+    "neighbour": Part("On a busy machine", _neighbour),
     "http": Part("Servers, streaming over HTTP", _http),
-    "arrivals": Part("Gaps while requests arrive", lambda run: ours.arrivals(make(), run.rounds)),
+    "arrivals": Part("Gaps between tokens while requests arrive", lambda run: ours.arrivals(make(), run.rounds)),
     "start": Part("Start and memory", lambda run: ours.start_and_memory(make(), run.rounds)),
-    "null": Part("The path of a request without a model", lambda run: ours.null(run.rounds)),
+    "null": Part("Server overhead without a model", lambda run: ours.null(run.rounds)),
 }

@@ -18,13 +18,13 @@ Result = Mapping[str, Any]
 
 INTRODUCTION = """# Benchmarks
 
-Made from `bench/results` by `python -m bench.peers report`; `make bench-peers` measures again.
+Generated from `bench/results` by `python -m bench.peers report`; `make bench-peers` repeats the measurements.
 
-All engines get the same weights (random, of a known model's shape), the same token ids as prompts, 128 tokens each and different in
-every round, and make 64 tokens for each, greedily; the harness counts them. Engines take turns within a round, one computing at a time.
-A figure is the median of the rounds, with the least and the greatest behind it; **ours ÷** is the median of the ratios within a round,
-above 1 where this project is faster (for times: below 1). An engine that needs more than a minute for a batch runs it once. Each has all
-cores. What number format each computes in is in its row; what settings it got is at the end.
+All engines get the same weights (random, in the shape of a known model) and the same prompts: 128 token ids each, different in every round.
+They decode 64 tokens per prompt greedily, and the harness counts the tokens. Within a round the engines take turns, one running at a time,
+each with all cores. A figure is the median over the rounds, with the minimum and maximum in parentheses. **ours ÷** is the median of the
+ratios within each round: above 1, this project is faster (for times: below 1). An engine that needs more than a minute for a batch runs it
+once. Each row names the number format that the engine computes in; the last section lists the settings.
 """
 NO_PEERS = "No results yet: `make bench-peers` writes them."
 
@@ -61,9 +61,9 @@ def _machines(parts: Mapping[str, Result]) -> str:
 def _section(name: str, part: Result, draw: Callable[[Result], str]) -> str:
     lines = [f"## {part.get('title', name)}\n"]
     if not part["complete"]:
-        lines.append("*Broken off: not all rounds are in.*\n")
+        lines.append("*Broken off: some rounds are missing.*\n")
     lines.append(draw(part))
-    lines += [f"* {engine} could not: {reason}\n" for engine, reason in part.get("failed", {}).items()]
+    lines += [f"* {engine} could not run: {reason}\n" for engine, reason in part.get("failed", {}).items()]
     return "\n".join(lines)
 
 

@@ -19,40 +19,40 @@ Result = Mapping[str, Any]
 
 INTRODUCTION = """# Reliability
 
-What the server promises when things go wrong, the test that holds it to that, and what was measured. Made from
-`bench/results/reliability` by `python -m bench.report.reliability`; the tests run with every change, in short forms, and the long ones
-by `make soak`.
+What the server guarantees under overload and faults, the test for each guarantee, and the measured results. Generated from
+`bench/results/reliability` by `python -m bench.report.reliability`. Short versions of the tests run with every change; `make soak` runs the
+long ones.
 """
 OVERLOAD = """## Overload
 
-A request that finds no room is refused from its head, before its body is read: with 429 and, in `Retry-After`, about how long what is
-in the server takes, spread at random so that those refused together do not come back together. Clients are told apart by the address
-they connect from (IPv6 by its first 64 bits), or by `--client-header` where a gateway sets one. As long as there is room everybody is
-let in; when there is none, a client that has less than its share of `--max-concurrent-requests` waits a moment for the next place, and
-one that has its share is refused. Those that were let in take turns by client, counted in tokens. `x-request-priority: high` puts a
-request before its client's own, and before those of others only where the operator says so by `--high-priority-from`; `low` puts it
-behind those of others. Nothing is kept of clients that have no request here.
+When the server is full, it refuses a request with 429 after reading its head and before reading its body. `Retry-After` is about the time
+that the current requests will take, randomized so that refused clients do not all return at once. The server identifies a client by its IP
+address (an IPv6 address by its first 64 bits), or by `--client-header` if a gateway sets one. While there is room, every request is
+admitted. When there is none, a client with less than its share of `--max-concurrent-requests` waits briefly for the next free permit, and a
+client that has its share is refused. Admitted requests are scheduled fairly between clients, counted in tokens. `x-request-priority: high`
+moves a request ahead of its client's other requests, and ahead of other clients' only if the operator allows it with
+`--high-priority-from`; `low` moves it behind other clients'. The server keeps no state for clients without requests.
 
-A client that does not read what it asked for has no row, no permit, and no cache blocks that somebody needs. Once it reads, its answer
-goes on with the same tokens; after `--stream-stall-timeout` it ends.
+A client that does not read its answer holds no row and no permit, and no cache blocks that other requests need. Once it reads again, its
+answer continues with the same tokens; after `--stream-stall-timeout` the request ends.
 
-`make bench-overload` measures this: `tgi serve` with a device whose steps take {step_ms} ms, {rows_on_device} rows, {permits} permits,
-answers of {tokens} tokens, so that it can make {capacity} answers per second at most. The load comes from a process that runs when nobody
-else wants to; times are those that another, nearly idle process sees, which was itself at most {late} ms late (p99). They include what the
-kernel takes to give the server a core. It asks for /health from an address of its own, and to be refused from that of the load: behind
-640 that ask again at once it waits for its turn. The last columns tell processor time apart: the server's, what of it a refusal takes
-(with its connection, where each has its own, and its part of the probes), and the load's.
+`make bench-overload` measures this. It runs `tgi serve` with a simulated device: steps take {step_ms} ms, with {rows_on_device} rows,
+{permits} permits and answers of {tokens} tokens, so at most {capacity} answers per second. The load generator runs at the lowest CPU
+priority. A second, nearly idle process measures the times; its own delay was at most {late} ms (p99). The times include the time until the
+kernel schedules the server. That process requests /health from its own address, and provokes refusals from the load's address; behind 640
+clients that retry at once it has to wait in line. The last columns separate CPU time: the server's, the part of it that one refusal costs
+(with its connection, if it has its own, and a share of the probes), and the load generator's.
 {busy}"""
 BUSY = """
-Others kept the machine busy meanwhile (load {load}): on one that does nothing else, times are shorter.
+Other processes kept the machine busy during the measurement (load {load}); on an idle machine, times are shorter.
 """
 PARTS = {
     "peak": "as many clients as permits",
     "10x": "10 × the capacity",
     "100x": "100 × the capacity",
-    "crowd": "640 clients that try again at once",
+    "crowd": "640 clients that retry at once",
 }
-FLOODS = {"flood": "behind 300 clients", "flood high": "behind 300 that say high"}
+FLOODS = {"flood": "behind 300 clients", "flood high": "behind 300 with high priority"}
 
 
 def percentile(values: Sequence[float], share: int) -> float:
@@ -88,30 +88,30 @@ def promises(overload: Result, soaks: Iterable[Result]) -> str:
     silent = rows["silent"]
     told = (
         (
-            "Under 10 ×, 100 × overload and 640 clients that retry, goodput stays",
+            "Goodput holds at 10 × and 100 × overload and with 640 clients that retry",
             "`tests/soak/test_overload.py`",
             f"{shares} of the peak",
         ),
-        ("A refusal comes at once", "`tests/router/test_overload.py`", refused),
+        ("Refusals are immediate", "`tests/router/test_overload.py`", refused),
         (
-            "Probes are answered",
+            "Probes are answered under overload",
             "`tests/soak/test_overload.py`",
             f"/health p99 {_ms(rows['10x']['health'], 99)} at 10x, {_ms(rows['crowd']['health'], 99)} in the crowd",
         ),
         (
-            "A flood keeps no other client out",
+            "A flood from one client does not lock out others",
             "`tests/scheduler/test_fairness.py`",
-            f"{tries[0]} tries at most, {tries[1]} with `high`",
+            f"at most {tries[0]} attempts, {tries[1]} against `high`",
         ),
         (
-            "Who does not read holds no place",
+            "Clients that do not read hold no slot",
             "`tests/router/test_slow_readers.py`",
-            f"among {silent['clients']} such an answer in {number(percentile(silent['waits'], 50))} s",
+            f"with {silent['clients']} such clients, an answer takes {number(percentile(silent['waits'], 50))} s",
         ),
     )
     lines = "".join(f"| {promise} | {test} | {figure} | {where} |\n" for promise, test, figure in told)
     lines += "".join(map(_soak, soaks))
-    return f"| promise | test | figure | date | machine |\n| --- | --- | --- | --- | --- |\n{lines}"
+    return f"| guarantee | test | result | date | machine |\n| --- | --- | --- | --- | --- |\n{lines}"
 
 
 def _soak(part: Result) -> str:
@@ -149,24 +149,24 @@ def _overload(part: Result) -> str:
 
     heads = [
         "load",
-        "asked/s",
-        "answered/s",
-        "of the peak",
+        "requests/s",
+        "answers/s",
+        "of peak",
         "lost",
         "429 p50",
         "p99",
         "/health p50",
         "p99",
-        "server's cores",
+        "server cores",
         "µs per refusal",
-        "load's cores",
+        "load generator cores",
     ]
     tries = (
         [title, len(rows[name]["tries"]), f"{sum(rows[name]['tries']) / len(rows[name]['tries']):.1f}", max(rows[name]["tries"])]
         for name, title in FLOODS.items()
     )
-    tables = [table(heads, loads()), table(["a polite client", "requests", "tries", "most"], tries)]
-    return "\n".join([text, f"![Answers, times and tries under overload]({PICTURE.name})\n", *tables])
+    tables = [table(heads, loads()), table(["well-behaved client", "requests", "mean attempts", "most attempts"], tries)]
+    return "\n".join([text, f"![Answers, times and attempts under overload]({PICTURE.name})\n", *tables])
 
 
 def _ms(seconds: Sequence[float], share: int) -> str:
@@ -186,7 +186,10 @@ def plot(part: Result) -> str:
         ("answers per second", [(PARTS[name], rows[name]["answered"], number(rows[name]["answered"])) for name in PARTS]),
         ("429, p50 and p99, ms", list(_times(rows, loaded, "refusals"))),
         ("/health, p50 and p99, ms", list(_times(rows, loaded, "health"))),
-        ("tries of a polite client, mean and most", [bar for name in FLOODS for bar in _tries(name, rows[name]["tries"])]),
+        (
+            "attempts of a well-behaved client, mean and most",
+            [bar for name in FLOODS for bar in _tries(name, rows[name]["tries"])],
+        ),
     ]
     body: list[str] = []
     height = 0
@@ -194,7 +197,7 @@ def plot(part: Result) -> str:
         left, top = place % 2 * (WIDTH + LEFT), place // 2 * 170
         body += _panel(title, bars, left, top)
         height = max(height, top + 30 + len(bars) * (BAR + GAP))
-    what = "Answers, times of refusals and probes, and tries under overload"
+    what = "Answers, times of refusals and probes, and attempts under overload"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * (WIDTH + LEFT)} {height}" role="img" aria-label="{what}">'
     return "\n".join([head, f"<style>{STYLE}</style>", *body, "</svg>"]) + "\n"
 

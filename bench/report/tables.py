@@ -70,12 +70,15 @@ def arrivals(part: Result) -> str:
         "gap_p50_s": "gap between tokens, median, s",
         "gap_p99_s": "gap between tokens, p99, s",
         "ratio": "p99 ÷ median",
-        "first_p50_s": "first token of those that arrive, s",
-        "calm_gap_p50_s": "gap between tokens while none arrives, median, s",
-        "calm_ratio": "p99 ÷ median while none arrives",
+        "first_p50_s": "time to first token of arriving requests, s",
+        "calm_gap_p50_s": "gap between tokens without arrivals, median, s",
+        "calm_ratio": "p99 ÷ median without arrivals",
     }
     every = number(figure(rows, "every_s").middle)
-    text = f"Eight streams run while a request of 128 tokens arrives every {every} s: as soon as the one before it should be answered.\n\n"
+    text = (
+        f"Eight streams run while a request with a prompt of 128 tokens arrives every {every} s, about as soon as the previous one has "
+        "been answered.\n\n"
+    )
     return text + table(heads, ([title, figure(rows, name)] for name, title in names.items()))
 
 
@@ -87,9 +90,10 @@ def start(part: Result) -> str:
         name: last[name] / 2**20 for name in ("shard_bytes", "weights_bytes", "cache_bytes", "bound_bytes", "router_bytes")
     }
     text = (
-        f"After 32 clients the shard keeps {number(mebibytes['shard_bytes'])} MiB in memory: weights are "
-        f"{number(mebibytes['weights_bytes'])} MiB, its KV cache {number(mebibytes['cache_bytes'])} MiB; the two and 350 MiB are "
-        f"{number(mebibytes['bound_bytes'])} MiB. The router keeps {number(mebibytes['router_bytes'])} MiB.\n\n"
+        f"After 32 clients, the shard uses {number(mebibytes['shard_bytes'])} MiB of memory: its weights take "
+        f"{number(mebibytes['weights_bytes'])} MiB and its KV cache {number(mebibytes['cache_bytes'])} MiB. The limit, "
+        f"350 MiB more than these two, is "
+        f"{number(mebibytes['bound_bytes'])} MiB. The router uses {number(mebibytes['router_bytes'])} MiB.\n\n"
     )
     names = {"healthy_s": "process start to healthy, s", "first_token_s": "process start to first token, s"}
     return text + table(
@@ -113,9 +117,9 @@ def null(part: Result) -> str:
                 yield [number(step_ms), streams, figure(here, "rate_per_core"), used, figure(here, "rate"), waits, spin]
 
     text = (
-        "A backend that computes nothing behind the whole server; CPU time is that of all the server's processes. Where its steps take "
-        "time, up to three of them are in the time to the first token: the one that runs, the one behind it, the request's own. The last "
-        "column tells how slow the machine was meanwhile: what a round of an empty Python loop took.\n\n"
+        "The whole server runs with a backend that computes nothing. CPU time is that of all server processes. If steps take time, the "
+        "time to the first token includes up to three of them: the running step, the one queued behind it and the request's own. The last "
+        "column shows how slow the machine was at the time, as the duration of one iteration of an empty Python loop.\n\n"
     )
     heads = [
         "ms per step",

@@ -43,7 +43,7 @@ def test_the_document() -> None:
     text = render({"offline-135m": result(complete=False, failed={"vLLM": "no AVX"})})
     assert "| theirs & co | bfloat16 | 1 | 128 | 40.0 (5.00–50.0) | 3.00 |" in text
     assert "threads 2" in text and machine()["cpu"] in text
-    assert "vLLM could not: no AVX" in text and "Broken off" in text
+    assert "vLLM could not run: no AVX" in text and "Broken off" in text
 
 
 def test_the_picture() -> None:

@@ -54,22 +54,22 @@ def command(*arguments: str) -> Run:
 
 SOAKS = {
     "machine": Soak(
-        "Every state that the scheduler can get into keeps its invariants",
+        "Every reachable state of the scheduler keeps its invariants",
         "`tests/scheduler/test_machine.py`",
         command("tests.soak.machine"),
     ),
     "oom": Soak(
-        "Steps that run out of memory cost a pause",
+        "Steps that run out of memory only cause a pause",
         "`tests/faults/test_oom.py`",
         command("tests.faults.oom", "--requests", "50000"),
     ),
     "scheduler": Soak(
-        "A day of requests leaves nothing behind in the scheduler",
+        "A day of requests leaves no state in the scheduler",
         "`tests/soak/test_scheduler.py`",
         module("tests.soak.scheduler"),
     ),
     "kills": Soak(
-        "A shard that is killed changes no answer",
+        "Killing a shard changes no answer",
         "`tests/serve/test_kill_matrix.py`",
         command("tests.soak.kills", "--kills", "200"),
     ),
@@ -84,13 +84,13 @@ SOAKS = {
         command("tests.soak.late", "--faults", "200"),
     ),
     "disconnects": Soak(
-        "Nothing is left of clients that leave",
+        "Clients that disconnect leave nothing behind",
         "`tests/soak/test_disconnects.py`",
         command("tests.soak.disconnects", "--count", "20000"),
     ),
     "http": Soak("Nothing grows over a backend that fails", "`tests/soak/test_http.py`", module("tests.soak.http")),
     "mixed": Soak(
-        "Nothing grows with new grammars, schemas, tools, salts and adapters",
+        "Memory does not grow with new grammars, schemas, tools, salts and adapters",
         "`tests/soak/test_mixed.py`",
         module("tests.soak.mixed"),
     ),

@@ -87,7 +87,7 @@ METRICS = (
         "Batches merged: in one step with new requests (chunking), or after the new requests' own prefill (wait_exceeded).",
         (("reason", CONCAT_REASONS),),
     ),
-    Metric("tgi_batch_concat_duration", "histogram", "Seconds of the step that merged batches.", (("method", ("decode",)),)),
+    Metric("tgi_batch_concat_duration", "histogram", "Seconds of the call that merged batches.", (("method", ("decode",)),)),
     Metric("tgi_batch_generated_tokens", "counter", "Tokens received from the shard.", ours=True),
     Metric(
         "tgi_prefix_cache_query_tokens",

@@ -1,4 +1,4 @@
-"""docs/support-matrix.md, from committed reports: what each backend was seen to do, and what nobody has tested."""
+"""docs/support-matrix.md, from committed reports: what each backend has been shown to do, and what is untested."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHOWN = {
     "untested": UNTESTED,
 }
 
-_HEAD = """# Which backend does what
+_HEAD = """# Support matrix
 
-Made from the reports in `docs/conformance` by `tgi-conformance matrix`; nothing here is written by hand. *yes*: declared, and every
-clause of it passed. *no*: not declared, and asking for it was refused. *Untested*: no report says anything.
+Generated from the reports in `docs/conformance` by `tgi-conformance matrix`; do not edit. *yes*: the backend declares the feature and
+passed all of its clauses. *no*: the backend does not declare the feature, and refused requests for it. *Untested*: no report covers it.
 
 """
 
