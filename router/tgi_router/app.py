@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
@@ -45,6 +46,12 @@ from tgi_router.validation import effective_limits
 from tgi_router.wishes import WithWishes
 from tgi_router.workers import Workers
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+App = TypeVar("App", bound=Starlette)
+
 
 def create_app(
     settings: Settings,
@@ -53,7 +60,7 @@ def create_app(
     registry: CollectorRegistry | None = None,
     traces: Traces | None = None,
     lifecycle: Lifecycle | None = None,
-) -> Starlette:
+) -> FastAPI:
     """The ASGI app that serves a model. The generator must be up: its limits and capabilities are read here, once.
 
     `/metrics` shows everything in `registry`, to which the app adds its own metrics; default: a new one. `lifecycle` decides
@@ -79,8 +86,10 @@ def create_app(
         tokenizing.close()
         await inference.validator.grammars.close()
 
-    routes = make_routes(endpoints, gate(lifecycle, inference, settings.strict_tgi))
-    app = assemble(settings, endpoints, routes, dialect, traces, lifespan)
+    from tgi_router.api import Api, make_operations  # FastAPI takes time to load, in which the server can answer probes already
+
+    operations = make_operations(endpoints, gate(lifecycle, inference, settings.strict_tgi), dialect)
+    app = assemble(partial(Api, endpoints), settings, endpoints, operations, dialect, traces, lifespan)
     app.state.workers = workers  # which judge large bodies
     answers = refusals(endpoints, dialect, headers.stream(0)) if traces is None else {}
     app.state.turnstile = Turnstile(inference, lifecycle, Clients.of_settings(settings), answers, settings.api_key)
@@ -103,15 +112,16 @@ def gate(lifecycle: Lifecycle, inference: Inference, strict: bool) -> Callable[[
 
 
 def assemble(
+    kind: Callable[..., App],
     settings: Settings,
     endpoints: Sequence[Endpoint],
     routes: Sequence[BaseRoute],
     dialect: Dialect,
     traces: Traces | None,
     lifespan: Lifespan[Starlette] | None = None,
-) -> Starlette:
-    """An app of routes, with what all have in common. `endpoints` says which of them are public."""
-    app = Starlette(
+) -> App:
+    """An app of routes, with what all have in common. `kind` makes it; `endpoints` says which of the routes are public."""
+    app = kind(
         routes=routes,
         middleware=[Middleware(Observed, traces=traces), *_middleware(settings, endpoints)],
         exception_handlers={
@@ -133,7 +143,7 @@ def _endpoints(
     small, native = SmallRoutes(inference), NativeRoutes(inference, headers)
     chat, completions = ChatRoutes(inference, headers, dialect, templates), CompletionRoutes(inference, headers, dialect)
     cloud = CloudRoutes(inference, native, chat, completions)
-    endpoints = [
+    return [
         *cloud.named_endpoints(probes.health),
         *probes.endpoints(),
         *native.endpoints(),
@@ -142,8 +152,8 @@ def _endpoints(
         *small.endpoints(),
         *cloud.endpoints(),
         *KServeRoutes(inference, probes).endpoints(),
+        *DocumentRoutes().endpoints(),
     ]
-    return [*endpoints, *DocumentRoutes(endpoints, dialect).endpoints()]
 
 
 def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middleware]:

@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from tgi_core.errors import StartupError
 from tgi_router.answers import GenerateResponse, NativeEvents, VertexResponse
-from tgi_router.bodies import ChatBody, CompatGenerateBody, CompletionBody, GenerateBody, Parameters, VertexBody
+from tgi_router.bodies import CompatGenerateBody, GenerateBody, Parameters
+from tgi_router.cloud_bodies import VertexBody
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint, Handler
 from tgi_router.errors import BatchSizeExceeded, BodyRejected, NoInstances, RouterError
@@ -21,8 +22,10 @@ from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
 from tgi_router.native import NativeRoutes
 from tgi_router.openai_answers import ChatCompletion, ChatEvents, CompletionEvents, CompletionFinal
+from tgi_router.openai_bodies import ChatBody, CompletionBody
 from tgi_router.openai_chat import ChatRoutes
 from tgi_router.openai_completions import CompletionRoutes
+from tgi_router.request_examples import INVOCATIONS, VERTEX
 from tgi_router.validation import NO_EXTRAS, Extras, Prompt
 
 
@@ -39,7 +42,7 @@ class CloudRoutes:
         if path := _path(environment, "AIP_PREDICT_ROUTE"):
             yield self._vertex_at(path)
         if path := _path(environment, "AIP_HEALTH_ROUTE"):
-            yield Endpoint("GET", path, health, errors=(503,), public=True)
+            yield Endpoint("GET", path, health, "Probes", errors=(503,), public=True)
 
     def endpoints(self) -> Iterator[Endpoint]:
         """The endpoints."""
@@ -48,7 +51,9 @@ class CloudRoutes:
             "POST",
             "/invocations",
             self.invocations,
+            "Clouds",
             body=CompatGenerateBody | ChatBody | CompletionBody,
+            examples=INVOCATIONS,
             answer=list[GenerateResponse] | ChatCompletion | CompletionFinal,
             events=NativeEvents | ChatEvents | CompletionEvents,
             done=True,
@@ -56,10 +61,23 @@ class CloudRoutes:
         )
 
     def _vertex_at(self, path: str) -> Endpoint:
-        return Endpoint("POST", path, self.vertex, body=VertexBody, answer=VertexResponse, errors=(*UNREADABLE, *FAILED))
+        return Endpoint(
+            "POST",
+            path,
+            self.vertex,
+            "Clouds",
+            body=VertexBody,
+            examples=VERTEX,
+            answer=VertexResponse,
+            errors=(*UNREADABLE, *FAILED),
+        )
 
     async def invocations(self, request: Request) -> Response:
-        """What POST /, chat or completions answer to the same body: it has `inputs`, `messages` or `prompt`."""
+        """Generate for Amazon SageMaker.
+
+        A body with `inputs` is answered as on `/`, one with `messages` as on `/v1/chat/completions`, one with `prompt` as on
+        `/v1/completions`, but that errors which come as a status have TGI's form.
+        """
         value = await read_json(request, self._limit)
         given = value if isinstance(value, dict) else {}
         if "inputs" in given:
@@ -71,7 +89,11 @@ class CloudRoutes:
         raise BodyRejected(422, "data did not match any variant of untagged enum SagemakerRequest")
 
     async def vertex(self, request: Request) -> Response:
-        """One text for each instance: a native request or a conversation. Nothing is streamed."""
+        """Generate for Google Vertex AI.
+
+        One text for each instance, which is a native request or a conversation. Nothing is streamed. If one instance fails, its error is
+        the answer. The environment variable `AIP_PREDICT_ROUTE` adds another path for it.
+        """
         body = await read_body(request, VertexBody, self._limit)
         if not body.instances:
             raise NoInstances

@@ -1,86 +1,118 @@
-"""GET /api-doc/openapi.json, and /docs: the same for people, on one page that loads nothing."""
+"""The OpenAPI document, and /docs: Swagger UI on top of it, from files of the installation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from html import escape
-from typing import Any
+from asyncio import to_thread
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 
 from tgi_router.endpoints import Endpoint
 from tgi_router.json_text import dumps
-from tgi_router.openai import Dialect
-from tgi_router.openapi import make_document
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-code, th { font-family: ui-monospace, monospace }
-h2 { margin-top: 2.5rem; font-size: 1.1rem }
-td, th { text-align: left; padding: 0 1rem 0 0; vertical-align: top }
-@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } a { color: #8cf } }
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_ASSETS = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript", "favicon.png": "image/png"}
+"""Files of the package fastapi-offline, which has Swagger UI's releases."""
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>tgi-core: the HTTP API</title>
+<link rel="icon" href="{root}/docs/favicon.png">
+<link rel="stylesheet" href="{root}/docs/swagger-ui.css">
+<link rel="stylesheet" href="{root}/docs/page.css">
+</head>
+<body>
+<div id="swagger-ui" data-document="{root}/openapi.json"></div>
+<script src="{root}/docs/swagger-ui-bundle.js"></script>
+<script src="{root}/docs/page.js"></script>
+</body>
+</html>
 """
+"""`root` leads to the server's root, so that the page also works behind a proxy that adds a prefix."""
+
+_SCRIPT = """const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", follow);
+follow();
+const place = document.getElementById("swagger-ui");
+SwaggerUIBundle({
+  domNode: place,
+  url: place.dataset.document,
+  deepLinking: true,
+  defaultModelsExpandDepth: 0,
+  displayRequestDuration: true,
+  requestSnippetsEnabled: true,
+  tryItOutEnabled: true,
+  validatorUrl: null,
+});
+"""
+
+_STYLE = """body { margin: 0 }
+html.dark-mode { color-scheme: dark }
+.swagger-ui .renderedMarkdown p { line-height: 1.6 }
+html.dark-mode .swagger-ui .examples__section-header, html.dark-mode .swagger-ui .examples-select__section-label { color: #e4e6e6 }
+"""
+
+_OWN = {"page.css": (_STYLE, "text/css"), "page.js": (_SCRIPT, "text/javascript")}
 
 
 class DocumentRoutes:
-    """Handlers that describe the others, and themselves."""
+    """Handlers that describe all operations, themselves among them."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], dialect: Dialect) -> None:
-        document = make_document([*endpoints, *self.endpoints()], dialect)
-        self._json, self._page = dumps(document), _page(document)
+    def __init__(self) -> None:
+        self._document = ""
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
         return [
-            Endpoint("GET", "/docs", self.docs, text="text/html"),
-            Endpoint("GET", "/api-doc/openapi.json", self.openapi, answer=dict[str, Any]),
+            Endpoint("GET", "/openapi.json", self.openapi, "Server", answer=dict[str, Any]),
+            Endpoint("GET", "/api-doc/openapi.json", self.openapi, "Server", answer=dict[str, Any]),
+            Endpoint("GET", "/docs", self.docs, "Server", text="text/html"),
+            Endpoint("GET", "/docs/", self.docs, "Server", text="text/html", documented=False),
+            Endpoint("GET", "/docs/{asset}", self.asset, "Server", documented=False),
         ]
 
-    async def docs(self, request: Request) -> Response:
-        """All routes, for people."""
-        return HTMLResponse(self._page)
-
     async def openapi(self, request: Request) -> Response:
-        """All routes, for programs."""
-        return Response(self._json, media_type="application/json")
+        """Describe the API for programs.
+
+        This document: OpenAPI 3.1. `/api-doc/openapi.json` is TGI's address for it, `/openapi.json` is FastAPI's.
+        """
+        if not self._document:
+            self._document = await to_thread(_document, cast("FastAPI", request.app))  # it takes a while
+        return Response(self._document, media_type="application/json")
+
+    async def docs(self, request: Request) -> Response:
+        """Describe the API for people.
+
+        A page to read, and to try every operation on. It loads nothing from other servers.
+        """
+        root = ".." if request.url.path.endswith("/") else "."
+        return HTMLResponse(_PAGE.replace("{root}", root), headers=_HEADERS)
+
+    async def asset(self, request: Request) -> Response:
+        """A file of the page."""
+        name = request.path_params["asset"]
+        if own := _OWN.get(name):
+            return Response(own[0], media_type=own[1], headers=_HEADERS)
+        if name not in _ASSETS:
+            raise HTTPException(status_code=404)
+        path = str(files("fastapi_offline") / "static" / name)
+        return FileResponse(path, media_type=_ASSETS[name], headers={**_HEADERS, "cache-control": "max-age=3600"})
 
 
-def _page(document: dict[str, Any]) -> str:
-    title = f"{document['info']['title']} {document['info']['version']}"
-    parts = [
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>',
-        f'<h1>{escape(title)}</h1><p>{escape(document["info"]["description"])} <a href="api-doc/openapi.json">OpenAPI document</a></p>',
-    ]
-    schemas = document["components"]["schemas"]
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>")
-            body = operation.get("requestBody")
-            if body is not None:
-                parts += _fields(body["content"]["application/json"]["schema"], schemas)
-    return "\n".join(parts)
-
-
-def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:
-    """A table per kind of body."""
-    for each in schema.get("anyOf", [schema]):
-        found = schemas[each["$ref"].rpartition("/")[2]] if "$ref" in each else each
-        required = found.get("required", ())
-        rows = [_row(name, field, name in required) for name, field in found.get("properties", {}).items()]
-        yield f"<table>{''.join(rows)}</table>"
-
-
-def _row(name: str, field: dict[str, Any], required: bool) -> str:
-    return f"<tr><th>{escape(name)}</th><td>{escape(_kind(field))}</td><td>{'required' if required else ''}</td></tr>"
-
-
-def _kind(field: dict[str, Any]) -> str:
-    """A type in a few words."""
-    if "$ref" in field:
-        return str(field["$ref"].rpartition("/")[2])
-    if "anyOf" in field:
-        return " or ".join(dict.fromkeys(_kind(each) for each in field["anyOf"]))
-    if field.get("type") == "array":
-        return f"list of {_kind(field.get('items', {}))}"
-    return str(field.get("type", "any"))
+def _document(app: FastAPI) -> str:
+    return dumps(app.openapi())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from inspect import cleandoc
 from typing import Any
 
 from starlette.requests import Request
@@ -12,6 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 Handler = Callable[[Request], Awaitable[Response]]
+Gate = Callable[["Endpoint"], None]
+"""Called before a gated endpoint; raises when it is closed."""
 
 HANDLER = "tgi_handler"
 """Where a request's scope has the name of its handler, for logs and traces."""
@@ -25,12 +28,17 @@ FAILED = (424, 429, 500, 503, 504)
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A method of a path. `body` and `answer` are types that pydantic knows; `events` is the type of an event's data, where the answer
-    is or can be a stream; `text` is the media type of an answer that is no JSON. The handler's docstring describes it."""
+    is or can be a stream; `text` is the media type of an answer that is no JSON. The first paragraph of the handler's docstring is the
+    operation's summary in the OpenAPI document, the others are its description."""
 
     method: str
     path: str
     handler: Handler
+    tag: str
+    """The group that the operation belongs to; `tgi_router.openapi` describes them."""
     body: Any = None
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    """Bodies by what they show."""
     answer: Any = None
     events: Any = None
     done: bool = False
@@ -41,6 +49,8 @@ class Endpoint:
     """Statuses under which the same is answered."""
     public: bool = False
     """Whether it is answered without the api key: health, for probes."""
+    documented: bool = True
+    """Whether the OpenAPI document has it."""
 
     @property
     def gated(self) -> bool:
@@ -53,26 +63,53 @@ class Endpoint:
         return set(FAILED) <= set(self.errors)
 
     @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+        return self._paragraphs[0].removesuffix(".")
+
+    @property
     def description(self) -> str:
-        """The first paragraph of the handler's docstring."""
-        return " ".join((self.handler.__doc__ or "").split("\n\n")[0].split())
+        """What a caller should know besides, in Markdown."""
+        return "\n\n".join(self._paragraphs[1:])
+
+    @property
+    def _paragraphs(self) -> list[str]:
+        return [" ".join(each.split()) for each in cleandoc(self.handler.__doc__ or "").split("\n\n")]
 
 
-def make_routes(endpoints: Iterable[Endpoint], gate: Callable[[Endpoint], None] = lambda endpoint: None) -> list[Route]:
-    """One route per path, so that a wrong method is told all the right ones. Of two endpoints the first counts. `gate` is called
-    before a gated endpoint and raises when it is closed."""
-    paths: dict[str, dict[str, Endpoint]] = defaultdict(dict)
+def _open(endpoint: Endpoint) -> None:
+    """A gate that is never closed."""
+
+
+def distinct(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+    """Of two endpoints for one path and method the first."""
+    found: dict[tuple[str, str], Endpoint] = {}
     for endpoint in endpoints:
-        paths[endpoint.path].setdefault(endpoint.method, endpoint)
-    return [Route(path, _dispatch(methods, gate), methods=list(methods)) for path, methods in paths.items()]
+        found.setdefault((endpoint.path, endpoint.method), endpoint)
+    return list(found.values())
 
 
-def _dispatch(methods: dict[str, Endpoint], gate: Callable[[Endpoint], None]) -> Handler:
-    async def dispatch(request: Request) -> Response:
-        endpoint = methods["GET" if request.method == "HEAD" else request.method]
-        request.scope[HANDLER] = endpoint.handler.__name__
-        if endpoint.gated:
+def methods_by_path(endpoints: Iterable[Endpoint]) -> Mapping[str, frozenset[str]]:
+    """What a client may ask of each path: what it is told that asks otherwise. Who may GET may HEAD."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for endpoint in endpoints:
+        found[endpoint.path] |= {"GET", "HEAD"} if endpoint.method == "GET" else {endpoint.method}
+    return {path: frozenset(methods) for path, methods in found.items()}
+
+
+def serving(endpoint: Endpoint, gate: Gate = _open) -> Handler:
+    """What answers a request: the handler, once the gate lets it through."""
+    handler, name, gated = endpoint.handler, endpoint.handler.__name__, endpoint.gated
+
+    async def serve(request: Request) -> Response:
+        request.scope[HANDLER] = name
+        if gated:
             gate(endpoint)
-        return await endpoint.handler(request)
+        return await handler(request)
 
-    return dispatch
+    return serve
+
+
+def make_routes(endpoints: Iterable[Endpoint]) -> list[Route]:
+    """Routes of Starlette's that are always open, for where no document is needed."""
+    return [Route(each.path, serving(each), methods=[each.method]) for each in endpoints]

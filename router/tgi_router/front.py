@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -41,4 +42,4 @@ def _starting_app(settings: Settings, lifecycle: Lifecycle) -> ASGIApp:
 
     probes = list(Probes(lifecycle, healthy, lambda: True).endpoints())
     rest = Route("/{path:path}", not_yet, methods=_METHODS)
-    return assemble(settings, probes, [*make_routes(probes), rest], Dialect(settings.strict_tgi), None)
+    return assemble(Starlette, settings, probes, [*make_routes(probes), rest], Dialect(settings.strict_tgi), None)

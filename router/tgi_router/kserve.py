@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tgi_core import __version__
 from tgi_router.answers import InferResponse, Live, Metadata
-from tgi_router.bodies import InferBody, InferInput
+from tgi_router.cloud_bodies import InferBody, InferInput
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import BatchSizeExceeded, LengthMismatch, NotUtf8, Unhealthy
@@ -18,6 +18,7 @@ from tgi_router.extract import read_body
 from tgi_router.inference import Inference, in_order
 from tgi_router.json_text import dumps
 from tgi_router.probes import Probes
+from tgi_router.request_examples import INFER
 from tgi_router.validation import Prompt
 
 _VERSION = "/v2/models/{model}/versions/{version}"
@@ -33,31 +34,45 @@ class KServeRoutes:
     def endpoints(self) -> Iterator[Endpoint]:
         """The endpoints."""
         for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/{model}/ready", f"{_VERSION}/ready"):
-            yield Endpoint("GET", path, self.ready, answer=Live, errors=(503,), public=True)
-        yield Endpoint("GET", "/v2", self.server, answer=Metadata)
+            yield Endpoint("GET", path, self.ready, "KServe", answer=Live, errors=(503,), public=True)
+        yield Endpoint("GET", "/v2", self.server, "KServe", answer=Metadata)
         for path in ("/v2/models/{model}", _VERSION):
-            yield Endpoint("GET", path, self.model, answer=Metadata)
+            yield Endpoint("GET", path, self.model, "KServe", answer=Metadata)
             errors = (*UNREADABLE, *FAILED)
-            yield Endpoint("POST", f"{path}/infer", self.infer, body=InferBody, answer=InferResponse, errors=errors)
+            yield Endpoint(
+                "POST", f"{path}/infer", self.infer, "KServe", body=InferBody, examples=INFER, answer=InferResponse, errors=errors
+            )
 
     async def ready(self, request: Request) -> Response:
-        """Whether requests would be answered."""
+        """Tell whether requests would be answered.
+
+        Status 200 if so, 503 if not. Needs no key.
+        """
         if not await self._probes.ready():
             raise Unhealthy
         return _json({"live": True})
 
     async def server(self, request: Request) -> Response:
-        """The server's name and what it can do."""
+        """Describe the server.
+
+        Its name, its version and the parts of the protocol that it has.
+        """
         extensions = ["health", "models", "metrics"]
         return _json({"name": "text-generation-inference", "version": __version__, "extensions": extensions})
 
     async def model(self, request: Request) -> Response:
-        """The model's name, as the path has it, and what it can do."""
+        """Describe the model.
+
+        Its name as the path has it: whatever that is, it is the one model that is served.
+        """
         name, version = request.path_params["model"], request.path_params.get("version", "1")
         return _json({"name": name, "version": version, "extensions": ["infer", "ready"]})
 
     async def infer(self, request: Request) -> Response:
-        """One text per input: bytes as numbers for bytes as numbers, text for text."""
+        """Generate one text per input.
+
+        An input of strings is answered with a string, one of bytes as numbers with bytes as numbers. There are as many outputs as inputs.
+        """
         body = await read_body(request, InferBody, self._inference.settings.payload_limit)
         largest = self._inference.settings.max_client_batch_size
         if len(body.inputs) != len(body.outputs):

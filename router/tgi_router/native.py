@@ -18,6 +18,7 @@ from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Choice, Inference, Result, in_order, mean_logprob
 from tgi_router.json_text import number, quote
 from tgi_router.outlet import Outlet
+from tgi_router.request_examples import COMPAT, GENERATE, STREAM
 from tgi_router.sse import EventStream, event
 from tgi_router.validation import Prompt
 
@@ -38,24 +39,41 @@ class NativeRoutes:
                 "POST",
                 "/",
                 self.compat_generate,
+                "TGI",
                 body=CompatGenerateBody,
+                examples=COMPAT,
                 answer=list[GenerateResponse],
                 events=NativeEvents,
                 errors=errors,
             ),
-            Endpoint("POST", "/generate", self.generate, body=GenerateBody, answer=GenerateResponse, errors=errors),
+            Endpoint(
+                "POST",
+                "/generate",
+                self.generate,
+                "TGI",
+                body=GenerateBody,
+                examples=GENERATE,
+                answer=GenerateResponse,
+                errors=errors,
+            ),
             Endpoint(
                 "POST",
                 "/generate_stream",
                 self.generate_stream,
+                "TGI",
                 body=GenerateBody,
+                examples=STREAM,
                 events=NativeEvents,
                 errors=(*UNREADABLE, 503),
             ),
         ]
 
     async def compat_generate(self, request: Request) -> Response:
-        """Either of the others; the answer is a list of one, with the prompt in its text unless told otherwise."""
+        """Generate a text, whole or as a stream.
+
+        With `stream` as `/generate_stream`, else as `/generate`, but that the answer is a list of one. The text begins with the prompt
+        unless `return_full_text` is false.
+        """
         return await self.answer(request, await read_body(request, CompatGenerateBody, self._limit))
 
     async def answer(self, request: Request, body: CompatGenerateBody) -> Response:
@@ -69,12 +87,20 @@ class NativeRoutes:
         return await answer_unless_left(request, self._complete(body, "[{}]"))
 
     async def generate(self, request: Request) -> Response:
-        """One text, whole."""
+        """Generate a text.
+
+        The answer comes when the text is complete. With `details` it tells the tokens and why the text ended. Headers tell what it
+        cost, `x-total-time` and its like in milliseconds.
+        """
         body = await read_body(request, GenerateBody, self._limit)
         return await answer_unless_left(request, self._complete(body, "{}"))
 
     async def generate_stream(self, request: Request) -> Response:
-        """One text, an event per token."""
+        """Generate a text as a stream.
+
+        One event per token; the last one has the whole text. What goes wrong after the stream has begun comes as an event with TGI's
+        error object. A server that is full tells so in that way too, with the status 200.
+        """
         try:
             self._inference.check_room()
         except ModelOverloaded as error:

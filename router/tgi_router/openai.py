@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from tgi_core import __version__
 from tgi_core.client.types import FinishReason, Token
-from tgi_router.bodies import OpenAIBody, Parameters, to_single
+from tgi_router.bodies import Parameters
 from tgi_router.errors import (
     BodyRejected,
     PromptTooLong,
@@ -33,6 +33,8 @@ from tgi_router.errors import (
 )
 from tgi_router.inference import Choice, Result, in_order
 from tgi_router.json_text import dumps, shortest
+from tgi_router.openai_bodies import OpenAIBody
+from tgi_router.strict_types import to_single
 from tgi_router.tool_calls import Piece
 from tgi_router.validation import SWITCHES, Extras, check_choices
 

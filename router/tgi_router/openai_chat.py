@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tgi_router.answers import ChatTokenizeResponse
-from tgi_router.bodies import ChatBody, GrammarShape, Parameters
+from tgi_router.bodies import GrammarShape, Parameters
 from tgi_router.chat_answer import Chunks, Names, answer_json
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
@@ -20,8 +20,10 @@ from tgi_router.inference import Call, Inference
 from tgi_router.json_text import quote
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import ChatCompletion, ChatEvents
+from tgi_router.openai_bodies import ChatBody
 from tgi_router.openai_stream import open_stream
 from tgi_router.outlet import Outlet
+from tgi_router.request_examples import CHAT, CHAT_TOKENIZE
 from tgi_router.sse import OPENED, event
 from tgi_router.template_pool import TemplatePool
 from tgi_router.templates import Conversation
@@ -72,7 +74,9 @@ class ChatRoutes:
                 "POST",
                 "/v1/chat/completions",
                 self.chat_completions,
+                "OpenAI",
                 body=ChatBody,
+                examples=CHAT,
                 answer=ChatCompletion,
                 events=ChatEvents,
                 done=True,
@@ -82,14 +86,20 @@ class ChatRoutes:
                 "POST",
                 "/chat_tokenize",
                 self.chat_tokenize,
+                "Tokens",
                 body=ChatBody,
+                examples=CHAT_TOKENIZE,
                 answer=ChatTokenizeResponse,
                 errors=(*UNREADABLE, 429),
             ),
         ]
 
     async def chat_completions(self, request: Request) -> Response:
-        """Answers to a conversation, whole or as a stream of chunks."""
+        """Answer a conversation, whole or as a stream.
+
+        OpenAI's chat. The model's chat template makes a prompt of the messages and tools. `response_format`, and a `tool_choice` other
+        than `auto` and `none`, hold the answer to a grammar. A stream is of chunks, and ends with `[DONE]`.
+        """
         return await self.answer(request, await read_body(request, ChatBody, self._inference.settings.payload_limit))
 
     async def answer(self, request: Request, body: ChatBody) -> Response:
@@ -104,7 +114,11 @@ class ChatRoutes:
         return await open_stream(self._dialect, self._chunks(chat, outlet), outlet, headers)
 
     async def chat_tokenize(self, request: Request) -> Response:
-        """The prompt that a conversation becomes, and its tokens."""
+        """Tokenize a conversation.
+
+        Tells the prompt that the chat template makes of the messages and tools, and its tokens. Nothing is generated: of the other
+        fields only those count that change the prompt.
+        """
         body = await read_body(request, ChatBody, self._inference.settings.payload_limit)
         return await answer_unless_left(request, self._tokens(self.prepare(body, body_bytes(request))))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tgi_router.bodies import CompletionBody, Parameters
+from tgi_router.bodies import Parameters
 from tgi_router.completion_answer import Chunks, answer_json, final_json
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
@@ -18,8 +18,10 @@ from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Inference
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import CompletionEvents, CompletionFinal
+from tgi_router.openai_bodies import CompletionBody
 from tgi_router.openai_stream import open_stream
 from tgi_router.outlet import Outlet
+from tgi_router.request_examples import COMPLETIONS
 from tgi_router.sse import OPENED, event
 from tgi_router.validation import Extras, Prompt
 
@@ -39,7 +41,9 @@ class CompletionRoutes:
                 "POST",
                 "/v1/completions",
                 self.completions,
+                "OpenAI",
                 body=CompletionBody,
+                examples=COMPLETIONS,
                 answer=CompletionFinal,
                 events=CompletionEvents,
                 done=True,
@@ -48,7 +52,11 @@ class CompletionRoutes:
         ]
 
     async def completions(self, request: Request) -> Response:
-        """One text per prompt, or `n`, whole or as one interleaved stream."""
+        """Go on from one prompt or several, whole or as a stream.
+
+        OpenAI's completions: `n` texts for each prompt. In a stream the chunks of all texts come as they are generated, told apart by
+        `index`; it ends with `[DONE]`.
+        """
         return await self.answer(request, await read_body(request, CompletionBody, self._inference.settings.payload_limit))
 
     async def answer(self, request: Request, body: CompletionBody) -> Response:

@@ -1,22 +1,70 @@
-"""The OpenAPI document, made from the endpoints and the types of their bodies and answers."""
+"""What the OpenAPI document says that FastAPI cannot know: statuses, events of streams, parameters and groups of operations."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from tgi_core import __version__
 from tgi_router.answers import ErrorResponse
 from tgi_router.endpoints import UNREADABLE, Endpoint
+from tgi_router.errors import (
+    BodyRejected,
+    Incomplete,
+    ModelOverloaded,
+    NotServing,
+    RouterError,
+    ShardFailed,
+    TimedOut,
+    Unhealthy,
+    ValidationFailed,
+)
 from tgi_router.openai import Dialect
 from tgi_router.openai_answers import OpenAIErrorResponse
+from tgi_router.wishes import MAX_SALT, PRIORITIES, PRIORITY, SALT, TIMEOUT
 
 Json = dict[str, Any]
 
-_REF = "#/components/schemas/{model}"
+DESCRIPTION = """The API of Hugging Face's text-generation-inference, and OpenAI's.
+
+Streams are server-sent events. Errors of the routes under `/v1` have OpenAI's form, all others TGI's. If the server was started with
+`--api-key`, every operation but the probes needs it as a bearer token."""
+
+TAGS = {
+    "TGI": "TGI's own routes for generation.",
+    "OpenAI": "Chat and completions as OpenAI's clients ask for them.",
+    "Tokens": "What a text or a conversation becomes before the model reads it.",
+    "Server": "The model that is served, its limits, metrics and this document.",
+    "Probes": "Whether to keep the process, and whether to send it requests.",
+    "KServe": "KServe's inference protocol, version 2.",
+    "Clouds": "The routes by which Amazon SageMaker and Google Vertex AI call a container.",
+}
+
+_PATH_PARAMETER = re.compile(r"{(\w+)}")
+_PATH_PARAMETERS: dict[str, Json] = {
+    "model": {"description": "Any name: the model that is served answers.", "example": "demo"},
+    "version": {"description": "Any version: there is one.", "example": "1"},
+}
+_HEADERS: dict[str, Json] = {
+    PRIORITY: {
+        "description": f"One of {', '.join(f'`{name}`' for name in PRIORITIES)}: requests of a higher priority start first. "
+        "Default: `normal`.",
+        "schema": {"type": "string", "examples": ["low"]},
+    },
+    TIMEOUT: {
+        "description": "How many seconds the answer may take, > 0; the status is 504 after that. The operator's limit holds as well.",
+        "schema": {"type": "string", "examples": ["30"]},
+    },
+    SALT: {
+        "description": f"At most {MAX_SALT} characters. Only requests with the same salt share parts of the prefix cache.",
+        "schema": {"type": "string", "maxLength": MAX_SALT, "examples": ["tenant-7"]},
+    },
+}
+
 _DESCRIPTIONS = {
     400: "The body is not JSON.",
     401: "The api key is missing or wrong.",
@@ -29,94 +77,86 @@ _DESCRIPTIONS = {
     503: "The server does not answer requests now.",
     504: "The request took longer than allowed.",
 }
-_PARAMETER = re.compile(r"{(\w+)}")
+
+_FAILURES: dict[int, RouterError] = {
+    422: ValidationFailed("`inputs` cannot be empty"),
+    424: ShardFailed("out of memory"),
+    429: ModelOverloaded(),
+    500: Incomplete(),
+    503: NotServing("the model is loading"),
+    504: TimedOut(),
+}
+_UNREAD = {
+    400: BodyRejected(400, "Failed to parse the request body as JSON: EOF while parsing an object at line 1 column 10"),
+    413: BodyRejected(413, "Failed to buffer the request body: length limit exceeded"),
+    415: BodyRejected(415, "Expected request with `Content-Type: application/json`"),
+    422: BodyRejected(422, "Failed to deserialize the JSON body into the target type: missing field `inputs`"),
+}
+"""An error for each status, as an example; the second are of bodies that cannot be read."""
 
 
-class Types:
-    """The types that a document mentions, as schemas."""
-
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        bodies = [each.body for each in endpoints if each.body is not None]
-        answers = [kind for each in endpoints for kind in (each.answer, each.events) if kind is not None]
-        self._keys: list[tuple[Any, str]] = []
-        for kind, mode in [(kind, "validation") for kind in bodies] + [(kind, "serialization") for kind in answers]:
-            if (kind, mode) not in self._keys:
-                self._keys.append((kind, mode))
-        for kind in (ErrorResponse, OpenAIErrorResponse):
-            self._keys.append((kind, "serialization"))
-        inputs: Any = [(str(place), mode, TypeAdapter(kind)) for place, (kind, mode) in enumerate(self._keys)]
-        found, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REF)
-        self._schemas: dict[str, Json] = {key: dict(schema) for (key, _), schema in found.items()}
-        self.components: Json = definitions.get("$defs", {})
-
-    def schema(self, kind: Any, mode: str = "serialization") -> Json:
-        """The schema of a type that was collected."""
-        return self._schemas[str(self._keys.index((kind, mode)))]
+_REFERENCE = "#/components/schemas/{model}"
 
 
-def make_document(endpoints: Sequence[Endpoint], dialect: Dialect) -> Json:
-    """The document. Of two endpoints for one path and method the first counts."""
-    types = Types(endpoints)
-    paths: dict[str, Json] = {}
-    for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {}).setdefault(endpoint.method.lower(), _operation(endpoint, types, dialect))
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "tgi-core",
-            "description": "The API of text-generation-inference, and OpenAI's.",
-            "license": {"name": "Apache 2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
-            "version": __version__,
-        },
-        "paths": paths,
-        "components": {
-            "schemas": dict(sorted(types.components.items())),
-            "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer", "description": "The server's --api-key, if it has one."}
-            },
-        },
-    }
+def components(endpoints: Iterable[Endpoint]) -> Json:
+    """The schemas of all bodies, answers and events, by name. FastAPI's own lack those of events, and what went through FastAPI has
+    floating-point numbers for bounds, which cannot tell 2^64 - 1 from 2^64."""
+    kinds: list[tuple[Any, str]] = [(ErrorResponse, "serialization"), (OpenAIErrorResponse, "serialization")]
+    for each in endpoints:
+        told = (each.body, "validation"), (each.answer, "serialization"), (each.events, "serialization")
+        kinds += [item for item in told if item[0] is not None and item not in kinds]
+    inputs: Any = [(str(place), mode, TypeAdapter(kind)) for place, (kind, mode) in enumerate(kinds)]
+    found: Json = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)[1]["$defs"]
+    return dict(sorted(found.items()))
 
 
-def _operation(endpoint: Endpoint, types: Types, dialect: Dialect) -> Json:
-    operation: Json = {
-        "summary": endpoint.description,
-        "operationId": f"{endpoint.method.lower()}{re.sub(r'[^a-z0-9]+', '_', endpoint.path)}",
-        "responses": {"200": _success(endpoint, types), **dict(_failures(endpoint, types, dialect))}
-        | {str(status): {**_success(endpoint, types), "description": _DESCRIPTIONS[status]} for status in endpoint.states},
-    }
-    names = _PARAMETER.findall(endpoint.path)
-    if names:
-        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-    if endpoint.body is not None:
-        schema = types.schema(endpoint.body, "validation")
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    if not endpoint.public:
-        operation["security"] = [{}, {"key": []}]
-    return operation
+@cache
+def _schema(kind: Any) -> Json:
+    """What an answer is or holds, in terms of the components."""
+    inputs: Any = [("it", "serialization", TypeAdapter(kind))]
+    return dict(TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)[0]["it", "serialization"])
 
 
-def _success(endpoint: Endpoint, types: Types) -> Json:
-    content: Json = {}
-    if endpoint.answer is not None:
-        content["application/json"] = {"schema": types.schema(endpoint.answer)}
+def parameters(endpoint: Endpoint) -> list[Json]:
+    """Those of its path, and of routes that generate the headers that they heed."""
+    string = {"type": "string"}
+    names = _PATH_PARAMETER.findall(endpoint.path) if endpoint.documented else []
+    found = [{"name": name, "in": "path", "required": True, **_PATH_PARAMETERS[name], "schema": string} for name in names]
+    if endpoint.body is not None and 503 in endpoint.errors:
+        found += [{"name": name, "in": "header", **told} for name, told in _HEADERS.items()]
+    return found
+
+
+def responses(endpoint: Endpoint, dialect: Dialect) -> dict[int | str, Json]:
+    """All that an operation may answer, but for a JSON answer that is as it should be."""
+    found: dict[int | str, Json] = {}
     if endpoint.events is not None:
-        data: Json = {"type": "string", "contentMediaType": "application/json", "contentSchema": types.schema(endpoint.events)}
-        if endpoint.done:
-            data = {"anyOf": [{"const": "[DONE]"}, data]}
-        event = {"type": "object", "properties": {"data": data}, "required": ["data"]}
-        content["text/event-stream"] = {"schema": event}
-    if endpoint.text is not None:
-        content[endpoint.text] = {"schema": {"type": "string"}}
-    return {"description": "The answer.", **({"content": content} if content else {})}
+        found[200] = {"content": {"text/event-stream": {"schema": _event(endpoint)}}}
+    for status in endpoint.states:
+        told = {"application/json": {"schema": _schema(endpoint.answer)}}
+        found[status] = {"description": _DESCRIPTIONS[status], "content": told}
+    for status in sorted(endpoint.errors):
+        found[status] = {"description": _DESCRIPTIONS[status], "content": dict(_error(endpoint, status, dialect))}
+    if not endpoint.public:
+        found[401] = {"description": _DESCRIPTIONS[401]}
+    return dict(sorted(found.items(), key=lambda item: int(item[0])))
 
 
-def _failures(endpoint: Endpoint, types: Types, dialect: Dialect) -> Iterator[tuple[str, Json]]:
+def _event(endpoint: Endpoint) -> Json:
+    """OpenAPI 3.1 has no words for a stream; this is one event of it."""
+    data: Json = {"type": "string", "contentMediaType": "application/json", "contentSchema": _schema(endpoint.events)}
+    if endpoint.done:
+        data = {"anyOf": [{"const": "[DONE]"}, data]}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+
+
+def _error(endpoint: Endpoint, status: int, dialect: Dialect) -> Iterator[tuple[str, Json]]:
+    """Bodies that cannot be read are told in plain text, except to OpenAI's clients."""
     openai = dialect.speaks(endpoint.path)
-    errors = types.schema(OpenAIErrorResponse if openai else ErrorResponse)
-    for status in sorted({*endpoint.errors, *(() if endpoint.public else (401,))}):
-        content: Json = {"application/json": {"schema": errors}}
-        if status in UNREADABLE and not openai:
-            text = {"text/plain": {"schema": {"type": "string"}}}
-            content = {**text, **content} if status == 422 else text
-        yield str(status), {"description": _DESCRIPTIONS[status], **({} if status == 401 else {"content": content})}
+    if status in UNREADABLE and not openai:
+        yield "text/plain", {"schema": {"type": "string"}, "example": str(_UNREAD[status])}
+        if status not in _FAILURES:
+            return
+    error = Unhealthy() if endpoint.public else _FAILURES.get(status) or _UNREAD[status]
+    example = json.loads(bytes(dialect.respond(endpoint.path, error).body))
+    yield "application/json", {"schema": _schema(OpenAIErrorResponse if openai else ErrorResponse), "example": example}

@@ -27,26 +27,37 @@ class Probes:
     def endpoints(self) -> Iterator[Endpoint]:
         """The endpoints."""
         for path in HEALTH_PATHS:
-            yield Endpoint("GET", path, self.health, errors=(503,), public=True)
+            yield Endpoint("GET", path, self.health, "Probes", errors=(503,), public=True)
         for path, handler in (("/livez", self.livez), ("/readyz", self.readyz)):
-            yield Endpoint("GET", path, handler, answer=State, states=(503,), public=True)
+            yield Endpoint("GET", path, handler, "Probes", answer=State, states=(503,), public=True)
 
     async def ready(self) -> bool:
         """Whether requests can be served now. That the queue is full does not change it."""
         return self._lifecycle.ready and await self._healthy()
 
     async def health(self, request: Request) -> Response:
-        """200 with an empty body while requests would be answered."""
+        """Tell whether requests would be answered.
+
+        Status 200 with an empty body if so, 503 if not. Needs no key, as all probes. The environment variable `AIP_HEALTH_ROUTE` adds
+        another path for it.
+        """
         if not await self.ready():
             raise Unhealthy
         return Response()
 
     async def livez(self, request: Request) -> Response:
-        """200 while the process is sound: also while it loads the model, and while a shard is restarted."""
+        """Tell whether the process is sound.
+
+        For a liveness probe. The status is 200 also while the model is loaded or a shard is restarted, and 503 once the process has to
+        be ended.
+        """
         return self._told(self._lifecycle.live)
 
     async def readyz(self, request: Request) -> Response:
-        """200 only while requests should be sent here; the body tells the phase, and how far slow work has come."""
+        """Tell whether requests should be sent here.
+
+        For a readiness probe: status 200 if so, 503 if not. The body tells the phase, and how far slow work has come.
+        """
         return self._told(self._sound() and await self.ready())
 
     def _told(self, good: bool) -> Response:

@@ -15,6 +15,7 @@ from tgi_router.extract import read_body
 from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
 from tgi_router.openai_answers import ModelsInfo
+from tgi_router.request_examples import TOKENIZE
 
 
 class SmallRoutes:
@@ -27,26 +28,47 @@ class SmallRoutes:
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
         return [
-            Endpoint("GET", "/info", self.info, answer=Info),
-            Endpoint("GET", "/v1/models", self.models, answer=ModelsInfo),
-            Endpoint("GET", "/metrics", self.metrics, text="text/plain"),
-            Endpoint("POST", "/tokenize", self.tokenize, body=GenerateBody, answer=list[SimpleToken], errors=(*UNREADABLE, 429)),
+            Endpoint("GET", "/info", self.info, "Server", answer=Info),
+            Endpoint("GET", "/v1/models", self.models, "OpenAI", answer=ModelsInfo),
+            Endpoint("GET", "/metrics", self.metrics, "Server", text="text/plain"),
+            Endpoint(
+                "POST",
+                "/tokenize",
+                self.tokenize,
+                "Tokens",
+                body=GenerateBody,
+                examples=TOKENIZE,
+                answer=list[SimpleToken],
+                errors=(*UNREADABLE, 429),
+            ),
         ]
 
     async def info(self, request: Request) -> Response:
-        """The model and the limits."""
+        """Describe the model and the limits.
+
+        What is served, what a request may ask for, and which kernels do the work.
+        """
         return Response(dumps(_info(self._inference)), media_type="application/json")
 
     async def models(self, request: Request) -> Response:
-        """OpenAI's list of models: the one that is served, and its adapters."""
+        """List the models.
+
+        The one that is served, and its LoRA adapters: names for the field `model`.
+        """
         return Response(self._models, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
-        """The scrape for Prometheus."""
+        """Tell the metrics.
+
+        In Prometheus' text format. TGI's metrics have TGI's names; docs/observability.md lists them all.
+        """
         return Response(self._inference.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def tokenize(self, request: Request) -> Response:
-        """The tokens of an input, with the bytes that each covers."""
+        """Tokenize a text.
+
+        Tells each token of `inputs` with the bytes that it covers. Nothing is generated, and `parameters` are not looked at.
+        """
         body = await read_body(request, GenerateBody, self._inference.settings.payload_limit)
         return await answer_unless_left(request, self._tokens(body.inputs))
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from jinja2 import TemplateError, meta, nodes
 
-from tgi_router.bodies import Message, Tool
 from tgi_router.errors import TemplateFailed
 from tgi_router.json_text import dumps
+from tgi_router.openai_bodies import Message, Tool
 from tgi_router.template_child import Draft, environment
 
 DEFAULT = "default"

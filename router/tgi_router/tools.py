@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tgi_router.bodies import ChatBody, NamedToolChoice, Tool
 from tgi_router.errors import ToolFailed
+from tgi_router.openai_bodies import ChatBody, NamedToolChoice, Tool
 
 MAX_TOOLS = 128
 """OpenAI's own limit."""

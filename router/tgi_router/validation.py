@@ -19,14 +19,12 @@ from tgi_router.bodies import FurtherSampling, Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import CheckedGrammar, GrammarChecker
 from tgi_router.json_text import single
+from tgi_router.openai_bodies import MAX_CHOICES
 from tgi_router.served_model import ServedModel
 from tgi_router.tokenizing import Tokenizing
 
 RUN = 1024
 """TGI runs at most this many new tokens at a time and accepts what fits one run."""
-
-MAX_CHOICES = 16
-"""The largest `n`: each choice is a generation of its own. OpenAI's own limit of 128 is all the permits that there are by default."""
 
 MAX_BIASES = 1024
 """The most tokens in `logit_bias`: each costs the device something at every step."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tgi_router.bodies import ChatBody, CompletionBody, GenerateBody, Parameters
+from tgi_router.bodies import GenerateBody, Parameters
+from tgi_router.openai_bodies import ChatBody, CompletionBody
 
 from tests.router.serving import Served
 

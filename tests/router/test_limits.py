@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
-from tgi_router import ServedModel, answers, bodies, create_app, openai_answers
+from tgi_router import ServedModel, answers, bodies, cloud_bodies, create_app, openai_answers, openai_bodies
 
 from tests.router.serving import Served, serving
 from tests.router.test_end_to_end import Device
@@ -32,21 +32,31 @@ ROUTES: list[tuple[str, dict[str, Any], type[BaseModel], dict[str, type[BaseMode
     (
         "/v1/chat/completions",
         CHAT,
-        bodies.ChatBody,
+        openai_bodies.ChatBody,
         {
-            "messages.0": bodies.Message,
-            "tools.0": bodies.Tool,
-            "tools.0.function": bodies.FunctionDefinition,
-            "stream_options": bodies.StreamOptions,
+            "messages.0": openai_bodies.Message,
+            "tools.0": openai_bodies.Tool,
+            "tools.0.function": openai_bodies.FunctionDefinition,
+            "stream_options": openai_bodies.StreamOptions,
             "response_format": bodies.GrammarShape,
-            "tool_choice": bodies.NamedToolChoice,
+            "tool_choice": openai_bodies.NamedToolChoice,
         },
     ),
-    ("/chat_tokenize", CHAT, bodies.ChatBody, {}),
-    ("/v1/completions", {"prompt": "Hi", "max_tokens": 1}, bodies.CompletionBody, {"stream_options": bodies.StreamOptions}),
-    ("/invocations", {"prompt": "Hi", "max_tokens": 1}, bodies.CompletionBody, {}),
-    ("/vertex", {"instances": [NATIVE]}, bodies.VertexBody, {"instances.0": bodies.GenerateBody}),
-    ("/v2/models/m/infer", INFER, bodies.InferBody, {"inputs.0": bodies.InferInput, "outputs.0": bodies.InferOutput}),
+    ("/chat_tokenize", CHAT, openai_bodies.ChatBody, {}),
+    (
+        "/v1/completions",
+        {"prompt": "Hi", "max_tokens": 1},
+        openai_bodies.CompletionBody,
+        {"stream_options": openai_bodies.StreamOptions},
+    ),
+    ("/invocations", {"prompt": "Hi", "max_tokens": 1}, openai_bodies.CompletionBody, {}),
+    ("/vertex", {"instances": [NATIVE]}, cloud_bodies.VertexBody, {"instances.0": bodies.GenerateBody}),
+    (
+        "/v2/models/m/infer",
+        INFER,
+        cloud_bodies.InferBody,
+        {"inputs.0": cloud_bodies.InferInput, "outputs.0": cloud_bodies.InferOutputName},
+    ),
 ]
 FILLED = {
     "tools": [TOOL], "stream_options": {}, "response_format": {"type": "json_object"}, "grammar": {"type": "regex", "value": "a"},

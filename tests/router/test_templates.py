@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tgi_router import ChatTemplates, ServedModel
-from tgi_router.bodies import Message, Tool
 from tgi_router.errors import TemplateFailed
+from tgi_router.openai_bodies import Message, Tool
 from tgi_router.template_pool import TemplatePool
 from tgi_router.templates import Conversation
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tgi_router.bodies import ChatBody
 from tgi_router.errors import ToolFailed
+from tgi_router.openai_bodies import ChatBody
 from tgi_router.tool_calls import Piece, ToolCallReader
 from tgi_router.tools import plan_tools
 

@@ -12,7 +12,7 @@ from tests.serve.process import run
 from tgi_core.config import Settings, environment_variable, flag
 from tgi_core.settings.spec import setting_of
 
-HEAVY = ("torch", "transformers", "numpy", "starlette", "tgi_router", "huggingface_hub", "tokenizers")
+HEAVY = ("torch", "transformers", "numpy", "fastapi", "starlette", "tgi_router", "huggingface_hub", "tokenizers")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["--version"]])

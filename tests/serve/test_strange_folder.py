@@ -17,9 +17,9 @@ from tgi_core.model_files import DEMO
 BIN = Path(sys.executable).parent
 MODEL = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 INSTALLED = (
-    "click", "google", "grpc", "httptools", "jinja2", "llguidance", "numpy", "pluggy", "prometheus_client", "pydantic", "rich",
-    "safetensors", "starlette", "tgi_backend_cpu", "tgi_conformance", "tgi_core", "tgi_router", "tokenizers", "torch", "transformers",
-    "triton", "uvicorn", "sitecustomize", "usercustomize",
+    "click", "fastapi", "fastapi_offline", "google", "grpc", "httptools", "jinja2", "llguidance", "numpy", "pluggy", "prometheus_client",
+    "pydantic", "rich", "safetensors", "starlette", "tgi_backend_cpu", "tgi_conformance", "tgi_core", "tgi_router", "tokenizers", "torch",
+    "transformers", "triton", "uvicorn", "sitecustomize", "usercustomize",
 )  # fmt: skip
 
 COMMANDS = {

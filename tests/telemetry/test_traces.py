@@ -178,7 +178,7 @@ def test_collector_that_is_not_there() -> None:
 
 
 def test_off() -> None:
-    """Without an endpoint nothing of OpenTelemetry is imported, by the server or by its app."""
+    """Without an endpoint the server imports nothing of OpenTelemetry. FastAPI, loaded later, brings its API and is told to be silent."""
     code = (
         "import sys; import tgi_core.cli.serving, tgi_router; from tgi_core.telemetry.traces import open_traces;"
         "assert open_traces(None, 'x') is None; print([name for name in sys.modules if 'opentelemetry' in name])"

@@ -80,9 +80,9 @@ def print_schema() -> None:
     """Print the OpenAPI document of the HTTP API as JSON."""
     # The router's own program; in a process of its own, since this package does not know the router's parts.
     quiet = os.environ | {"PYTHONWARNINGS": "ignore"}
-    result = subprocess.run(python("tgi_router.openapi"), stdout=subprocess.PIPE, env=quiet, text=True, check=False)
+    result = subprocess.run(python("tgi_router.schema"), stdout=subprocess.PIPE, env=quiet, text=True, check=False)
     if result.returncode != 0 or not result.stdout.startswith("{"):
-        raise StartupError("print-schema: this installation has no OpenAPI document to print")
+        raise StartupError("print-schema: the OpenAPI document could not be made")
     click.echo(result.stdout, nl=not result.stdout.endswith("\n"))
 
 

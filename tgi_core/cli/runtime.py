@@ -8,7 +8,18 @@ import platform
 from tgi_core import __version__
 from tgi_core.telemetry.logs import announce
 
-_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy", "pydantic", "starlette", "uvicorn")
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "huggingface-hub",
+    "numpy",
+    "pydantic",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+)
 
 
 def runtime_lines() -> list[str]:

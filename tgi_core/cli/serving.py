@@ -151,6 +151,7 @@ async def _opened(
 
 
 def _served_model(directory: Path, model: str, settings: Settings) -> ServedModel:
+    import tgi_router.api  # noqa: F401  FastAPI takes a while to load: here, while the shard reads its model
     from tgi_router import ServedModel
 
     name = settings.served_model_name or ("tgi-core/demo" if directory == DEMO else model)

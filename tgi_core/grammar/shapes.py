@@ -16,7 +16,7 @@ from tgi_core.grammar.limits import check_text
 from tgi_core.grammar.value import Grammar, GrammarKind, InvalidGrammar, UnsupportedGrammar
 
 ANY_OBJECT = {"type": "object"}
-_TYPES = ("json", "json_object", "json_schema", "regex", "text")
+TYPES = ("json", "json_object", "json_schema", "regex", "text")
 
 
 def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False) -> Grammar | None:
@@ -26,8 +26,8 @@ def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False) -> Gram
     schema of 64 KiB takes a few milliseconds; the grammar is not compiled here.
     """
     kind = shape.get("type")
-    if not isinstance(kind, str) or kind not in _TYPES:
-        raise InvalidGrammar(f"unknown type; expected one of {', '.join(_TYPES)}")
+    if not isinstance(kind, str) or kind not in TYPES:
+        raise InvalidGrammar(f"unknown type; expected one of {', '.join(TYPES)}")
     if "value" not in shape:
         return _parse_openai(kind, shape, strict_tgi)
     value = shape["value"]

@@ -1,0 +1,155 @@
+"""An endpoint as a route of FastAPI's: FastAPI writes its part of the OpenAPI document, the handler answers.
+
+FastAPI would read and check a body before the handler runs, without the limits and not in TGI's words, and it spends two exit stacks
+and a walk through its dependencies on every request. So it is shown a function that has the operation's parameters and is never
+called, and a request goes the way of Starlette's routes: `tgi_router.extract` reads its body.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from inspect import Parameter, Signature
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Security
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Match, Route, request_response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tgi_core import __version__
+from tgi_router.endpoints import Endpoint, Gate, distinct, methods_by_path, serving
+from tgi_router.openai import Dialect
+from tgi_router.openapi import DESCRIPTION, TAGS, components, parameters, responses
+
+_KEY = HTTPBearer(scheme_name="key", description="The server's `--api-key`, if it has one.", auto_error=False)
+_TEXT: dict[str | None, type[Response]] = {"text/plain": PlainTextResponse, "text/html": HTMLResponse}
+
+
+class Api(FastAPI):
+    """FastAPI with its own document pages off: `tgi_router.docs_page` has others. `endpoints` are those of its routes."""
+
+    def __init__(self, endpoints: Iterable[Endpoint], **settings: Any) -> None:
+        super().__init__(
+            title="tgi-core",
+            description=DESCRIPTION,
+            version=__version__,
+            license_info={"name": "Apache 2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
+            openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+            openapi_url=None,
+            # FastAPI's own, whatever the environment says: the server's is in `tgi_router.observing`
+            telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+            **settings,
+        )
+        self._endpoints = tuple(endpoints)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, made when first asked for."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            document["components"]["schemas"] = components(self._endpoints)
+            for route in self.routes:
+                if isinstance(route, Operation) and route.include_in_schema:
+                    route.restore(document)
+            self.openapi_schema = document
+        return self.openapi_schema
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Starlette's. FastAPI adds layers for dependencies, uploads and telemetry, which nothing here has."""
+        return Starlette.build_middleware_stack(self)
+
+
+class Operation(APIRoute):
+    """Serves one endpoint. `allowed` are all methods of its path."""
+
+    def __init__(self, endpoint: Endpoint, allowed: frozenset[str], gate: Gate, dialect: Dialect) -> None:
+        super().__init__(
+            endpoint.path,
+            _described(endpoint),
+            methods=[endpoint.method],
+            operation_id=f"{endpoint.method.lower()}{re.sub(r'[^a-z0-9]+', '_', endpoint.path)}",
+            tags=[endpoint.tag],
+            summary=endpoint.summary,
+            description=endpoint.description,
+            response_model=endpoint.answer,
+            response_class=_response_class(endpoint),
+            response_description="The answer.",
+            responses=responses(endpoint, dialect),
+            openapi_extra=_extra(endpoint),
+            include_in_schema=endpoint.documented,
+        )
+        self._served = frozenset({"GET", "HEAD"}) if endpoint.method == "GET" else frozenset({endpoint.method})
+        self._method = endpoint.method.lower()
+        self._allowed = allowed
+        self._fixed = not self.param_convertors
+        self.app = request_response(serving(endpoint, gate))
+
+    def restore(self, document: dict[str, Any]) -> None:
+        """Put back what FastAPI has taken out of the operation's errors: the nulls of their examples."""
+        operation = document["paths"][self.path][self._method]
+        operation["responses"] |= {str(status): told for status, told in self.responses.items() if status != 200}
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Starlette's answer, with HEAD as a kind of GET."""
+        if self._fixed and not scope.get("root_path") and scope["path"] != self.path:
+            return Match.NONE, {}  # without a regular expression for each route that is passed by
+        match, found = Route.matches(self, scope)
+        if match is Match.PARTIAL and scope["method"] in self._served:
+            match = Match.FULL
+        return match, found
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or tell what the path allows. Raises HTTPException."""
+        if scope["method"] not in self._served:
+            raise HTTPException(status_code=405, headers={"Allow": ", ".join(sorted(self._allowed))})
+        await self.app(scope, receive, send)
+
+
+def make_operations(endpoints: Iterable[Endpoint], gate: Gate, dialect: Dialect) -> list[Operation]:
+    """One route per path and method. Of two endpoints for both the first counts."""
+    kept = distinct(endpoints)
+    allowed = methods_by_path(kept)
+    return [Operation(each, allowed[each.path], gate, dialect) for each in kept]
+
+
+def _response_class(endpoint: Endpoint) -> type[Response]:
+    """Tells FastAPI the media type of the answer."""
+    if endpoint.answer is not None:
+        return JSONResponse
+    return _TEXT.get(endpoint.text, Response)
+
+
+def _extra(endpoint: Endpoint) -> dict[str, Any]:
+    """What its signature cannot say: its parameters, for which FastAPI would promise a 422, and that it may need no key."""
+    extra: dict[str, Any] = {} if endpoint.public else {"security": [{}]}
+    told = parameters(endpoint)
+    return extra | {"parameters": told} if told else extra
+
+
+def _described(endpoint: Endpoint) -> Callable[..., Any]:
+    """A function with the operation's body and key as its parameters, for FastAPI to read."""
+
+    async def described() -> None: ...
+
+    described.__name__ = endpoint.handler.__name__
+    described.__doc__ = endpoint.description
+    described.__signature__ = Signature(list(_arguments(endpoint)))  # type: ignore[attr-defined]
+    return described
+
+
+def _arguments(endpoint: Endpoint) -> Iterator[Parameter]:
+    if not endpoint.documented:
+        return
+    if endpoint.body is not None:
+        shown: dict[str, Any] = {name: {"summary": name, "value": value} for name, value in endpoint.examples.items()}
+        yield _argument("body", Annotated[endpoint.body, Body(openapi_examples=shown)])
+    if not endpoint.public:
+        yield _argument("key", Annotated[Any, Security(_KEY)])
+
+
+def _argument(name: str, kind: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind)

@@ -1,0 +1,37 @@
+"""`python -m tgi_router.schema` prints the OpenAPI document of a server with default settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tgi_core.backend import API_VERSION
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.client.types import ShardInfo
+from tgi_core.config import Settings
+from tgi_core.model_files import DEMO
+from tgi_core.scheduler.types import Limits
+from tgi_router.app import create_app
+from tgi_router.served_model import ServedModel
+
+
+class _Undriven:
+    """As much of a generator as an app needs that is asked for its document only."""
+
+    info = ShardInfo("demo", "reference", "none", "float32", API_VERSION, ReferenceSession().capabilities())
+    limits = Limits(max_input_tokens=1, max_total_tokens=2)
+
+
+def document() -> dict[str, Any]:
+    """What such a server answers to GET /openapi.json."""
+    undriven: Any = _Undriven()
+    return create_app(Settings(), ServedModel.load(DEMO, "demo", Settings()), undriven).openapi()
+
+
+def text() -> str:
+    """The same as JSON."""
+    return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(text(), end="")

@@ -1,0 +1,115 @@
+"""The OpenAPI document's examples on the demo model, and the page for people in a browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, sync_playwright
+
+from tests.serve.process import served
+
+DOCUMENT = json.loads((Path(__file__).parents[2] / "docs/openapi.json").read_text())
+PROGRAM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    path: operations["post"]["requestBody"]["content"]["application/json"]["examples"]
+    for path, operations in DOCUMENT["paths"].items()
+    if "post" in operations
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server with the demo model."""
+    with served("--backend", "cpu") as server:
+        yield server.url
+
+
+@pytest.mark.parametrize(("path", "name"), [(path, name) for path, examples in EXAMPLES.items() for name in examples])
+def test_examples_are_answered(url: str, path: str, name: str) -> None:
+    """Every example of a body is answered by the demo model, a stream to its end."""
+    body = EXAMPLES[path][name]["value"]
+    answer = httpx.post(url + path.format(model="demo", version="1"), json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    streamed = path == "/generate_stream" or body.get("stream", False)
+    assert answer.headers["content-type"].startswith("text/event-stream" if streamed else "application/json")
+    assert "error" not in answer.text
+    if streamed and path.startswith("/v1"):
+        assert answer.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium without a window."""
+    if PROGRAM is None:
+        pytest.skip("no Chromium here")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """The page in a window of its own, what its scripts complained of, and whom it called."""
+
+    def __init__(self, browser: Browser, address: str, scheme: Literal["light", "dark"], width: int) -> None:
+        self.context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 844})
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.called: list[str] = []
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.called.append(request.url))
+        self.page.goto(address)
+        self.page.wait_for_selector(".opblock")
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def brightness(self, selector: str, what: str) -> float:
+        """Of a colour that is seen, 0 to 255; a ground that is transparent is white, as a page's is by default."""
+        script = f"getComputedStyle(document.querySelector('{selector}')).{what}.match(/[\\d.]+/g).map(Number)"
+        red, green, blue, *alpha = self.page.evaluate(script)
+        return 255.0 if alpha == [0] else 0.299 * red + 0.587 * green + 0.114 * blue
+
+    def check(self, url: str, dark: bool) -> None:
+        """Nothing broke the page's own policy, nobody but the server was called, and text stands out from the ground it is on."""
+        assert self.complaints == []
+        assert self.called and all(each.startswith((url, "data:")) for each in self.called)
+        assert self.page.evaluate("document.documentElement.classList.contains('dark-mode')") == dark
+        text, ground = self.brightness(".opblock-tag", "color"), self.brightness("html", "backgroundColor")
+        assert (text > ground + 100) if dark else (ground > text + 100)
+
+
+def test_page_on_a_phone(url: str, browser: Browser) -> None:
+    """In light: every operation is shown, and nothing is wider than the screen."""
+    visit = Visit(browser, url + "/docs/", "light", width=390)
+    with visit.context:
+        assert visit.page.locator(".opblock").count() == sum(len(operations) for operations in DOCUMENT["paths"].values())
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
+        visit.check(url, dark=False)
+
+
+def test_try_it_out(url: str, browser: Browser) -> None:
+    """In dark: an operation can be tried from the page. Its first example is sent as it is, and the answer is shown."""
+    visit = Visit(browser, url + "/docs", "dark", width=1280)
+    with visit.context:
+        operation = visit.page.locator("#operations-TGI-post_generate")
+        operation.locator(".opblock-summary-control").click()
+        with visit.page.expect_request(url + "/generate") as sent:
+            operation.locator(".execute").click()
+        assert json.loads(sent.value.post_data or "") == next(iter(EXAMPLES["/generate"].values()))["value"]
+        assert not {"x-request-priority", "x-request-timeout", "x-cache-salt"} & set(sent.value.headers)
+        answer = operation.locator(".live-responses-table .response-col_description .microlight").first
+        answer.wait_for(timeout=60_000)
+        assert operation.locator(".live-responses-table .response-col_status").last.inner_text().startswith("200")
+        assert list(json.loads(answer.inner_text())) == ["generated_text"]
+        visit.check(url, dark=True)
