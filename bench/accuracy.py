@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bench.random_model import make
-from tgi_core.backend import OpenOptions, Request, Want, WarmupPlan
+from tgi_core.backend import OpenOptions, OutputOptions, Request, WarmupPlan
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.model_files import DEMO, read_json
 
@@ -50,7 +50,9 @@ def our_logits(model: Path, prompts: Prompts, dtype: str) -> Tensor:
     works = []
     for i, prompt in enumerate(prompts):
         blocks = list(range(1 + i * count, 1 + (i + 1) * count))
-        request = Request(i, tuple(prompt), len(prompt), 0, (tuple(blocks),), len(prompt), want=Want(prompt_logprobs=True))
+        request = Request(
+            i, tuple(prompt), len(prompt), 0, (tuple(blocks),), len(prompt), want=OutputOptions(prompt_logprobs=True)
+        )
         works.append(Work(LiveRow(request, prompt, 0, (blocks,)), 0, len(prompt), yields=True))
     logits = opened.runner.run(works)
     return torch.cat([torch.cat((logits.prompt[i], logits.last[i : i + 1])) for i in range(len(prompts))]).clone()

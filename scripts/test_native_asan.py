@@ -18,7 +18,7 @@ from tgi_backend_cpu.kernels import cpu_flags
 
 OPTIONS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1", "-O1")
 TESTS = (
-    "tests/cpu/test_products.py",
+    "tests/cpu/test_gemm.py",
     "tests/cpu/test_attention_kernel.py",
     "tests/cpu/test_reading.py",
     "tests/cpu/test_decoder.py",

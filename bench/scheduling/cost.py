@@ -9,8 +9,8 @@ from time import perf_counter_ns
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Sampling
 from tgi_core.backend.reference import ReferenceSession
-from tgi_core.client.types import Generation, Prefill, StepResult, Stopping, Token, TurnResult
 from tgi_core.scheduler import GenerationRequest, Scheduler
+from tgi_core.wire.types import Generation, Prefill, StepResult, Stopping, Token, TurnResult
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from bench.scheduling.device import Roofline, Served
 from bench.scheduling.trace import Arrival
-from tgi_core.backend import Sampling, Want, WarmupPlan
+from tgi_core.backend import OutputOptions, Sampling, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
-from tgi_core.client.types import ShardInfo, Stopping
 from tgi_core.scheduler import GenerationRequest, Scheduler
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo, Stopping
 
 LONGEST_ROW = 16_384
 
@@ -70,4 +70,6 @@ class Simulation:
     def _request(self, item: Arrival, number: int) -> GenerationRequest:
         """No two prompts begin alike, so the prefix cache has no part in this."""
         ids = (number // 1000 % self._vocabulary, number % 1000, *((number + place) % 997 for place in range(item.prompt - 2)))
-        return GenerationRequest(ids[: item.prompt], Sampling(), Stopping(item.answer, ignore_eos=True), Want(logprobs=False))
+        return GenerationRequest(
+            ids[: item.prompt], Sampling(), Stopping(item.answer, ignore_eos=True), OutputOptions(logprobs=False)
+        )

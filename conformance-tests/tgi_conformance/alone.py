@@ -21,15 +21,15 @@ from tgi_core.backend import (
     Capacity,
     Feature,
     Grant,
+    OutputOptions,
     Request,
     Row,
     Sampling,
     Unsupported,
-    Want,
 )
 from tgi_core.backend.session import Session
 
-Key = tuple[tuple[int, ...], int, Sampling, Want, bool, int | None, str | None]
+Key = tuple[tuple[int, ...], int, Sampling, OutputOptions, bool, int | None, str | None]
 """Tokens, prompt length, sampling, wants, masked, the phase of its masks, adapter."""
 
 _AT_LEAST = 8
@@ -158,6 +158,6 @@ def _only(rows: tuple[Row, ...]) -> Row:
     return rows[0]
 
 
-def all_wants(features: frozenset[Feature]) -> Want:
+def all_wants(features: frozenset[Feature]) -> OutputOptions:
     """All that a session with these features can return for a row."""
-    return Want(Feature.LOGPROBS in features, 4 if Feature.TOP_N in features else 0, Feature.PROMPT_LOGPROBS in features)
+    return OutputOptions(Feature.LOGPROBS in features, 4 if Feature.TOP_N in features else 0, Feature.PROMPT_LOGPROBS in features)

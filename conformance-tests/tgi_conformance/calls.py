@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
-from tgi_core.backend import Grant, Request, Sampling, Want
+from tgi_core.backend import Grant, OutputOptions, Request, Sampling
 
 Ref: TypeAlias = int
 
@@ -140,7 +140,7 @@ def _request(value: dict[str, Any]) -> Request:
         "tokens": tuple(value["tokens"]),
         "blocks": _tables(value["blocks"]),
         "sampling": Sampling(**sampling),
-        "want": Want(**value["want"]),
+        "want": OutputOptions(**value["want"]),
         "media": tuple(str(item).encode() for item in value["media"]),
     }
     return Request(**fields)
@@ -173,7 +173,7 @@ def _row(request: Request) -> str:
         "cached": request.cached or None,
         "take": request.take if request.take != len(request.tokens) else None,
         "sampling": request.sampling if request.sampling != Sampling() else None,
-        "want": request.want if request.want != Want(logprobs=False) else None,
+        "want": request.want if request.want != OutputOptions(logprobs=False) else None,
         "masked": request.masked or None,
         "adapter": request.adapter,
     }

@@ -19,11 +19,11 @@ from tgi_core.backend import (
     InvalidRequest,
     Mixing,
     OpenOptions,
+    OutputOptions,
     Request,
     SamplingField,
     SamplingSpec,
     Unsupported,
-    Want,
 )
 
 Declared = Callable[[Scene], bool]
@@ -129,19 +129,22 @@ EXTENSIONS: dict[str, Extension] = {
     item.name: item
     for item in (
         Extension(
-            "logprobs", "the logprob of each token", _flag(Feature.LOGPROBS), _refused(lambda s, r: replace(r, want=Want(True)))
+            "logprobs",
+            "the logprob of each token",
+            _flag(Feature.LOGPROBS),
+            _refused(lambda s, r: replace(r, want=OutputOptions(True))),
         ),
         Extension(
             "top_n",
             "the likeliest tokens at each position",
             _flag(Feature.TOP_N),
-            _refused(lambda s, r: replace(r, want=Want(False, 2))),
+            _refused(lambda s, r: replace(r, want=OutputOptions(False, 2))),
         ),
         Extension(
             "prompt_logprobs",
             "logprobs of the prompt",
             _flag(Feature.PROMPT_LOGPROBS),
-            _refused(lambda s, r: replace(r, want=Want(False, 0, True))),
+            _refused(lambda s, r: replace(r, want=OutputOptions(False, 0, True))),
         ),
         Extension(
             "chunked_prefill", "a prompt in pieces", _flag(Feature.CHUNKED_PREFILL), _refused(lambda s, r: replace(r, take=3))

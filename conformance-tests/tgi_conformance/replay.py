@@ -12,7 +12,7 @@ from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Trace, decode, sentence
 from tgi_conformance.golden import HERE
 from tgi_conformance.masks import SOURCES
-from tgi_conformance.play import Play, Setup
+from tgi_conformance.session_driver import SessionDriver, Setup
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import SuiteFault, Violation
 from tgi_core.backend import Feature, WarmupPlan
@@ -77,7 +77,7 @@ def _setup(value: dict[str, Any]) -> Setup:
 def replay(recording: Recording, target: Target) -> Iterator[str]:
     """What each call does, in sentences. Raises Violation where a law is broken, BackendError when the session does not open."""
     alone = Alone(target)
-    play = Play.open(target, recording.setup, alone)
+    play = SessionDriver.open(target, recording.setup, alone)
     try:
         for number, call in recording.trace:
             text = sentence(number, call)

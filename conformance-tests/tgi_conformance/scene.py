@@ -10,7 +10,7 @@ from typing import TypeVar
 from tgi_conformance.alone import Alone
 from tgi_conformance.judge import TOLERANCE, Yardstick, close_call
 from tgi_conformance.masks import ALTERNATING, BREAKING, FAILING, OWN, SLOW
-from tgi_conformance.play import Play, Setup
+from tgi_conformance.session_driver import SessionDriver, Setup
 from tgi_conformance.sessions import Occupied
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target
@@ -33,7 +33,7 @@ class Scene:
     shorten: bool = True
     fresh: bool = False
     situations: Counter[str] = field(default_factory=Counter)
-    plays: list[Play] = field(default_factory=list)
+    plays: list[SessionDriver] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     """What was measured on the way; reported."""
 
@@ -44,14 +44,14 @@ class Scene:
         by a plan that others ask for too."""
         return Stage(self.play(Setup(plan, masks), fresh=fresh, shared=shared), self.seed)
 
-    def play(self, setup: Setup, *, fresh: bool = False, shared: bool = False) -> Play:
+    def play(self, setup: Setup, *, fresh: bool = False, shared: bool = False) -> SessionDriver:
         """A session on which nothing lives."""
         self.leave()
         planned = setup.plan is not None and not shared
         special = (
             planned or setup.masks not in (None, ALTERNATING, OWN, SLOW, BREAKING, FAILING) or setup.ranks > 1
         )  # nobody else asks for one
-        play = Play.open(self.target, setup, self.alone, self.situations, fresh=fresh or special or self.fresh)
+        play = SessionDriver.open(self.target, setup, self.alone, self.situations, fresh=fresh or special or self.fresh)
         self.plays.append(play)
         return play
 
@@ -109,7 +109,7 @@ class Scene:
             play.come_back()
 
     @property
-    def culprit(self) -> Play | None:
+    def culprit(self) -> SessionDriver | None:
         """The session that broke a law, or the last one."""
         return next((play for play in self.plays if play.failed), self.plays[-1] if self.plays else None)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Call, Read, Ref, Trace, moved, references, renumbered
-from tgi_conformance.play import Play, Setup
+from tgi_conformance.session_driver import SessionDriver, Setup
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import BackendError
@@ -62,7 +62,7 @@ def rerouted(call: Call, gone: Mapping[Ref, Ref]) -> Call:
 def replayed(target: Target, setup: Setup, alone: Alone, trace: Trace) -> tuple[Trace, Violation] | None:
     """Run calls on a fresh session: those up to the first that breaks a law, and how; None if none does."""
     try:
-        play = Play.open(target, setup, alone)
+        play = SessionDriver.open(target, setup, alone)
     except BackendError:
         return None
     try:

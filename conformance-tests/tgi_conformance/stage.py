@@ -11,14 +11,14 @@ from typing import Any
 from tgi_conformance.alone import all_wants
 from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref, sentence
 from tgi_conformance.oracle import OracleRow
-from tgi_conformance.play import Play
+from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.verdict import NotReached, SuiteFault
-from tgi_core.backend import BackendError, Capabilities, Capacity, Feature, Grant, Request, Sampling, Want
+from tgi_core.backend import BackendError, Capabilities, Capacity, Feature, Grant, OutputOptions, Request, Sampling
 
 PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9), (2,), (6, 5, 3, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4))
 """Prompts of different lengths, none a multiple of a block."""
 
-PLAIN = Want(logprobs=False)
+PLAIN = OutputOptions(logprobs=False)
 
 _TOKENS, _PERIOD = 50, 512
 """Prompts are of so many tokens of the vocabulary, and are varied by a text of that length, again and again."""
@@ -36,7 +36,7 @@ class Stage:
     `seed` draws what a scenario leaves open: the tokens of prompts, ids of requests, seeds of samplers, and the block that comes first.
     """
 
-    def __init__(self, play: Play, seed: int = 0) -> None:
+    def __init__(self, play: SessionDriver, seed: int = 0) -> None:
         self.play, self._seed = play, seed
         draw = random.Random(seed)
         self._shifts = [draw.randrange(_TOKENS) if seed else 0 for _ in range(_PERIOD)]
@@ -62,7 +62,7 @@ class Stage:
         return feature in self.capabilities.features
 
     @property
-    def wants(self) -> Want:
+    def wants(self) -> OutputOptions:
         """Everything that a row can be asked to return here."""
         return all_wants(self.capabilities.features)
 
@@ -85,7 +85,7 @@ class Stage:
         take: int | None = None,
         *,
         id: int = 0,
-        want: Want = PLAIN,
+        want: OutputOptions = PLAIN,
         **fields: object,
     ) -> Request:
         """A request with blocks for the tokens that it takes; `shares` is one whose first `cached` tokens it takes over."""
@@ -114,7 +114,12 @@ class Stage:
         return self._next_id - 1
 
     def outline(
-        self, prompt: Sequence[int], sampling: Sampling = Sampling(), *, want: Want = PLAIN, prompt_len: int | None = None
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling = Sampling(),
+        *,
+        want: OutputOptions = PLAIN,
+        prompt_len: int | None = None,
     ) -> Request:
         """A request for the yardstick only: it has no blocks."""
         tokens = self.folded(prompt)

@@ -12,9 +12,9 @@ from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Trace, encode, sentence
 from tgi_conformance.clause import Clause
 from tgi_conformance.features import missing
-from tgi_conformance.play import Setup
 from tgi_conformance.result import Result
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_driver import Setup
 from tgi_conformance.shrink import shortest
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import DoesNotApply, NotReached, Verdict, Violation

@@ -1,5 +1,6 @@
 """The HTTP side of tgi-core: TGI's routes and OpenAI's, on top of anything that keeps the `Generator` protocol."""
 
+from tgi_router.admission import AdmissionControl
 from tgi_router.app import create_app
 from tgi_router.connection import Connection
 from tgi_router.connection_policy import ConnectionPolicy
@@ -9,9 +10,9 @@ from tgi_router.http_server import HttpServer
 from tgi_router.lifecycle import Lifecycle, Phase
 from tgi_router.served_model import ServedModel
 from tgi_router.templates import ChatTemplates
-from tgi_router.turnstile import Turnstile
 
 __all__ = [
+    "AdmissionControl",
     "ChatTemplates",
     "Connection",
     "ConnectionPolicy",
@@ -22,6 +23,5 @@ __all__ = [
     "Load",
     "Phase",
     "ServedModel",
-    "Turnstile",
     "create_app",
 ]

@@ -17,7 +17,7 @@ from functools import partial
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from tgi_router.connection_policy import ConnectionPolicy
-from tgi_router.heads import Refused, check_head
+from tgi_router.rejection import Refused, check_head
 
 _log = logging.getLogger(__name__)
 
@@ -141,8 +141,8 @@ class Acceptor:
 
     def _refusal(self, own: socket.socket, peer: Peer) -> bytes | None:
         """The answer to a request that has come whole and finds no room. What has come is left there if there is none."""
-        turnstile = self._policy.turnstile
-        if turnstile is None or not turnstile.full or self._policy.closing:
+        admission = self._policy.admission
+        if admission is None or not admission.full or self._policy.closing:
             return None
         try:
             data = own.recv(_MOST_BYTES, socket.MSG_PEEK)
@@ -151,7 +151,7 @@ class Acceptor:
         found = _parsed(data) if len(data) < _MOST_BYTES else None
         if found is None:
             return None
-        answer = turnstile.refuse(found.url, peer, found.headers, [*self._defaults, (b"connection", b"close")])
+        answer = admission.refuse(found.url, peer, found.headers, [*self._defaults, (b"connection", b"close")])
         if answer is not None:
             own.recv(_MOST_BYTES)  # closed with bytes that nobody has read, the kernel would reset it
         return answer

@@ -41,7 +41,7 @@ class Api(FastAPI):
             license_info={"name": "Apache 2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
             openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
             openapi_url=None,
-            # FastAPI's own, whatever the environment says: the server's is in `tgi_router.observing`
+            # FastAPI's own, whatever the environment says: the server's is in `tgi_router.request_log`
             telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
             **settings,
         )

@@ -19,6 +19,7 @@ from starlette.types import Lifespan
 
 from tgi_core.config import Settings
 from tgi_core.telemetry.traces import Traces
+from tgi_router.admission import AdmissionControl, refusals
 from tgi_router.auth import BearerAuth
 from tgi_router.clients import Clients
 from tgi_router.cloud import CloudRoutes
@@ -32,18 +33,17 @@ from tgi_router.kserve import KServeRoutes
 from tgi_router.lifecycle import Lifecycle, Phase
 from tgi_router.metrics import Metrics
 from tgi_router.native import NativeRoutes
-from tgi_router.observing import Observed
 from tgi_router.openai import Dialect
 from tgi_router.openai_chat import ChatRoutes
 from tgi_router.openai_completions import CompletionRoutes
 from tgi_router.probes import Probes
+from tgi_router.request_log import RequestLog
+from tgi_router.scheduling_headers import SchedulingHeadersMiddleware
 from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
 from tgi_router.template_pool import TemplatePool
 from tgi_router.tokenizing import Tokenizing
-from tgi_router.turnstile import Turnstile, refusals
 from tgi_router.validation import effective_limits
-from tgi_router.wishes import WithWishes
 from tgi_router.workers import Workers
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def create_app(
     app = assemble(partial(Api, endpoints), settings, endpoints, operations, dialect, traces, lifespan)
     app.state.workers = workers  # which judge large bodies
     answers = refusals(endpoints, dialect, headers.stream(0)) if traces is None else {}
-    app.state.turnstile = Turnstile(inference, lifecycle, Clients.of_settings(settings), answers, settings.api_key)
+    app.state.admission = AdmissionControl(inference, lifecycle, Clients.of_settings(settings), answers, settings.api_key)
     return app
 
 
@@ -123,7 +123,7 @@ def assemble(
     """An app of routes, with what all have in common. `kind` makes it; `endpoints` says which of the routes are public."""
     app = kind(
         routes=routes,
-        middleware=[Middleware(Observed, traces=traces), *_middleware(settings, endpoints)],
+        middleware=[Middleware(RequestLog, traces=traces), *_middleware(settings, endpoints)],
         exception_handlers={
             RouterError: _answering(dialect.respond),
             BodyRejected: _answering(dialect.respond),
@@ -162,7 +162,7 @@ def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middl
     stack = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
     if settings.api_key is not None:
         stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
-    return [*stack, Middleware(WithWishes, clients=Clients.of_settings(settings))]
+    return [*stack, Middleware(SchedulingHeadersMiddleware, clients=Clients.of_settings(settings))]
 
 
 def _answering(render: Callable[[str, Any], Response]) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tgi_core.client.types import FinishReason, Generation, Token
+from tgi_core.wire.types import FinishReason, Generation, Token
 from tgi_router.inference import Choice, Result, tokens_of
 from tgi_router.json_text import dumps, quote
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage_of

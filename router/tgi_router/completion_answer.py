@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tgi_core.client.types import GeneratedText, Generation, Token
+from tgi_core.wire.types import GeneratedText, Generation, Token
 from tgi_router.inference import Choice, Result, mean_logprob, tokens_of
 from tgi_router.json_text import dumps, quote, shortest
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage, usage_of

@@ -20,13 +20,13 @@ from httptools import HttpParserError
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from tgi_router.admission_protocol import AdmissionProtocol
+from tgi_router.client_presence import Presence
 from tgi_router.connection_policy import ConnectionPolicy
 from tgi_router.extract import when_read
-from tgi_router.heads import MAX_HEAD_BYTES, Refused, check_head, too_large
-from tgi_router.lingering import AnswerTransport, Lingering
-from tgi_router.outlet import Outlet
-from tgi_router.presence import Presence
-from tgi_router.turn_taking import TurnTakingProtocol
+from tgi_router.lingering_close import AnswerTransport, Lingering
+from tgi_router.rejection import MAX_HEAD_BYTES, Refused, check_head, too_large
+from tgi_router.stream_writer import StreamWriter
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -48,7 +48,7 @@ class _Waiting(Enum):
     BODY = "body"
 
 
-class Connection(TurnTakingProtocol):
+class Connection(AdmissionProtocol):
     """A connection that keeps to a policy."""
 
     def __init__(
@@ -209,7 +209,7 @@ class Connection(TurnTakingProtocol):
     def _equip(self) -> None:
         """What the request needs of its connection."""
         self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
-        Outlet(self.cycle, self.transport, self.when_writable)
+        StreamWriter(self.cycle, self.transport, self.when_writable)
         when_read(self.cycle.scope, partial(self._policy.bodies.drop, self.cycle))
 
     def on_body(self, body: bytes) -> None:
@@ -285,7 +285,7 @@ class Connection(TurnTakingProtocol):
         if running is None or running.response_complete:
             return
         if running.response_started:
-            Outlet.of(running.scope).fill()
+            StreamWriter.of(running.scope).fill()
         else:
             running.transport.send_ahead()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tgi_core.config import Settings
+from tgi_router.admission import AdmissionControl
+from tgi_router.body_buffers import BodyBuffers
 from tgi_router.rounds import Rounds
-from tgi_router.turnstile import Turnstile
-from tgi_router.unfinished import UnfinishedBodies
 
 PAYLOADS = 32
 """So many of the largest bodies may be unfinished at once, unless the operator says otherwise."""
@@ -22,12 +22,12 @@ class ConnectionPolicy:
     keep_alive_s: float
     stall_s: float
     body_bytes: int
-    bodies: UnfinishedBodies
+    bodies: BodyBuffers
     max_descriptor: int | None = None
     """A connection with a higher file descriptor is refused, so that the server keeps some for its own work."""
     closing: bool = False
     """From now on each connection ends with the answer under way."""
-    turnstile: Turnstile | None = None
+    admission: AdmissionControl | None = None
     """In front of the app, once it is there."""
     rounds: Rounds = field(default_factory=Rounds)
     """In which what comes is looked at."""
@@ -41,5 +41,5 @@ class ConnectionPolicy:
             settings.keep_alive_timeout,
             settings.stream_stall_timeout,
             settings.payload_limit,
-            UnfinishedBodies(settings.total_payload_limit or PAYLOADS * settings.payload_limit),
+            BodyBuffers(settings.total_payload_limit or PAYLOADS * settings.payload_limit),
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from tgi_core.client.grammars import Release
-from tgi_core.client.types import ShardInfo
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits
+from tgi_core.wire.types import ShardInfo
 
 
 class Load(Protocol):

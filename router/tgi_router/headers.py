@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tgi_core.client.types import ShardInfo
+from tgi_core.wire.types import ShardInfo
 from tgi_router.inference import Result
 
 

@@ -12,12 +12,12 @@ from typing import Self
 
 from tgi_core.backend import RowFaultKind
 from tgi_core.client.grammars import Release
-from tgi_core.client.types import GeneratedText, Generation, PromptToken, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import DeadlineExceeded, NotRead, Overloaded, RequestFailed, SchedulerError, Stopped
 from tgi_core.telemetry.exchange import Course, Timings, current
-from tgi_router import wishes
+from tgi_core.wire.types import GeneratedText, Generation, PromptToken, Token
+from tgi_router import scheduling_headers
 from tgi_router.bodies import Parameters
 from tgi_router.errors import (
     Incomplete,
@@ -34,10 +34,10 @@ from tgi_router.errors import (
 from tgi_router.generator import Generator
 from tgi_router.grammars import told
 from tgi_router.metrics import Metrics
-from tgi_router.observing import shown
-from tgi_router.outlet import Outlet
 from tgi_router.permits import Permits, spread
+from tgi_router.request_log import shown
 from tgi_router.served_model import ServedModel
+from tgi_router.stream_writer import StreamWriter
 from tgi_router.tokenizing import Tokenizing
 from tgi_router.validation import NO_EXTRAS, Extras, Prompt, Validator, ValidRequest, effective_limits
 from tgi_router.workers import Workers
@@ -113,7 +113,7 @@ class Inference:
     def check_room(self) -> None:
         """Raises ModelOverloaded if a request of the present client would be refused."""
         try:
-            self.permits.check(wishes.current().client)
+            self.permits.check(scheduling_headers.current().client)
         except ModelOverloaded as error:
             self.metrics.refused(error)
             raise
@@ -186,12 +186,12 @@ class Call:
         inference.validator.check_best_of(parameters, self._streaming)
         best_of = max(parameters.best_of or 1, 1)
         permits = best_of * self._generations
-        self._client = wishes.current().client
+        self._client = scheduling_headers.current().client
         await inference.permits.take(self._client, permits, wait=self._gate is None)
         self._permits = permits
         valid = [await inference.validator.validate(prompt, parameters, self._extras) for prompt in self._prompts]
         await self._prepare(valid)
-        asked, longest_s = wishes.current(), inference.settings.request_timeout
+        asked, longest_s = scheduling_headers.current(), inference.settings.request_timeout
         valid = [replace(item, request=asked.apply(item.request, longest_s)) for item in valid]
         if self._gate is not None:
             await self._gate.wait()
@@ -269,10 +269,10 @@ class Call:
             timings=choice.timings,
         )
 
-    async def write_to(self, outlet: Outlet, render: Render) -> None:
+    async def write_to(self, writer: StreamWriter, render: Render) -> None:
         """Write all that is generated as it comes; what does not fit waits in the streams, which are bounded. Raises RouterError."""
-        outlet.listeners = [choice.stream.go_on for choice in self.choices]
-        await self._pour(lambda choice, generation: outlet.write(render(choice, generation)))
+        writer.listeners = [choice.stream.go_on for choice in self.choices]
+        await self._pour(lambda choice, generation: writer.write(render(choice, generation)))
 
     async def _pour(self, take: TakeOne) -> None:
         """Hand over everything that is generated, in the order in which it comes. Raises RouterError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from tgi_core.client.health import Work
+from tgi_core.wire.health import Work
 
 
 class Phase(Enum):

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tgi_core.client.types import Candidate, GeneratedText, Generation, PromptToken, Token
+from tgi_core.wire.types import Candidate, GeneratedText, Generation, PromptToken, Token
 from tgi_router.answers import GenerateResponse, NativeEvents
 from tgi_router.bodies import CompatGenerateBody, GenerateBody
 from tgi_router.disconnect import answer_unless_left
@@ -17,9 +17,9 @@ from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Choice, Inference, Result, in_order, mean_logprob
 from tgi_router.json_text import number, quote
-from tgi_router.outlet import Outlet
 from tgi_router.request_examples import COMPAT, GENERATE, STREAM
 from tgi_router.sse import EventStream, event
+from tgi_router.stream_writer import StreamWriter
 from tgi_router.validation import Prompt
 
 
@@ -114,13 +114,13 @@ class NativeRoutes:
         return Response(answer, media_type="application/json", headers=self._headers.complete_one(best))
 
     def _stream(self, request: Request, body: GenerateBody) -> EventStream:
-        outlet = Outlet.of(request.scope)
-        return EventStream(self._events(body, outlet), outlet, self._headers.stream(len(body.inputs)))
+        writer = StreamWriter.of(request.scope)
+        return EventStream(self._events(body, writer), writer, self._headers.stream(len(body.inputs)))
 
-    async def _events(self, body: GenerateBody, outlet: Outlet) -> AsyncGenerator[bytes, None]:
+    async def _events(self, body: GenerateBody, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
         try:
             async with self._call(body, streaming=True) as call:
-                await call.write_to(outlet, _Events(body).of)
+                await call.write_to(writer, _Events(body).of)
         except RouterError as error:
             yield event(error_json(error))
             if isinstance(error, StreamRuleBroken):  # TGI's stream goes on to notice that it has no end

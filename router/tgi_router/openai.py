@@ -18,7 +18,7 @@ from typing import Any
 from starlette.responses import Response
 
 from tgi_core import __version__
-from tgi_core.client.types import FinishReason, Token
+from tgi_core.wire.types import FinishReason, Token
 from tgi_router.bodies import Parameters
 from tgi_router.errors import (
     BodyRejected,

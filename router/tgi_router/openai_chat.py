@@ -22,9 +22,9 @@ from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import ChatCompletion, ChatEvents
 from tgi_router.openai_bodies import ChatBody
 from tgi_router.openai_stream import open_stream
-from tgi_router.outlet import Outlet
 from tgi_router.request_examples import CHAT, CHAT_TOKENIZE
 from tgi_router.sse import OPENED, event
+from tgi_router.stream_writer import StreamWriter
 from tgi_router.template_pool import TemplatePool
 from tgi_router.templates import Conversation
 from tgi_router.tools import TOOL_PROMPT, ToolUse, plan_tools
@@ -105,13 +105,13 @@ class ChatRoutes:
     async def answer(self, request: Request, body: ChatBody) -> Response:
         """The same, for a body that has been read."""
         preparing = self.prepare(body, body_bytes(request))
-        answer = self._stream(preparing, Outlet.of(request.scope)) if body.stream else self._complete(preparing)
+        answer = self._stream(preparing, StreamWriter.of(request.scope)) if body.stream else self._complete(preparing)
         return await answer_unless_left(request, answer)
 
-    async def _stream(self, preparing: Awaitable[Chat], outlet: Outlet) -> Response:
+    async def _stream(self, preparing: Awaitable[Chat], writer: StreamWriter) -> Response:
         chat = await preparing
         headers = self._headers.stream(len(chat.prompt.text))
-        return await open_stream(self._dialect, self._chunks(chat, outlet), outlet, headers)
+        return await open_stream(self._dialect, self._chunks(chat, writer), writer, headers)
 
     async def chat_tokenize(self, request: Request) -> Response:
         """Tokenize a conversation.
@@ -180,12 +180,12 @@ class ChatRoutes:
         answer = answer_json(self._dialect, self._envelope(body), results, stops, chat.names, bool(body.logprobs))
         return Response(answer, media_type="application/json", headers=self._headers.complete_choices(results))
 
-    async def _chunks(self, chat: Chat, outlet: Outlet) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, chat: Chat, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
         body, stops = chat.body, self._dialect.stops(chat.parameters)
         chunks = Chunks(self._dialect, self._envelope(body), stops, chat.names, bool(body.logprobs))
         async with self._call(chat) as call:
             yield OPENED
-            await call.write_to(outlet, chunks.events)
+            await call.write_to(writer, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage:
                 yield event(chunks.usage(usage(call.choices)))
 

@@ -20,9 +20,9 @@ from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import CompletionEvents, CompletionFinal
 from tgi_router.openai_bodies import CompletionBody
 from tgi_router.openai_stream import open_stream
-from tgi_router.outlet import Outlet
 from tgi_router.request_examples import COMPLETIONS
 from tgi_router.sse import OPENED, event
+from tgi_router.stream_writer import StreamWriter
 from tgi_router.validation import Extras, Prompt
 
 
@@ -67,9 +67,9 @@ class CompletionRoutes:
         if not body.stream:
             return await answer_unless_left(request, self._complete(call, body, parameters))
         characters = sum(len(prompt) for prompt in body.prompt)
-        outlet = Outlet.of(request.scope)
-        chunks = self._chunks(call, body, parameters, outlet)
-        opening = open_stream(self._dialect, chunks, outlet, self._headers.stream(characters))
+        writer = StreamWriter.of(request.scope)
+        chunks = self._chunks(call, body, parameters, writer)
+        opening = open_stream(self._dialect, chunks, writer, self._headers.stream(characters))
         return await answer_unless_left(request, opening)
 
     def _prepare(self, body: CompletionBody) -> tuple[Parameters, Extras]:
@@ -123,11 +123,11 @@ class CompletionRoutes:
         return Response(answer, media_type="application/json", headers=self._headers.complete(results))
 
     async def _chunks(
-        self, call: Call, body: CompletionBody, parameters: Parameters, outlet: Outlet
+        self, call: Call, body: CompletionBody, parameters: Parameters, writer: StreamWriter
     ) -> AsyncGenerator[bytes, None]:
         chunks = Chunks(self._dialect, self._envelope(), self._dialect.stops(parameters), *self._shown(body))
         async with call:
             yield OPENED
-            await call.write_to(outlet, chunks.events)
+            await call.write_to(writer, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage and not self._dialect.strict:
                 yield event(final_json(chunks.envelope, "", usage(call.choices)))

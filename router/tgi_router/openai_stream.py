@@ -7,19 +7,19 @@ from contextlib import aclosing
 
 from tgi_router.errors import RouterError
 from tgi_router.openai import Dialect
-from tgi_router.outlet import Outlet
 from tgi_router.sse import DONE, EventStream, event
+from tgi_router.stream_writer import StreamWriter
 
 
 async def open_stream(
-    dialect: Dialect, chunks: AsyncGenerator[bytes, None], outlet: Outlet, headers: Mapping[str, str]
+    dialect: Dialect, chunks: AsyncGenerator[bytes, None], writer: StreamWriter, headers: Mapping[str, str]
 ) -> EventStream:
     """An answer made of `chunks`, of which the first is `OPENED`. What goes wrong before that has a status of its own, and is
     raised here; what TGI tells under status 200 all the same is an event when `strict`."""
     events = _told(dialect, chunks)
     if not dialect.strict:
         await anext(events)
-    return EventStream(events, outlet, headers)
+    return EventStream(events, writer, headers)
 
 
 async def _told(dialect: Dialect, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -25,7 +25,7 @@ from tgi_router.errors import (
 )
 from tgi_router.openai import Dialect
 from tgi_router.openai_answers import OpenAIErrorResponse
-from tgi_router.wishes import MAX_SALT, PRIORITIES, PRIORITY, SALT, TIMEOUT
+from tgi_router.scheduling_headers import MAX_SALT, PRIORITIES, PRIORITY, SALT, TIMEOUT
 
 Json = dict[str, Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tgi_core.backend import API_VERSION
 from tgi_core.backend.reference import ReferenceSession
-from tgi_core.client.types import ShardInfo
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler.types import Limits
+from tgi_core.wire.types import ShardInfo
 from tgi_router.app import create_app
 from tgi_router.served_model import ServedModel
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tgi_router.disconnect import while_connected
-from tgi_router.outlet import Outlet
+from tgi_router.stream_writer import StreamWriter
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE_SECONDS = 15.0
@@ -27,18 +27,18 @@ def event(payload: str) -> bytes:
 
 
 class EventStream(Response):
-    """Sends what `events` writes into the outlet and what it yields, and a comment when nothing came for a while. Closes `events` once
+    """Sends what `events` writes into the writer and what it yields, and a comment when nothing came for a while. Closes `events` once
     the client has left."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], outlet: Outlet, headers: Mapping[str, str]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], writer: StreamWriter, headers: Mapping[str, str]) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({**headers, "content-type": "text/event-stream", "cache-control": "no-cache"})
         self._events = events
-        self._outlet = outlet
+        self._writer = writer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._outlet.open(_COMMENT)
+        self._writer.open(_COMMENT)
         async with aclosing(self._events):  # it may have begun before this
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_all(receive, send)
@@ -48,7 +48,7 @@ class EventStream(Response):
         try:
             async with while_connected(receive):
                 async for chunk in self._events:
-                    self._outlet.write(chunk)
+                    self._writer.write(chunk)
                 keep_alive.cancel()
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
@@ -58,8 +58,8 @@ class EventStream(Response):
         wait = KEEP_ALIVE_SECONDS
         while True:
             await asyncio.sleep(wait)
-            silent_for = monotonic() - self._outlet.written_at
+            silent_for = monotonic() - self._writer.written_at
             wait = KEEP_ALIVE_SECONDS - silent_for
             if wait <= 0:
-                self._outlet.fill()  # which writes nothing to a client that has just left
+                self._writer.fill()  # which writes nothing to a client that has just left
                 wait = KEEP_ALIVE_SECONDS

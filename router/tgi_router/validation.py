@@ -8,12 +8,12 @@ from math import ceil
 from random import getrandbits
 from typing import Any
 
-from tgi_core.backend import SAMPLING, Capabilities, Feature, Sampling, Want
-from tgi_core.client.types import Stopping
+from tgi_core.backend import SAMPLING, Capabilities, Feature, OutputOptions, Sampling
 from tgi_core.config import Settings
 from tgi_core.grammar import Cost
 from tgi_core.literals import Span
 from tgi_core.scheduler.types import GenerationRequest, Limits
+from tgi_core.wire.types import Stopping
 from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import FurtherSampling, Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
@@ -232,8 +232,8 @@ class Validator:
         """TGI shows no prompt details, and says nothing, unless the operator has switched them on."""
         return given.decoder_input_details and self._settings.enable_prefill_logprobs
 
-    def _want(self, given: Parameters, extras: Extras) -> Want:
-        return Want(
+    def _want(self, given: Parameters, extras: Extras) -> OutputOptions:
+        return OutputOptions(
             logprobs=(extras.logprobs is not False or extras.ranked) and Feature.LOGPROBS in self._capabilities.features,
             top_n=given.top_n_tokens or 0,
             prompt_logprobs=self._prompt_logprobs(given),

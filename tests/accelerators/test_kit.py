@@ -16,7 +16,7 @@ from tgi_core.backend import BackendError, DeviceLost, Kernel, OutOfMemory, Peer
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
-from tgi_core.engine.attention.cache import NarrowCache
+from tgi_core.engine.attention.cache import Fp8Cache
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import AttentionProvider
 from tgi_core.engine.triton.tiles import TileTable
@@ -211,7 +211,7 @@ def test_cache_of_8_bits(variant: str, dtype: torch.dtype, monkeypatch: pytest.M
     monkeypatch.setattr(NarrowKit, "variant", variant)
     kit = NarrowKit(0, 0.9, FakeRuntime())
     assert kit.with_cache("auto").narrow_cache is None
-    assert kit.with_cache("float8_e4m3fn").narrow_cache == NarrowCache("float8_e4m3fn", dtype)
+    assert kit.with_cache("float8_e4m3fn").narrow_cache == Fp8Cache("float8_e4m3fn", dtype)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import AttentionProvider, DeviceKit
-from tgi_core.engine.opening import open_session
+from tgi_core.engine.open_model import open_session
 
 MODELS = Path(tgi_conformance.__file__).with_name("golden") / "models"
 PROMPTS = ((5, 9, 2, 7, 11), (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2))

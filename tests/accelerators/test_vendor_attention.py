@@ -17,8 +17,8 @@ from tgi_backend_xpu.ipex import IpexAttention
 from tgi_backend_xpu.xpu_kernels import XpuKernelsAttention
 
 from tests.accelerators import vendors
-from tgi_core.engine.accelerator.paged import Call, VendorAttention
 from tgi_core.engine.accelerator.varlen import VarlenAttention
+from tgi_core.engine.accelerator.vendor_attention import Call, VendorAttention
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters

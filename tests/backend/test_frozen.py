@@ -24,12 +24,12 @@ from tgi_core.backend import (
     SAMPLING,
     Capabilities,
     OpenOptions,
+    OutputOptions,
     Request,
     Sampling,
     SamplingField,
     SamplingSpec,
     Unsupported,
-    Want,
     WarmupPlan,
     hookimpl,
 )
@@ -93,7 +93,7 @@ def test_adapters_of_1_1() -> None:
     options = OpenOptions(str(default_model("none")), adapters=(types.Adapter("pirate", "/nowhere"),))
     session = Session(load(entry((1, 1))).open(options, quiet), "frozen")
     session.warmup(WarmupPlan(max_rows=2), quiet)
-    tokens, plain = (3, 1, 4, 1, 5), Want(logprobs=False)
+    tokens, plain = (3, 1, 4, 1, 5), OutputOptions(logprobs=False)
     rows = [Request(id, tokens, 5, 0, ((id,),), 5, want=plain, adapter=name) for id, name in ((1, None), (2, "pirate"))]
     step = session.prefill(tuple(rows), EMPTY, ())
     one, other = session.rows(step).rows
@@ -112,7 +112,7 @@ def opened(version: tuple[int, int], implementation: object = None) -> Session:
 
 def request(sampling: Sampling, id: int = 1) -> Request:
     """A prompt of five tokens."""
-    return Request(id, (3, 1, 4, 1, 5), 5, 0, ((id,),), 5, sampling, Want(logprobs=False))
+    return Request(id, (3, 1, 4, 1, 5), 5, 0, ((id,),), 5, sampling, OutputOptions(logprobs=False))
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SAMPLING if spec.since > (1, 0)], ids=lambda spec: spec.name)

@@ -13,9 +13,9 @@ from tgi_core.backend import (
     Determinism,
     InvalidRequest,
     Mixing,
+    OutputOptions,
     Request,
     UnknownBatch,
-    Want,
 )
 from tgi_core.backend.ledger import Ledger
 
@@ -47,7 +47,7 @@ def ledger() -> Ledger:
 def row(id: int) -> Request:
     """One with four blocks of its own."""
     first = 1 + 4 * (id - 1)
-    return Request(id, (1, 2), 2, 0, (tuple(range(first, first + 4)),), 2, want=Want(logprobs=False))
+    return Request(id, (1, 2), 2, 0, (tuple(range(first, first + 4)),), 2, want=OutputOptions(logprobs=False))
 
 
 def test_steps_are_read_once_and_in_order(ledger: Ledger) -> None:

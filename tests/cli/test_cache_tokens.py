@@ -9,7 +9,7 @@ from tgi_conformance.mutants import TWINS
 
 from tgi_core.backend import Capabilities, OpenOptions
 from tgi_core.backend.session import Session
-from tgi_core.cli.opening import warmup_plan
+from tgi_core.cli.shard_openers import warmup_plan
 from tgi_core.config import Settings
 
 TOKENS = 4096

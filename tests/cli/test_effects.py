@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.serve.process import run
+from tgi_core.cli.settings_review import review
 from tgi_core.config import Settings, environment_variable, flag
 from tgi_core.settings.environment import VARIABLES
-from tgi_core.settings.review import review
 from tgi_core.settings.spec import Effect, setting_of
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from tgi_conformance.scene import Scene
 from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict, Violation
 
-from tgi_core.backend import Grant, Request, Sampling, UnknownBatch, Want
+from tgi_core.backend import Grant, OutputOptions, Request, Sampling, UnknownBatch
 
 BY_ID = {clause.id: clause for clause in CLAUSES}
 
@@ -51,7 +51,7 @@ def test_shortest_sequence(mutant: str, clause: str, most: int, tmp_path: Path) 
     "call",
     [
         Prefill(
-            (Request(3, (1, 2), 2, 0, ((4,), (5, 6)), 2, Sampling(True, logit_bias=((1, 2.0),)), Want(False, 3), True),),
+            (Request(3, (1, 2), 2, 0, ((4,), (5, 6)), 2, Sampling(True, logit_bias=((1, 2.0),)), OutputOptions(False, 3), True),),
             2,
             (Grant(1, 0),),
         ),

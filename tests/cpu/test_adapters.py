@@ -20,7 +20,7 @@ from torch import Tensor
 from tests.cpu.conftest import kernels_of
 from tests.engine.lora_files import make_adapter
 from tests.engine.tiny_models import open_cpu, save_tiny
-from tgi_core.backend import EMPTY, Adapter, Capacity, Feature, Grant, Request, Row, Sampling, Want, WarmupPlan
+from tgi_core.backend import EMPTY, Adapter, Capacity, Feature, Grant, OutputOptions, Request, Row, Sampling, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.engine.lora.layers import RunningStep
 
@@ -51,7 +51,7 @@ def adapters(folder: Path, model: Path, ends: tuple[str, ...]) -> tuple[Adapter,
     )
 
 
-class House:
+class ServerUnderTest:
     """A session with adapters, and what each request makes there alone."""
 
     def __init__(self, session: Session, capacity: Capacity) -> None:
@@ -64,7 +64,7 @@ class House:
         sampling = Sampling(length % 2 == 0, 1.2 if length % 2 == 0 else 1.0, seed=length)
         count = -(-PLAN.max_row_tokens // self.capacity.groups[0].block_size)
         table = tuple(range(1 + place * count, 1 + (place + 1) * count))[: self.capacity.groups[0].num_blocks]
-        tokens, want = (*prompt, *made), Want(True, 2, prompt_logprobs=True)
+        tokens, want = (*prompt, *made), OutputOptions(True, 2, prompt_logprobs=True)
         return Request(next(ids), tokens, length, 0, (table,), take or len(tokens), sampling, want, adapter=name)
 
     def _alone(self, name: str | None, length: int) -> tuple[list[Made], Made]:
@@ -111,17 +111,17 @@ ids = iter(range(1, 10**9))
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str, str], House]]:
-    """Houses by kind of model, dtype and variant, each opened once."""
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str, str], ServerUnderTest]]:
+    """Servers by kind of model, dtype and variant, each opened once."""
     with pytest.MonkeyPatch.context() as patch:
 
         @cache
-        def opened(kind: str, dtype: str, variant: str) -> House:
+        def opened(kind: str, dtype: str, variant: str) -> ServerUnderTest:
             model_type, fields, ends = MODELS[kind]
             folder = tmp_path_factory.mktemp(kind)
             model = save_tiny(model_type, folder / "model", **fields)
             patch.setenv(native.CHOICE, variant)
-            return House(*open_cpu(model, PLAN, dtype=dtype, adapters=adapters(folder, model, ends)))
+            return ServerUnderTest(*open_cpu(model, PLAN, dtype=dtype, adapters=adapters(folder, model, ends)))
 
         yield opened
 
@@ -132,12 +132,12 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, s
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_bits_are_a_rows_own(
-    house: Callable[[str, str, str], House], kind: str, dtype: str, variant: native.Variant, data: st.DataObject
+    instance: Callable[[str, str, str], ServerUnderTest], kind: str, dtype: str, variant: native.Variant, data: st.DataObject
 ) -> None:
     """Tokens, logprobs, top tokens and prompt logprobs are the same numbers alone in one piece, beside rows of any adapters in any order,
     in chunks, and for a request that is continued from the tokens that it has made."""
     kernels_of(variant)
-    own = house(kind, dtype, variant.name)
+    own = instance(kind, dtype, variant.name)
     assert {Feature.BATCH_INVARIANT, Feature.LORA} <= own.session.capabilities().features
     drawn = data.draw(
         st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(LENGTHS), st.integers(0, MADE - 1)), min_size=1, max_size=6)
@@ -155,12 +155,12 @@ def test_bits_are_a_rows_own(
     assert {id: (tokens[: len(wanted[id][0])], prompt) for id, (tokens, prompt) in found.items()} == wanted
 
 
-def test_adapters_change_what_is_said(house: Callable[[str, str, str], House]) -> None:
+def test_adapters_change_what_is_said(instance: Callable[[str, str, str], ServerUnderTest]) -> None:
     """No two of the model alone and its adapters make the same: the test above compares something."""
     choice = native.choose()
     if choice[0] is None:
         pytest.skip(choice[1].reason)
-    own = house("turned", "float32", choice[1].name)
+    own = instance("turned", "float32", choice[1].name)
     assert len({str(own.alone(name, 40)) for name in NAMES}) == len(NAMES)
 
 

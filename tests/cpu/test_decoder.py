@@ -16,9 +16,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.family_flags import FLAGS, save_flagged
 from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, compare, expected_tokens, open_cpu, ragged_schedule, save_tiny
-from tgi_core.backend import EMPTY, Feature, Grant, Request, Want, WarmupPlan
+from tgi_core.backend import EMPTY, Feature, Grant, OutputOptions, Request, WarmupPlan
 from tgi_core.engine.decoder.table import FAMILIES, read_table
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.model_files import DEMO
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=96, max_step_tokens=128, num_blocks=64)
@@ -95,7 +95,9 @@ def test_a_long_step_is_its_parts(head_size: int, tmp_path: Path) -> None:
     for index, length in enumerate(lengths):
         table = tuple(range(1 + 100 * index, 101 + 100 * index))
         prompt = tuple((7 * index + 11 * i) % 90 + 3 for i in range(length))
-        requests.append(Request(index + 1, prompt, length, 0, (table,), length, want=Want(prompt_logprobs=index % 2 == 0)))
+        requests.append(
+            Request(index + 1, prompt, length, 0, (table,), length, want=OutputOptions(prompt_logprobs=index % 2 == 0))
+        )
 
     def made(together: tuple[Request, ...]) -> list[tuple[object, ...]]:
         rows = session.rows(session.prefill(together, EMPTY, ())).rows
@@ -124,7 +126,7 @@ def forced(folder: Path, dtype: str) -> list[float]:
     """Logprobs of a prompt's own tokens."""
     session, _ = open_cpu(folder, PLAN, dtype=dtype)
     prompt = sum(PROMPTS, ())
-    request = Request(1, prompt, len(prompt), 0, (tuple(range(1, 4)),), len(prompt), want=Want(prompt_logprobs=True))
+    request = Request(1, prompt, len(prompt), 0, (tuple(range(1, 4)),), len(prompt), want=OutputOptions(prompt_logprobs=True))
     row = session.rows(session.prefill((request,), EMPTY, ())).rows[0]
     return [value for value in row.prompt_logprobs if value is not None]
 
@@ -187,7 +189,7 @@ def test_a_step_that_does_not_prove_is_not_used(
 def test_what_the_table_has_no_word_for(change: dict[str, object], reason: str, tmp_path: Path) -> None:
     """Anything beyond the structure is refused with its name."""
     config = json.loads((save_tiny("llama", tmp_path) / "config.json").read_text())
-    with pytest.raises(NotInFamily, match=reason):
+    with pytest.raises(UnsupportedFamily, match=reason):
         read_table(config | change)
 
 

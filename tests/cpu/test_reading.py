@@ -8,12 +8,12 @@ from tgi_backend_cpu.kernels import Kernels
 from tgi_backend_cpu.reading import NativeReader
 from torch import Tensor
 
-from tgi_core.backend import Request, RowFaultKind, Sampling, Want
+from tgi_core.backend import OutputOptions, Request, RowFaultKind, Sampling
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.engine.sampler import sample
 
 
-def rows(samplings: list[Sampling], want: Want = Want()) -> list[LiveRow]:
+def rows(samplings: list[Sampling], want: OutputOptions = OutputOptions()) -> list[LiveRow]:
     """One live row per sampling."""
     return [LiveRow(Request(i, (1, 2, 3), 3, 0, ((1,),), 3, s, want), [1, 2, 3], 3, ([1],)) for i, s in enumerate(samplings)]
 
@@ -40,7 +40,7 @@ def test_other_rows_are_left_to_the_sampler(kernels: Kernels) -> None:
     allowed = torch.ones(4, 300, dtype=torch.bool)
     found, wanted = sample(scores, live, allowed, NativeReader(kernels)), sample(scores, live, allowed)
     assert found.tokens == wanted.tokens
-    tops = rows([Sampling()] * 3, Want(top_n=3))
+    tops = rows([Sampling()] * 3, OutputOptions(top_n=3))
     assert sample(scores[:3], tops, None, NativeReader(kernels)).top == sample(scores[:3], tops, None).top
 
 

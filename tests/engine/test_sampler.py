@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from tgi_core.backend import SAMPLING, Request, RowFaultKind, Sampling, SamplingSpec, SamplingStage, Want
+from tgi_core.backend import SAMPLING, OutputOptions, Request, RowFaultKind, Sampling, SamplingSpec, SamplingStage
 from tgi_core.backend import sampling as formula
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.engine.sampler import likeliest, prompt_logprobs, sample
@@ -41,7 +41,7 @@ logits = st.lists(st.sampled_from([-3.21, -1.07, 0.0, 0.4142, 1.618, 2.718, 3.1]
 
 def live(id: int, tokens: Sequence[int], sampling: Sampling, top_n: int = 0, masked: bool = False) -> LiveRow:
     """A row that is about to choose its next token; half of its tokens were generated."""
-    want = Want(logprobs=True, top_n=top_n)
+    want = OutputOptions(logprobs=True, top_n=top_n)
     request = Request(id, tuple(tokens), len(tokens) // 2, 0, ((1,),), 1, sampling, want, masked)
     return LiveRow(request, list(tokens), len(tokens), ([1],))
 

@@ -22,13 +22,13 @@ from tgi_core.backend import (
     InvalidRequest,
     MaskRow,
     OutOfMemory,
+    OutputOptions,
     RowFaultKind,
     Sampling,
     Step,
     UnknownBatch,
     UnknownRequest,
     Unsupported,
-    Want,
     WarmupPlan,
 )
 from tgi_core.backend.session import Session
@@ -224,7 +224,7 @@ def test_continued_request(schedule: Schedule) -> None:
 
 def test_prompt_logprobs_in_chunks(schedule: Schedule) -> None:
     """Chunks yield together what one step yields, with the leading None once."""
-    session, want = schedule.session, Want(prompt_logprobs=True)
+    session, want = schedule.session, OutputOptions(prompt_logprobs=True)
     step = session.prefill((replace(schedule.request(fresh(), PROMPTS[0], 9), want=want),), EMPTY, ())
     whole = session.rows(step).rows[0].prompt_logprobs
     id = fresh()

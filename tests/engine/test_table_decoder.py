@@ -15,23 +15,23 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.family_flags import FLAGS, save_flagged
 from tests.engine.tiny_models import PROMPTS, VOCAB, Schedule, expected_tokens, ragged_schedule, save_tiny, silent
-from tgi_core.backend import EMPTY, Capacity, Kernel, OpenOptions, Progress, Request, Want, WarmupPlan
+from tgi_core.backend import EMPTY, Capacity, Kernel, OpenOptions, OutputOptions, Progress, Request, WarmupPlan
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.backend.session import Session
-from tgi_core.engine.attention.cache import LayerCache, LayerShape, NarrowCache, PagedLayer
+from tgi_core.engine.attention.cache import Fp8Cache, LayerCache, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, StepMetadata, build
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.operators import Operators
-from tgi_core.engine.decoder.paged import PagedDecoderRunner
+from tgi_core.engine.decoder.runner import PagedDecoderRunner
 from tgi_core.engine.decoder.table import FAMILIES, read_table
 from tgi_core.engine.decoder.torch_operators import TorchOperators
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.lora.layers import LowRankSums
-from tgi_core.engine.lora.products import Products
-from tgi_core.engine.opening import open_session
+from tgi_core.engine.lora.matmuls import Products
+from tgi_core.engine.open_model import open_session
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.weights.stored import open_weights
@@ -63,7 +63,7 @@ class TorchKit:
         self.device = torch.device("cpu")
         self.operators = operators or (TorchOperators(),)
         self.provider: AttentionProvider = TorchAttention()
-        self.narrow_cache: NarrowCache | None = None
+        self.narrow_cache: Fp8Cache | None = None
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """What is asked for."""
@@ -143,7 +143,7 @@ def test_narrow_dtypes(dtype: str, llama: Path) -> None:
     for name in (dtype, "float32"):
         session, capacity = open_torch(llama, dtype=name)
         request = Schedule(session, capacity).request(1, PROMPTS[2], len(PROMPTS[2]))
-        request = replace(request, want=Want(prompt_logprobs=True))
+        request = replace(request, want=OutputOptions(prompt_logprobs=True))
         rows = session.rows(session.prefill((request,), EMPTY, ())).rows
         logprobs.append(torch.tensor(rows[0].prompt_logprobs[1:] + rows[0].logprobs))
     assert len(logprobs[0]) == len(PROMPTS[2]) and torch.allclose(*logprobs, atol=0.2, rtol=0.05)
@@ -208,7 +208,7 @@ def test_what_does_not_serve_is_passed_over_with_its_reason(llama: Path) -> None
     """The next operators are used, and the reason is told; without any the table is not run."""
     runner = loaded(weights_of(llama), TorchKit(Refusing(), TorchOperators()))
     assert "not torch: not made for torch.float32" in {kernel.reason for kernel in runner.kernels}
-    with pytest.raises(NotInFamily, match="not made for"):
+    with pytest.raises(UnsupportedFamily, match="not made for"):
         loaded(weights_of(llama), TorchKit(Refusing()))
 
 

@@ -1,4 +1,4 @@
-"""Houses that many tests poison, and what their requests make when nothing is wrong."""
+"""Servers that many tests poison, and what their requests make when nothing is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.faults.houses import Houses, mates
+from tests.faults.servers import Servers, mates
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.model_files import DEMO
 from tgi_core.tokenizer import Tokenizer
@@ -20,23 +20,23 @@ CleanRun = Callable[[str], list[list[int]]]
 
 
 @pytest.fixture(scope="session")
-def houses(demo_tokenizer: Tokenizer) -> Iterator[Houses]:
+def servers(demo_tokenizer: Tokenizer) -> Iterator[Servers]:
     """Shards on the demo model."""
     compiler = GrammarCompiler.for_model(DEMO, demo_tokenizer.eos_ids)
     assert compiler is not None
-    yield Houses(demo_tokenizer, compiler)
+    yield Servers(demo_tokenizer, compiler)
     compiler.close()
 
 
 @pytest.fixture(scope="session")
-def clean_run(houses: Houses) -> CleanRun:
-    """The mates' tokens by kind of house, without the poisoned one."""
+def clean_run(servers: Servers) -> CleanRun:
+    """The mates' tokens by kind of instance, without the poisoned one."""
 
     @cache
     def run(kind: str) -> list[list[int]]:
-        house = houses.open(kind)
-        keys = [house.scheduler.add(mate) for mate in mates()]
-        house.run()
-        return [house.tokens[key] for key in keys]
+        instance = servers.open(kind)
+        keys = [instance.scheduler.add(mate) for mate in mates()]
+        instance.run()
+        return [instance.tokens[key] for key in keys]
 
     return run

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
-from tests.faults.houses import House, Houses
+from tests.faults.servers import Servers, ServerUnderTest
 from tests.scheduler.device import request
 from tgi_core.backend import WarmupPlan
 from tgi_core.backend.fault_schedule import parse_schedule
@@ -41,24 +41,24 @@ def wanted() -> Iterator[GenerationRequest]:
         yield request((1 + place % 7, 20 + place % 190, 5)[: 1 + place % 3] * (1 + place % 5), 2 + place % 11)
 
 
-def serve(house: House, requests: int, p: float, seed: int = 1) -> Outcome:
+def serve(instance: ServerUnderTest, requests: int, p: float, seed: int = 1) -> Outcome:
     """So many requests, eight of them at a time. With p 0 nothing is injected."""
     rules = parse_schedule(SCHEDULE.format(p=p, seed=seed)) if p else ()
-    injector = inject(house.server._session, rules)
+    injector = inject(instance.server._session, rules)
     coming = islice(wanted(), requests)
     for item in islice(coming, 8):
-        house.scheduler.add(item)
+        instance.scheduler.add(item)
     ended = 0
-    while not house.scheduler.idle and house.scheduler.lost is None:
-        house.turn()
-        for item in islice(coming, len(house.ended) - ended):
-            house.scheduler.add(item)
-        ended = len(house.ended)
-        house.turns.clear()
-    lost = None if house.scheduler.lost is None else house.scheduler.lost.message
-    failed = {key: str(event.error) for key, event in house.ended.items() if event.error is not None}
+    while not instance.scheduler.idle and instance.scheduler.lost is None:
+        instance.turn()
+        for item in islice(coming, len(instance.ended) - ended):
+            instance.scheduler.add(item)
+        ended = len(instance.ended)
+        instance.turns.clear()
+    lost = None if instance.scheduler.lost is None else instance.scheduler.lost.message
+    failed = {key: str(event.error) for key, event in instance.ended.items() if event.error is not None}
     injector.rules.clear()
-    return Outcome(house.tokens, failed, sum(injector.injected.values()), injector.steps, lost)
+    return Outcome(instance.tokens, failed, sum(injector.injected.values()), injector.steps, lost)
 
 
 def main() -> None:
@@ -72,11 +72,11 @@ def main() -> None:
     compiler = GrammarCompiler.for_model(DEMO, tokenizer.eos_ids)
     if compiler is None:
         sys.exit("the demo model has no grammars")
-    houses, bad = Houses(tokenizer, compiler), 0
+    servers, bad = Servers(tokenizer, compiler), 0
     for kind in ("lock step", "one ahead"):
         start = time.monotonic()
-        clean = serve(houses.open(kind, PLAN), arguments.requests, 0)
-        faulty = serve(houses.open(kind, PLAN), arguments.requests, 0.01, arguments.seed)
+        clean = serve(servers.open(kind, PLAN), arguments.requests, 0)
+        faulty = serve(servers.open(kind, PLAN), arguments.requests, 0.01, arguments.seed)
         same = sum(faulty.tokens.get(key) == tokens for key, tokens in clean.tokens.items())
         print(
             f"{kind}: {faulty.steps} steps, {faulty.injected} of them out of memory, lost: {faulty.lost}, "

@@ -6,50 +6,50 @@ import pytest
 
 from tests.scheduler.device import request
 from tests.scheduler.test_loop import collect, running
-from tests.telemetry.house import house, scrape, value
+from tests.telemetry.server import instance, scrape, value
 from tgi_core.backend import RowFaultKind
 from tgi_core.backend.fault_schedule import parse_schedule
 from tgi_core.backend.faults import inject
 from tgi_core.backend.session import Session
 from tgi_core.scheduler import RequestFailed
-from tgi_core.scheduler.soundness import LOST_REQUESTS, LOST_WINDOW_S, NAN_WINDOW_S, Soundness
+from tgi_core.scheduler.device_monitor import LOST_REQUESTS, LOST_WINDOW_S, NAN_WINDOW_S, DeviceMonitor
 from tgi_core.tokenizer import Tokenizer
 
 
 def test_three_in_a_minute() -> None:
     """Two rows are an accident, the third within 60 s is not; a minute after the first of them it is trusted again."""
     now = 0.0
-    soundness = Soundness(lambda: now)
+    device_monitor = DeviceMonitor(lambda: now)
     for when, sound in ((0.0, True), (50.0, True), (70.0, True), (100.0, False)):
         now = when
-        soundness.note_failed(RowFaultKind.NAN)
-        assert soundness.sound is sound, when
+        device_monitor.note_failed(RowFaultKind.NAN)
+        assert device_monitor.sound is sound, when
     now = 50.0 + NAN_WINDOW_S
-    assert not soundness.sound
+    assert not device_monitor.sound
     now += 1
-    assert soundness.sound and soundness.nan_rows == 4
+    assert device_monitor.sound and device_monitor.nan_rows == 4
 
 
 def test_one_request_after_another() -> None:
     """Requests that fail for their steps, and no step in between that succeeds: not to be trusted until one does, or a minute is over.
     What fails for its row says nothing of the steps."""
     now = 0.0
-    soundness = Soundness(lambda: now)
+    device_monitor = DeviceMonitor(lambda: now)
     for _ in range(2):
         for _ in range(LOST_REQUESTS - 1):
-            soundness.note_failed(None)
-            soundness.note_failed(RowFaultKind.MASK)
-        assert soundness.sound
-        soundness.note_failed(None)
-        assert not soundness.sound
-        soundness.note_step()
-        assert soundness.sound
+            device_monitor.note_failed(None)
+            device_monitor.note_failed(RowFaultKind.MASK)
+        assert device_monitor.sound
+        device_monitor.note_failed(None)
+        assert not device_monitor.sound
+        device_monitor.note_step()
+        assert device_monitor.sound
     for _ in range(LOST_REQUESTS):
-        soundness.note_failed(None)
+        device_monitor.note_failed(None)
     now = LOST_WINDOW_S
-    assert not soundness.sound
+    assert not device_monitor.sound
     now += 1
-    assert soundness.sound
+    assert device_monitor.sound
 
 
 async def test_every_step_fails(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,11 +73,11 @@ async def test_the_loop_knows(demo_tokenizer: Tokenizer, monkeypatch: pytest.Mon
     monkeypatch.setattr(Session, "warmup", lambda self, plan, progress: (inject(self, faulty), warmup(self, plan, progress))[1])
     async with running(demo_tokenizer, asynchronous=False) as loop:
         for count in (1, 2, 3):
-            assert loop.soundness.sound
+            assert loop.device_monitor.sound
             with pytest.raises(RequestFailed) as caught:
                 await collect(loop.submit(request((1, 2), 5)))
-            assert caught.value.kind is RowFaultKind.NAN and loop.soundness.nan_rows == count
-        assert not loop.soundness.sound and await loop.healthy()
+            assert caught.value.kind is RowFaultKind.NAN and loop.device_monitor.nan_rows == count
+        assert not loop.device_monitor.sound and await loop.healthy()
         assert len(await collect(loop.submit(request((1, 2), 5)))) == 5
 
 
@@ -87,7 +87,7 @@ def test_clients_and_operators_are_told(kind: str, monkeypatch: pytest.MonkeyPat
     warmup = Session.warmup
     faulty = parse_schedule(f"{kind}:every=1")
     monkeypatch.setattr(Session, "warmup", lambda self, plan, progress: (inject(self, faulty), warmup(self, plan, progress))[1])
-    with house() as served:
+    with instance() as served:
         native = served.client.post("/generate", json={"inputs": "Hi"})
         assert (native.status_code, native.json()["error_type"]) == (424, "generation")
         opened = served.client.post("/v1/completions", json={"prompt": "Hi", "model": "x"})

@@ -6,18 +6,18 @@ import logging
 
 import pytest
 
-from tests.faults.houses import Houses
 from tests.faults.oom import PLAN, serve
+from tests.faults.servers import Servers
 
 
 @pytest.mark.parametrize(("kind", "requests", "p"), [("lock step", 1000, 0.01), ("one ahead", 1000, 0.01), ("engine", 80, 0.04)])
-def test_out_of_memory_by_chance(houses: Houses, kind: str, requests: int, p: float) -> None:
+def test_out_of_memory_by_chance(servers: Servers, kind: str, requests: int, p: float) -> None:
     """In the verb, in the step, and late, each with probability p per step: no shard dies, at least 99 % complete (here: all), and
     greedy tokens are those of a clean run."""
     logging.disable(logging.WARNING)
     try:
-        clean = serve(houses.open(kind, PLAN), requests, 0)
-        faulty = serve(houses.open(kind, PLAN), requests, p)
+        clean = serve(servers.open(kind, PLAN), requests, 0)
+        faulty = serve(servers.open(kind, PLAN), requests, p)
     finally:
         logging.disable(logging.NOTSET)
     assert faulty.lost is None and faulty.injected > 1.5 * p * faulty.steps > 1

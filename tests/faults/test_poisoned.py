@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.faults.conftest import CleanRun
-from tests.faults.houses import MARK, TIGHT, House, Houses, fault, later, mates
+from tests.faults.servers import MARK, TIGHT, Servers, ServerUnderTest, fault, later, mates
 from tests.scheduler.device import request
 from tgi_core.backend import CapacityExceeded, InvalidRequest, OutOfMemory, Row, RowFaultKind, Sampling, Unsupported
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
@@ -22,8 +22,8 @@ from tgi_core.server.stopping import StopMatcher
 from tgi_core.server.transcript import Transcript
 
 Patch = pytest.MonkeyPatch
-Kind = Callable[[House, Patch], GenerationRequest]
-"""Poisons a house, and returns the request that is to fail."""
+Kind = Callable[[ServerUnderTest, Patch], GenerationRequest]
+"""Poisons a instance, and returns the request that is to fail."""
 
 PROMPT = (MARK, 9, 11)
 VICTIM = request(PROMPT, 6)
@@ -33,8 +33,8 @@ DIGITS = Grammar(GrammarKind.REGEX, "[0-9]{40}")
 def rows(spoil: Callable[[Row, int], Row]) -> Kind:
     """The backend returns the victim's row like this."""
 
-    def poison(house: House, patch: Patch) -> GenerationRequest:
-        house.poison.spoil = spoil
+    def poison(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
+        instance.poison.spoil = spoil
         return VICTIM
 
     return poison
@@ -48,27 +48,27 @@ def token(id: Any) -> Callable[[Row, int], Row]:
 def refusing(error: Callable[[int], Exception]) -> Kind:
     """The backend refuses each step that brings the victim."""
 
-    def poison(house: House, patch: Patch) -> GenerationRequest:
-        house.poison.refuse = lambda item: error(item.id)  # type: ignore[assignment, return-value]
+    def poison(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
+        instance.poison.refuse = lambda item: error(item.id)  # type: ignore[assignment, return-value]
         return VICTIM
 
     return poison
 
 
-def losing(house: House, patch: Patch) -> GenerationRequest:
+def losing(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """Reading any step with the victim in it fails, and names nobody."""
-    house.poison.refuse_rows = OutOfMemory("no room for that")
+    instance.poison.refuse_rows = OutOfMemory("no room for that")
     return VICTIM
 
 
 def sampled(**fields: Any) -> Kind:
     """Sampling that no formula can honour, past the router's checks."""
-    return lambda house, patch: replace(VICTIM, sampling=Sampling(**fields))
+    return lambda instance, patch: replace(VICTIM, sampling=Sampling(**fields))
 
 
 def prompt(*tokens: int) -> Kind:
     """A prompt that the router should have refused."""
-    return lambda house, patch: request((MARK, *tokens), 6)
+    return lambda instance, patch: request((MARK, *tokens), 6)
 
 
 def raising(patch: Patch, owner: type, name: str, when: Callable[..., bool], error: Exception) -> None:
@@ -83,13 +83,13 @@ def raising(patch: Patch, owner: type, name: str, when: Callable[..., bool], err
     patch.setattr(owner, name, method)
 
 
-def detokenizer_at_start(house: House, patch: Patch) -> GenerationRequest:
+def detokenizer_at_start(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The prompt cannot be made into text."""
     raising(patch, Detokenizer, "__init__", lambda self, tokenizer, prompt: MARK in prompt, KeyError("no such token"))
     return VICTIM
 
 
-def detokenizer_later(house: House, patch: Patch) -> GenerationRequest:
+def detokenizer_later(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """A token cannot be made into text."""
     seen = []
 
@@ -101,13 +101,13 @@ def detokenizer_later(house: House, patch: Patch) -> GenerationRequest:
     return VICTIM
 
 
-def stop_matcher(house: House, patch: Patch) -> GenerationRequest:
+def stop_matcher(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """Looking for a stop string fails."""
     raising(patch, StopMatcher, "push", lambda self, piece: self._stop == ("poison",), RecursionError("deep"))
     return replace(VICTIM, stopping=replace(VICTIM.stopping, stop=("poison",)))
 
 
-def unknown_exception(house: House, patch: Patch) -> GenerationRequest:
+def unknown_exception(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """Something nobody has thought of."""
 
     class Odd(Exception):
@@ -122,32 +122,32 @@ def constrained(grammar: Grammar = DIGITS) -> GenerationRequest:
     return replace(VICTIM, grammar=grammar)
 
 
-def grammar_raises(house: House, patch: Patch) -> GenerationRequest:
+def grammar_raises(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The mask source breaks."""
     raising(patch, Constraint, "mask", lambda self, tokens: True, MemoryError("masks"))
     return constrained()
 
 
-def grammar_dies(house: House, patch: Patch) -> GenerationRequest:
+def grammar_dies(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The grammar uses up its fuel after three tokens."""
     raising(patch, Constraint, "mask", lambda self, tokens: len(self._made) >= 3, InvalidGrammar("it is too complex"))
     return constrained()
 
 
-def grammar_cannot_begin(house: House, patch: Patch) -> GenerationRequest:
+def grammar_cannot_begin(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """There are no threads to compile it."""
-    patch.setattr(house.masks, "begin", lambda *_: (_ for _ in ()).throw(RuntimeError("cannot start a new thread")))
+    patch.setattr(instance.masks, "begin", lambda *_: (_ for _ in ()).throw(RuntimeError("cannot start a new thread")))
     return constrained()
 
 
-def grammar_allows_nothing(house: House, patch: Patch) -> GenerationRequest:
+def grammar_allows_nothing(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The mask is empty from the start."""
     return constrained(Grammar(GrammarKind.REGEX, "(?=a)b"))
 
 
-def grammar_of_wrong_size(house: House, patch: Patch) -> GenerationRequest:
+def grammar_of_wrong_size(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The mask of the row is all zeros though its grammar is well."""
-    patch.setattr(house.masks, "_mask", lambda row: bytes(house.masks._width))
+    patch.setattr(instance.masks, "_mask", lambda row: bytes(instance.masks._width))
     return constrained()
 
 
@@ -195,43 +195,43 @@ KINDS: dict[str, Kind] = {
     ("house_kind", "place"), [("lock step", 0), ("lock step", 31), ("one ahead", 0), ("one ahead", 13), ("engine", 13)]
 )
 def test_one_fails_and_31_do_not(
-    houses: Houses, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str, place: int
+    servers: Servers, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str, place: int
 ) -> None:
     """Exactly the poisoned request fails, as its own fault; the others have the tokens of a clean run; nothing leaks."""
     expected = clean_run(house_kind)
-    house = houses.open(house_kind)
-    victim = KINDS[kind](house, monkeypatch)
-    fail_one(house, victim, place, expected)
+    instance = servers.open(house_kind)
+    victim = KINDS[kind](instance, monkeypatch)
+    fail_one(instance, victim, place, expected)
 
 
-def fail_one(house: House, victim: GenerationRequest, place: int, expected: list[list[int]]) -> int:
+def fail_one(instance: ServerUnderTest, victim: GenerationRequest, place: int, expected: list[list[int]]) -> int:
     """Run the victim as the `place`th of all; its key."""
     others = mates()
-    keys = [house.scheduler.add(mate) for mate in others[:place]]
-    bad = house.scheduler.add(victim)
-    keys += [house.scheduler.add(mate) for mate in others[place:]]
-    house.run()
-    assert house.scheduler.lost is None, house.scheduler.lost
-    failed = {key: event.error for key, event in house.ended.items() if event.error is not None}
+    keys = [instance.scheduler.add(mate) for mate in others[:place]]
+    bad = instance.scheduler.add(victim)
+    keys += [instance.scheduler.add(mate) for mate in others[place:]]
+    instance.run()
+    assert instance.scheduler.lost is None, instance.scheduler.lost
+    failed = {key: event.error for key, event in instance.ended.items() if event.error is not None}
     assert failed.keys() == {bad}, failed
     assert isinstance(failed[bad], RequestFailed)
-    assert [house.tokens[key] for key in keys] == expected
-    check_empty(house)
+    assert [instance.tokens[key] for key in keys] == expected
+    check_empty(instance)
     return bad
 
 
-def check_empty(house: House) -> None:
+def check_empty(instance: ServerUnderTest) -> None:
     """Nobody holds a block, and nothing is kept of those who were there."""
-    snapshot, server = house.scheduler.snapshot, house.server
+    snapshot, server = instance.scheduler.snapshot, instance.server
     assert (snapshot.queued, snapshot.running, snapshot.blocks_free) == (0, 0, snapshot.blocks_total)
-    assert not (server._transcripts or server._batches or server._steps or house.masks._live or house.masks._failures)
+    assert not (server._transcripts or server._batches or server._steps or instance.masks._live or instance.masks._failures)
 
 
 def logits(value: float, first: int = 0) -> Kind:
     """The model itself computes this for the victim, from its token number `first` on."""
 
-    def poison(house: House, patch: Patch) -> GenerationRequest:
-        runner = house.implementation._runner
+    def poison(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
+        runner = instance.implementation._runner
         run = type(runner).run
 
         def spoiled(self: Any, works: Any) -> Any:
@@ -249,9 +249,9 @@ def logits(value: float, first: int = 0) -> Kind:
     return poison
 
 
-def nan_states(house: House, patch: Patch) -> GenerationRequest:
+def nan_states(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The victim's first token has an embedding that is not finite, so that all of its cache is not."""
-    runner = house.implementation._runner
+    runner = instance.implementation._runner
     if hasattr(runner, "_packed"):  # it runs from its table
         runner.spoiled = runner._packed.embedding.clone()
         runner.spoiled[MARK] = math.nan
@@ -266,7 +266,7 @@ def nan_states(house: House, patch: Patch) -> GenerationRequest:
     return VICTIM
 
 
-def engine_sampler(house: House, patch: Patch) -> GenerationRequest:
+def engine_sampler(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """Choosing the victim's token fails."""
     import tgi_core.engine.sampler as module
 
@@ -281,7 +281,7 @@ def engine_sampler(house: House, patch: Patch) -> GenerationRequest:
     return replace(VICTIM, sampling=Sampling(do_sample=True, temperature=7.5, top_k=40, seed=3))
 
 
-def reference_sampler(house: House, patch: Patch) -> GenerationRequest:
+def reference_sampler(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The same in the reference backend."""
     import tgi_core.backend.sampling as module
 
@@ -310,16 +310,18 @@ IN_THE_DEVICE: dict[str, tuple[str, Kind]] = {
 
 
 @pytest.mark.parametrize("kind", IN_THE_DEVICE)
-def test_one_fails_where_tokens_are_made(houses: Houses, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_one_fails_where_tokens_are_made(
+    servers: Servers, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """What goes wrong in the model or in the sampler for one row is found there, and ends that row alone."""
     house_kind, poison = IN_THE_DEVICE[kind]
     expected = clean_run(house_kind)
-    house = houses.open(house_kind)
-    bad = fail_one(house, poison(house, monkeypatch), 13, expected)
-    error = house.ended[bad].error
+    instance = servers.open(house_kind)
+    bad = fail_one(instance, poison(instance, monkeypatch), 13, expected)
+    error = instance.ended[bad].error
     assert isinstance(error, RequestFailed)
     monkeypatch.undo()
-    again = houses.open(house_kind)
+    again = servers.open(house_kind)
     keys = [again.scheduler.add(mate) for mate in mates()]
     again.run()
     assert [again.tokens[key] for key in keys] == expected, "what it has left in the cache is nobody's"
@@ -329,53 +331,53 @@ def test_one_fails_where_tokens_are_made(houses: Houses, clean_run: CleanRun, mo
 @pytest.mark.parametrize("house_kind", ["lock step", "one ahead"])
 @pytest.mark.parametrize("kind", ["nan at the third token", "invalid, unnamed", "no memory in the step", "detokenizer later"])
 def test_in_a_cache_so_small_that_rows_are_preempted(
-    houses: Houses, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str
+    servers: Servers, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str
 ) -> None:
     """The same while rows are preempted and continued, the poisoned one among them."""
     expected = clean_run(house_kind)
-    house = houses.open(house_kind, TIGHT)
-    fail_one(house, KINDS[kind](house, monkeypatch), 13, expected)
+    instance = servers.open(house_kind, TIGHT)
+    fail_one(instance, KINDS[kind](instance, monkeypatch), 13, expected)
 
 
 @pytest.mark.parametrize("house_kind", ["lock step", "one ahead", "engine"])
 @pytest.mark.parametrize("error", [InvalidRequest("bad"), CapacityExceeded("too long"), OutOfMemory("full")])
-def test_refused_when_it_is_to_be_continued(houses: Houses, clean_run: CleanRun, house_kind: str, error: Exception) -> None:
+def test_refused_when_it_is_to_be_continued(servers: Servers, clean_run: CleanRun, house_kind: str, error: Exception) -> None:
     """The victim has got tokens, its step is lost with all others in it, and it cannot come back."""
     expected = clean_run(house_kind)
-    house = houses.open(house_kind)
-    house.poison.lose_once_at = 3
-    house.poison.refuse = lambda item: error if len(item.tokens) > item.prompt_len else None  # type: ignore[assignment, return-value]
-    bad = fail_one(house, VICTIM, 13, expected)
-    assert len(house.tokens[bad]) == 3 and house.poison.refusals
+    instance = servers.open(house_kind)
+    instance.poison.lose_once_at = 3
+    instance.poison.refuse = lambda item: error if len(item.tokens) > item.prompt_len else None  # type: ignore[assignment, return-value]
+    bad = fail_one(instance, VICTIM, 13, expected)
+    assert len(instance.tokens[bad]) == 3 and instance.poison.refusals
 
 
 @pytest.mark.parametrize("house_kind", ["lock step", "one ahead", "engine"])
-def test_a_prompt_too_long_that_slipped_past(houses: Houses, clean_run: CleanRun, house_kind: str) -> None:
+def test_a_prompt_too_long_that_slipped_past(servers: Servers, clean_run: CleanRun, house_kind: str) -> None:
     """The backend refuses a row longer than it has promised; the scheduler that believed otherwise loses nobody else."""
     expected = clean_run(house_kind)
-    house = houses.open(house_kind, max_row_tokens=200)
-    fail_one(house, request((MARK, *range(100)), 6), 13, expected)
+    instance = servers.open(house_kind, max_row_tokens=200)
+    fail_one(instance, request((MARK, *range(100)), 6), 13, expected)
 
 
 @pytest.mark.parametrize("house_kind", ["lock step", "one ahead", "engine"])
 @pytest.mark.parametrize("kind", ["nan at the third token", "invalid, named", "no memory in the step", "stop matcher"])
 @pytest.mark.parametrize("others", [31, 1])
 def test_a_client_that_leaves_in_the_same_step(
-    houses: Houses, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str, others: int
+    servers: Servers, clean_run: CleanRun, monkeypatch: pytest.MonkeyPatch, house_kind: str, kind: str, others: int
 ) -> None:
     """The victim's client goes while the answer that says it has failed is under way, in any of its turns: the others are untouched."""
     expected = clean_run(house_kind)
     for turns in range(4):
-        house = houses.open(house_kind)
+        instance = servers.open(house_kind)
         with monkeypatch.context() as patch:
-            bad = house.scheduler.add(KINDS[kind](house, patch))
-            keys = [house.scheduler.add(mate) for mate in mates()[:others]]
+            bad = instance.scheduler.add(KINDS[kind](instance, patch))
+            keys = [instance.scheduler.add(mate) for mate in mates()[:others]]
             for _ in range(turns):
-                house.turn()
-            result = house.exchange(house.scheduler.plan())
-            house.scheduler.cancel(bad)
-            house.take(house.scheduler.complete(result))
-            house.run()
-        assert {key for key, event in house.ended.items() if event.error is not None} <= {bad}
-        assert [house.tokens[key] for key in keys] == expected[:others]
-        check_empty(house)
+                instance.turn()
+            result = instance.exchange(instance.scheduler.plan())
+            instance.scheduler.cancel(bad)
+            instance.take(instance.scheduler.complete(result))
+            instance.run()
+        assert {key for key, event in instance.ended.items() if event.error is not None} <= {bad}
+        assert [instance.tokens[key] for key in keys] == expected[:others]
+        check_empty(instance)

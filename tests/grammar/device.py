@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tests.scheduler.device import Device, quiet
-from tgi_core.backend import Capacity, Sampling, Want, WarmupPlan
+from tgi_core.backend import Capacity, OutputOptions, Sampling, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
-from tgi_core.client.types import FinishReason, ShardInfo, Stopping
 from tgi_core.grammar import Grammar
 from tgi_core.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tgi_core.scheduler import GenerationRequest, Scheduler
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import FinishReason, ShardInfo, Stopping
 
 
 def compiled(compiler: GrammarCompiler, grammar: Grammar) -> CompiledGrammar:
@@ -41,7 +41,7 @@ def request(
     """Greedy without a seed, sampled with one. Without a grammar it runs to its length."""
     sampling = Sampling() if seed is None else Sampling(do_sample=True, temperature=1.3, seed=seed)
     stopping = Stopping(max_new_tokens, ignore_eos=grammar is None)
-    return GenerationRequest(prompt, sampling, stopping, Want(), grammar=grammar)
+    return GenerationRequest(prompt, sampling, stopping, OutputOptions(), grammar=grammar)
 
 
 def answer(one: Device, key: int) -> str | None:

@@ -12,11 +12,11 @@ from tests.grammar.device import answer, device, request
 from tests.grammar.schemas import check_answer, grammars, json_grammar, regex_grammar
 from tests.scheduler.device import Device, launched_ids
 from tgi_core.backend import OutOfMemory, WarmupPlan
-from tgi_core.client.types import FinishReason
 from tgi_core.grammar import Grammar, GrammarKind
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.scheduler import GenerationRequest
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import FinishReason
 
 SMALL = WarmupPlan(max_rows=4, max_row_tokens=124, max_step_tokens=16, num_blocks=40, block_size=4)
 PERSON = json_grammar(

@@ -10,8 +10,8 @@ import pytest
 
 from tests.grammar.device import compiled
 from tests.grammar.schemas import json_grammar, regex_grammar
-from tgi_core.cli.opening import open_masks
 from tgi_core.cli.shard_flags import shard_flags
+from tgi_core.cli.shard_openers import open_masks
 from tgi_core.config import Settings
 from tgi_core.grammar import Grammar, GrammarKind, InvalidGrammar
 from tgi_core.grammar import matching as engine

@@ -11,7 +11,6 @@ from tgi_core.backend import OpenOptions, Sampling, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
-from tgi_core.client.types import ShardInfo, Stopping
 from tgi_core.grammar import Grammar, parse_grammar
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.model_files import DEMO
@@ -19,6 +18,7 @@ from tgi_core.scheduler import GenerationRequest, Scheduler
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo, Stopping
 
 ANY_OBJECT = parse_grammar({"type": "json_object"})
 CITY = json_grammar(

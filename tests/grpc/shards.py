@@ -22,7 +22,6 @@ from tgi_core.backend.session import Session
 from tgi_core.client.base import ShardClient
 from tgi_core.client.connecting import connect
 from tgi_core.client.local import LocalShard
-from tgi_core.client.types import ShardInfo
 from tgi_core.model_files import DEMO
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.scheduler import SchedulerLoop
@@ -31,6 +30,7 @@ from tgi_core.server.grpc_server import ShardServer
 from tgi_core.server.grpc_service import ShardService
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4)
 

@@ -21,12 +21,12 @@ from tgi_core.client.connecting import connect
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
-from tgi_core.proto.methods import TOKEN, V2, V3, Method
 from tgi_core.server.grpc_address import prepare_unix
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_server import ShardServer
 from tgi_core.shard_access import TOKEN_VARIABLE, ShardAccess, access_of_router, access_of_shard
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.methods import TOKEN, V2, V3, Method
 
 SECRET = "a token, long enough"
 SHARD = ("shard", str(DEMO), "--backend", "reference")

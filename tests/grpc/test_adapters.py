@@ -12,11 +12,11 @@ from tests.scheduler.device import quiet
 from tgi_core.backend import Feature, Sampling, WarmupPlan
 from tgi_core.client.channel import ShardChannel
 from tgi_core.client.child import open_child_shard
-from tgi_core.client.types import Stopping
 from tgi_core.model_files import DEMO
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, SchedulerLoop
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Stopping
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, max_step_tokens=256)
 NAMES = ("poet", "org/cook")

@@ -24,13 +24,13 @@ from tgi_core.client.base import Opened
 from tgi_core.client.child import ChildShard, ShardProcess, open_child_shard
 from tgi_core.client.connecting import connect
 from tgi_core.client.grpc import GrpcShard
-from tgi_core.client.health import ShardState
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import GenerationFailed, GenerationStream, SchedulerLoop
 from tgi_core.server.grpc_address import prepare_tcp, prepare_unix
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.health import ShardState
 
 REFERENCE = ["--backend", "reference"]
 

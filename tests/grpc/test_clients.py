@@ -10,9 +10,9 @@ import pytest
 from tests.grpc.shards import Gate, client, running
 from tests.scheduler.device import alone, quiet, request
 from tgi_core.backend import DeviceLost, OutOfMemory, Sampling, Scope, WarmupPlan
-from tgi_core.client.types import Clear, Decode, Prefill, ShardRequest, Stopping, Turn
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Clear, Decode, Prefill, ShardRequest, Stopping, Turn
 
 pytestmark = pytest.mark.parametrize("kind", ["local", "grpc"])
 

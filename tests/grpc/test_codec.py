@@ -17,16 +17,15 @@ from tgi_core.backend import (
     Grant,
     Kernel,
     Mixing,
+    OutputOptions,
     RowFault,
     Sampling,
-    Want,
     WarmupPlan,
 )
 from tgi_core.client import types
-from tgi_core.client.health import ShardHealth
-from tgi_core.client.types import Generation, ShardInfo, StepResult, Token, Turn, TurnResult
 from tgi_core.proto import contract_pb2 as contract
-from tgi_core.proto.describing import (
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.wire.describing import (
     decode_capacity,
     decode_health,
     decode_info,
@@ -36,9 +35,10 @@ from tgi_core.proto.describing import (
     encode_info,
     encode_plan,
 )
-from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.results import decode_result, encode_result
-from tgi_core.proto.turns import decode_turn, encode_turn
+from tgi_core.wire.health import ShardHealth
+from tgi_core.wire.results import decode_result, encode_result
+from tgi_core.wire.turns import decode_turn, encode_turn
+from tgi_core.wire.types import Generation, ShardInfo, StepResult, Token, Turn, TurnResult
 
 FIELDS = {
     types.Turn: 3,
@@ -59,7 +59,7 @@ FIELDS = {
     types.GeneratedText: 3,
     types.ShardInfo: 6,
     Sampling: len(SAMPLING),
-    Want: 3,
+    OutputOptions: 3,
     Grant: 3,
     RowFault: 2,
     Capabilities: 10,

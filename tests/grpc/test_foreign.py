@@ -9,12 +9,12 @@ import pytest
 
 from tests.grpc.shards import client, running
 from tests.scheduler.device import quiet
-from tgi_core.backend import Feature, InvalidRequest, Mixing, OutOfMemory, Sampling, Want, WarmupPlan
+from tgi_core.backend import Feature, InvalidRequest, Mixing, OutOfMemory, OutputOptions, Sampling, WarmupPlan
 from tgi_core.client.foreign import ForeignShard
 from tgi_core.client.foreign_text import text_of
-from tgi_core.client.types import Generation, Stopping
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Generation, Stopping
 
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, max_step_tokens=256)
 TEXTS = ("Once upon a time", "The sea", "Why is the sky blue?", "Hello", "Grüße aus 東京")
@@ -29,7 +29,7 @@ def wanted(tokenizer: Tokenizer, index: int) -> GenerationRequest:
     """A request of its own kind; its temperature is the same number in single precision."""
     sampling = Sampling(do_sample=True, temperature=1.25, seed=index) if index % 2 else Sampling()
     stopping = Stopping(3 + index % 15, ignore_eos=True)
-    return GenerationRequest(tokenizer.encode(TEXTS[index % len(TEXTS)]).ids, sampling, stopping, Want(top_n=2))
+    return GenerationRequest(tokenizer.encode(TEXTS[index % len(TEXTS)]).ids, sampling, stopping, OutputOptions(top_n=2))
 
 
 async def test_a_whole_conversation(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from tgi_core.backend import DeviceLost, WarmupPlan
 from tgi_core.client.channel import ShardChannel
 from tgi_core.client.connecting import connect
 from tgi_core.client.grpc import GrpcShard
-from tgi_core.client.health import ShardState, Work
-from tgi_core.client.types import Prefill, ShardRequest, Turn
 from tgi_core.model_files import DEMO
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.methods import V3
 from tgi_core.server.grpc_host import Model, ShardHost
 from tgi_core.server.grpc_server import ShardServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.health import ShardState, Work
+from tgi_core.wire.methods import V3
+from tgi_core.wire.types import Prefill, ShardRequest, Turn
 
 PLAN = WarmupPlan(max_row_tokens=64)
 

@@ -14,12 +14,12 @@ import pytest
 from tests.grpc.shards import ours, served
 from tests.scheduler.device import alone
 from tgi_core.backend import OutOfMemory, Sampling
-from tgi_core.client.types import Stopping
 from tgi_core.proto.generate.v2 import generate_pb2 as v2
 from tgi_core.proto.generate.v3 import generate_pb2 as v3
-from tgi_core.proto.methods import V2, V3
 from tgi_core.scheduler import GenerationRequest
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.methods import V2, V3
+from tgi_core.wire.types import Stopping
 
 Call = Callable[..., Any]
 PROMPTS = ("Once upon a time", "The sea", "Why is the sky blue?")

@@ -24,10 +24,10 @@ from tgi_core.grammar import Cost, Grammar, GrammarsBusy, InvalidGrammar, matchi
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.model_files import DEMO
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.preparing import check_prepared, decode_prepare, encode_prepare, encode_release
 from tgi_core.scheduler import SchedulerLoop
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.preparing import check_prepared, decode_prepare, encode_prepare, encode_release
 
 SMALL, LARGE = Cost(10_000, 0.001), Cost(100 << 20, 0.001)
 COLOUR = regex_grammar("(?:red|green|blue)")

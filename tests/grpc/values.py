@@ -18,16 +18,18 @@ from tgi_core.backend import (
     Kernel,
     Memory,
     Mixing,
+    OutputOptions,
     RowFault,
     RowFaultKind,
     Sampling,
     SamplingField,
     Scope,
-    Want,
     WarmupPlan,
 )
-from tgi_core.client.health import ShardHealth, ShardState, Work
-from tgi_core.client.types import (
+from tgi_core.grammar import Grammar, GrammarKind
+from tgi_core.wire.health import ShardHealth, ShardState, Work
+from tgi_core.wire.results import LARGEST
+from tgi_core.wire.types import (
     Candidate,
     Clear,
     Decode,
@@ -47,8 +49,6 @@ from tgi_core.client.types import (
     TurnResult,
     VerbCall,
 )
-from tgi_core.grammar import Grammar, GrammarKind
-from tgi_core.proto.results import LARGEST
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ requests = st.builds(
     blocks=tables,
     take=small,
     sampling=samplings,
-    want=st.builds(Want, st.booleans(), small, st.booleans()),
+    want=st.builds(OutputOptions, st.booleans(), small, st.booleans()),
     stopping=st.builds(Stopping, small, few(any_text), st.booleans()),
     adapter=st.none() | plain,
     grammar=st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), any_text),

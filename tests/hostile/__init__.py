@@ -1,4 +1,4 @@
-"""What attackers sent to servers of this kind, class by class of the published advisories, against the whole house on real sockets.
+"""What attackers sent to servers of this kind, class by class of the published advisories, against the whole instance on real sockets.
 
     test_media            requests forged by the server, media fetched or unpacked          (classes 1, 2, 3)
     test_leaks            inner matters in errors                                           (4)
@@ -11,5 +11,5 @@
     test_paths            names that are paths                                              (14)
     test_http_layer       what HTTP itself allows                                           (15)
 
-After each case `house.check_unharmed` asserts that the server is healthy, answers a plain request, and has all of its blocks.
+After each case `instance.check_unharmed` asserts that the server is healthy, answers a plain request, and has all of its blocks.
 """

@@ -1,4 +1,4 @@
-"""One house for all cases: each leaves it as it was, which is what is tested."""
+"""One instance for all cases: each leaves it as it was, which is what is tested."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tgi_router import ServedModel
 
-from tests.hostile.house import House, opened
+from tests.hostile.server import ServerUnderTest, opened
 from tests.hostile.watch import Canary, Watch
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
@@ -26,7 +26,7 @@ def model() -> ServedModel:
 
 
 @pytest.fixture(scope="session")
-def house(model: ServedModel, watch: Watch) -> Iterator[House]:
+def instance(model: ServedModel, watch: Watch) -> Iterator[ServerUnderTest]:
     """The server."""
     with opened(model, watch, {}) as running:
         yield running
@@ -42,7 +42,7 @@ def canary(watch: Watch) -> Iterator[Canary]:
 
 
 @pytest.fixture(autouse=True)
-def unharmed(house: House) -> Iterator[None]:
+def unharmed(instance: ServerUnderTest) -> Iterator[None]:
     """After each case the server is as it was."""
     yield
-    house.check_unharmed()
+    instance.check_unharmed()

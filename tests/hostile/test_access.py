@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tgi_router import ServedModel
 
-from tests.hostile.house import House, opened
+from tests.hostile.server import ServerUnderTest, opened
 from tests.hostile.watch import Watch
 from tests.router.serving import read_until
 from tests.router.test_limits import ROUTES
@@ -28,13 +28,13 @@ HOSTS = ["a/health?x=", "a/health#", "@/health", "/health", "a\\health", "127.0.
 
 
 @pytest.fixture(scope="module")
-def locked(model: ServedModel, watch: Watch) -> Iterator[House]:
-    """A house with a key."""
+def locked(model: ServedModel, watch: Watch) -> Iterator[ServerUnderTest]:
+    """A instance with a key."""
     with opened(model, watch, {"api_key": KEY}) as running:
         yield running
 
 
-def unharmed(locked: House) -> None:
+def unharmed(locked: ServerUnderTest) -> None:
     """Whoever has the key is answered as ever."""
     locked.client.headers["authorization"] = f"Bearer {KEY}"
     locked.check_unharmed()
@@ -42,7 +42,7 @@ def unharmed(locked: House) -> None:
 
 
 @pytest.mark.parametrize("values", WRONG, ids=range(len(WRONG)))
-def test_keys(locked: House, values: list[str]) -> None:
+def test_keys(locked: ServerUnderTest, values: list[str]) -> None:
     """No key, a part of it, it in other letters, or twice: 401 without a word and without a step, on every route that generates."""
     before = locked.steps()
     for path, body, _, _ in ROUTES:
@@ -53,7 +53,7 @@ def test_keys(locked: House, values: list[str]) -> None:
 
 
 @pytest.mark.parametrize("target", PATHS)
-def test_paths(locked: House, target: str) -> None:
+def test_paths(locked: ServerUnderTest, target: str) -> None:
     """No spelling of a path, and no Host, makes a guarded route look like one that is not."""
     before = locked.steps()
     body = b'{"inputs":"Hi"}'

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tgi_router.bodies import Parameters
 
-from tests.hostile.house import House
+from tests.hostile.server import ServerUnderTest
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 TEXT: dict[str, Any] = {"prompt": "Hi", "max_tokens": 1}
@@ -34,16 +34,18 @@ OF_TGI: list[tuple[str, list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "field", "good", "bad"), OPENAI, ids=[f"{case[0]}-{case[2]}" for case in OPENAI])
-def test_counts_of_openai(house: House, path: str, body: dict[str, Any], field: str, good: list[Any], bad: list[Any]) -> None:
+def test_counts_of_openai(
+    instance: ServerUnderTest, path: str, body: dict[str, Any], field: str, good: list[Any], bad: list[Any]
+) -> None:
     """What is within the bounds is answered, what is next to them and far beyond is refused without a step."""
     for value in good:
-        assert house.post(path, {**body, field: value}).status_code == 200, value
+        assert instance.post(path, {**body, field: value}).status_code == 200, value
     for value in bad + [value for value in BEYOND if not (field.startswith("max_") and value in (2**31 - 1, 2**31))]:
-        house.refuses(path, {**body, field: value})
+        instance.refuses(path, {**body, field: value})
 
 
 @pytest.mark.parametrize(("field", "good", "bad"), OF_TGI, ids=[case[0] for case in OF_TGI])
-def test_counts_of_tgi(house: House, field: str, good: list[Any], bad: list[Any]) -> None:
+def test_counts_of_tgi(instance: ServerUnderTest, field: str, good: list[Any], bad: list[Any]) -> None:
     """The same for TGI's parameters, on each route that has them."""
     routes: list[tuple[str, Any]] = [("/generate", lambda parameters: {"inputs": "Hi", "parameters": parameters})]
     routes.append(("/vertex", lambda parameters: {"instances": [{"inputs": "Hi", "parameters": parameters}]}))
@@ -55,9 +57,9 @@ def test_counts_of_tgi(house: House, field: str, good: list[Any], bad: list[Any]
     drawn = {"do_sample": True} if field == "best_of" else {}
     for path, carry in routes:
         for value in good:
-            assert house.post(path, carry({**NATIVE, **drawn, field: value})).status_code == 200, (path, value)
+            assert instance.post(path, carry({**NATIVE, **drawn, field: value})).status_code == 200, (path, value)
         for value in bad + [value for value in BEYOND if isinstance(value, list | dict) or value not in allowed]:
-            house.refuses(path, carry({**NATIVE, **drawn, field: value}))
+            instance.refuses(path, carry({**NATIVE, **drawn, field: value}))
 
 
 TINY, HUGE = [1.1754944e-38, 1e-10], [1e10, 1e29]
@@ -74,7 +76,7 @@ NUMBERS: list[tuple[str, list[float], list[float]]] = [
 
 
 @pytest.mark.parametrize(("field", "good", "bad"), NUMBERS, ids=[case[0] for case in NUMBERS])
-def test_numbers_that_no_float32_holds(house: House, field: str, good: list[float], bad: list[float]) -> None:
+def test_numbers_that_no_float32_holds(instance: ServerUnderTest, field: str, good: list[float], bad: list[float]) -> None:
     """The ends of what a float32 holds are answered, what is beyond either end is refused without a step, on each route."""
     infer = {"inputs": [{"name": "a", "data": ["Hi"]}], "outputs": [{"name": "b"}]}
     sampled = {**NATIVE, "do_sample": True}
@@ -89,10 +91,10 @@ def test_numbers_that_no_float32_holds(house: House, field: str, good: list[floa
         routes.append(("/v1/chat/completions", lambda given: {**CHAT, **given}))
     for path, carry in routes:
         for value in good:
-            assert house.post(path, carry({field: value})).status_code == 200, (path, value)
+            assert instance.post(path, carry({field: value})).status_code == 200, (path, value)
         for value in [*bad, *NO_FLOAT32]:
             if not (path.startswith("/v1/") and value == 0.99999999):  # 1 is OpenAI's default
-                house.refuses(path, carry({field: value}))
+                instance.refuses(path, carry({field: value}))
 
 
 def test_every_number_is_tried() -> None:
@@ -102,14 +104,14 @@ def test_every_number_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)])
-def test_penalties_and_biases_that_no_float32_holds(house: House, path: str, body: dict[str, Any]) -> None:
+def test_penalties_and_biases_that_no_float32_holds(instance: ServerUnderTest, path: str, body: dict[str, Any]) -> None:
     """The same for OpenAI's own fields."""
     for value in (1.1754944e-38, -2.0):
-        assert house.post(path, {**body, "presence_penalty": value, "logit_bias": {"5": value}}).status_code == 200
+        assert instance.post(path, {**body, "presence_penalty": value, "logit_bias": {"5": value}}).status_code == 200
     for value in NO_FLOAT32:
-        house.refuses(path, {**body, "presence_penalty": value})
-        house.refuses(path, {**body, "logit_bias": {"5": value}})
-        house.refuses(path, {**body, "logit_bias": [value]})
+        instance.refuses(path, {**body, "presence_penalty": value})
+        instance.refuses(path, {**body, "logit_bias": {"5": value}})
+        instance.refuses(path, {**body, "logit_bias": [value]})
 
 
 LISTS: list[tuple[str, str, Any]] = [
@@ -153,9 +155,9 @@ LISTS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), [case[1:] for case in LISTS], ids=[case[0] for case in LISTS])
-def test_lists(house: House, path: str, body: Any) -> None:
+def test_lists(instance: ServerUnderTest, path: str, body: Any) -> None:
     """Lists beyond their bounds, and members beyond theirs."""
-    house.refuses(path, body)
+    instance.refuses(path, body)
 
 
 IGNORED: list[dict[str, Any]] = [
@@ -169,8 +171,8 @@ IGNORED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", IGNORED, ids=lambda given: next(iter(given)))
-def test_counters_of_other_servers(house: House, given: dict[str, Any]) -> None:
+def test_counters_of_other_servers(instance: ServerUnderTest, given: dict[str, Any]) -> None:
     """Fields that broke other servers are unknown here, and change nothing."""
     for path, body in (("/v1/chat/completions", {**CHAT, "temperature": 0}), ("/v1/completions", {**TEXT, "temperature": 0})):
-        answers = [house.post(path, json.dumps(each)) for each in (body, {**body, **given})]
+        answers = [instance.post(path, json.dumps(each)) for each in (body, {**body, **given})]
         assert answers[0].json()["choices"] == answers[1].json()["choices"]

@@ -12,7 +12,7 @@ import pytest
 from tgi_router import ServedModel
 
 from tests.grammar.hostile import SHAPES
-from tests.hostile.house import House, opened
+from tests.hostile.server import ServerUnderTest, opened
 from tests.hostile.watch import Canary, Watch
 
 GROUP = 20
@@ -54,20 +54,20 @@ def tools(shape: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "/v1/chat/completions", {**CHAT, "tools": [tool], "tool_choice": choice}
 
 
-def statuses(house: House, bodies: Iterator[tuple[str, dict[str, Any]]]) -> list[int]:
+def statuses(instance: ServerUnderTest, bodies: Iterator[tuple[str, dict[str, Any]]]) -> list[int]:
     """What the carriers of one shape were answered; only those that are good cost a step."""
-    return [house.refuses_or_answers(path, json.dumps(body)) for path, body in bodies]
+    return [instance.refuses_or_answers(path, json.dumps(body)) for path, body in bodies]
 
 
 @pytest.mark.parametrize("start", range(0, len(SHAPES), GROUP))
-def test_on_every_carrier(house: House, start: int) -> None:
+def test_on_every_carrier(instance: ServerUnderTest, start: int) -> None:
     """Each shape is refused on all of TGI's carriers, or on none; as a response format in all shapes of those, and as a tool's schema, it
     is refused or kept to. Its outcome is remembered: only the tool's, which is part of a larger schema, is tried anew."""
     for shape in SHAPES[start : start + GROUP]:
-        found = statuses(house, native(shape))
+        found = statuses(instance, native(shape))
         assert len({status == 200 for status in found}) == 1, (found, str(shape)[:200])
-        statuses(house, formats(shape))
-        statuses(house, tools(shape))
+        statuses(instance, formats(shape))
+        statuses(instance, tools(shape))
 
 
 GUIDED: list[dict[str, Any]] = [
@@ -81,14 +81,14 @@ GUIDED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", GUIDED, ids=lambda given: next(iter(given)))
-def test_carriers_of_other_servers(house: House, given: dict[str, Any]) -> None:
+def test_carriers_of_other_servers(instance: ServerUnderTest, given: dict[str, Any]) -> None:
     """Fields that this server does not know are not looked into."""
     for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": "Hi", "max_tokens": 3, "temperature": 0})):
-        answers = [house.post(path, json.dumps(each)) for each in (body, {**body, **given})]
+        answers = [instance.post(path, json.dumps(each)) for each in (body, {**body, **given})]
         assert answers[0].json()["choices"] == answers[1].json()["choices"]
 
 
-def test_nothing_is_fetched(house: House, canary: Canary) -> None:
+def test_nothing_is_fetched(instance: ServerUnderTest, canary: Canary) -> None:
     """References lead nowhere outside the schema."""
     address = f"http://127.0.0.1:{canary.port}/schema.json"
     schemas = [
@@ -96,15 +96,15 @@ def test_nothing_is_fetched(house: House, canary: Canary) -> None:
         {"$ref": "file:///etc/passwd"}, {"allOf": [{"$ref": f"{address}#/a"}]}, {"$dynamicRef": address},
     {"type": "string", "format": address},
     ]  # fmt: skip
-    with house.watch.watching(house.served.address) as watch:
+    with instance.watch.watching(instance.served.address) as watch:
         for schema in schemas:
             shape = {"type": "json", "value": schema}
             for bodies in (native(shape), formats(shape), tools(shape)):
-                statuses(house, bodies)
+                statuses(instance, bodies)
         assert watch.connections == [] and not [name for name in watch.files if "passwd" in name]
 
 
-def test_others_in_flight_notice_nothing(house: House) -> None:
+def test_others_in_flight_notice_nothing(instance: ServerUnderTest) -> None:
     """While hostile grammars come, eight honest streams, half of them with grammars, say what they say alone."""
     grammar = {
         "type": "json",
@@ -114,14 +114,14 @@ def test_others_in_flight_notice_nothing(house: House) -> None:
         {"inputs": f"Once {number}", "parameters": {"max_new_tokens": 40, **({"grammar": grammar} if number % 2 else {})}}
         for number in range(8)
     ]
-    alone = [house.client.post("/generate_stream", json=body).text for body in honest]
+    alone = [instance.client.post("/generate_stream", json=body).text for body in honest]
     with ThreadPoolExecutor(8) as pool:
-        riders = [pool.submit(house.client.post, "/generate_stream", json=body) for body in honest * 2]
+        riders = [pool.submit(instance.client.post, "/generate_stream", json=body) for body in honest * 2]
         for shape, (path, body) in zip(
             SHAPES[::12], cycle([("/generate", {"inputs": "x"}), ("/v1/chat/completions", CHAT)]), strict=False
         ):
             carried = {"response_format": shape} if "messages" in body else {"parameters": {**NATIVE, "grammar": shape}}
-            house.post(path, json.dumps({**body, **carried}))
+            instance.post(path, json.dumps({**body, **carried}))
         assert [rider.result().text for rider in riders] == alone * 2
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from tgi_router import ServedModel
 
-from tests.hostile.house import House, opened
+from tests.hostile.server import ServerUnderTest, opened
 from tests.hostile.watch import Watch
 from tests.router.broken import PAYLOAD_LIMIT, REFUSED
 from tests.router.serving import read_until
@@ -19,45 +19,45 @@ STRANGE_REQUESTS = 10_000
 
 
 @pytest.fixture(scope="module")
-def house(model: ServedModel, watch: Watch) -> Iterator[House]:
+def instance(model: ServedModel, watch: Watch) -> Iterator[ServerUnderTest]:
     """A server of this class's own: its bodies must be small."""
     with opened(model, watch, {"payload_limit": PAYLOAD_LIMIT}) as running:
         yield running
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(house: House, name: str) -> None:
+def test_refused(instance: ServerUnderTest, name: str) -> None:
     """What is too large or has two meanings gets its status, and no step of the device."""
-    before, (request, expected) = house.steps(), REFUSED[name]
-    with house.served.connect() as connection:
+    before, (request, expected) = instance.steps(), REFUSED[name]
+    with instance.served.connect() as connection:
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(request)
         answer = read_until(connection, b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 %d " % expected), answer
-    assert house.steps() == before
+    assert instance.steps() == before
 
 
-def test_a_name_that_comes_twice(house: House) -> None:
+def test_a_name_that_comes_twice(instance: ServerUnderTest) -> None:
     """Of two fields of one name the last one counts, for checks and for the device alike."""
     limits = '"max_new_tokens":100000,"max_new_tokens":2'
-    answer = house.post("/generate", f'{{"inputs":"Hi","parameters":{{"details":true,{limits}}}}}')
+    answer = instance.post("/generate", f'{{"inputs":"Hi","parameters":{{"details":true,{limits}}}}}')
     assert answer.json()["details"]["generated_tokens"] == 2
     swapped = '"max_new_tokens":2,"max_new_tokens":0'
-    assert house.refuses("/generate", f'{{"inputs":"Hi","parameters":{{{swapped}}}}}').status_code == 422
+    assert instance.refuses("/generate", f'{{"inputs":"Hi","parameters":{{{swapped}}}}}').status_code == 422
 
 
-def test_methods_and_paths_are_no_labels(house: House) -> None:
+def test_methods_and_paths_are_no_labels(instance: ServerUnderTest) -> None:
     """Ten thousand methods and paths that nobody has leave the metrics with the series that they had."""
-    before = series(house)
+    before = series(instance)
     chance = random.Random(15)
-    with house.served.connect() as connection:
+    with instance.served.connect() as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(STRANGE_REQUESTS // 50):
             crowd = [strange(chance) for _ in range(50)]
             connection.sendall(b"".join(crowd))
             for _ in crowd:
                 assert read_answer(connection).startswith(b"HTTP/1.1 4")
-    assert series(house) == before
+    assert series(instance) == before
 
 
 def strange(chance: random.Random) -> bytes:
@@ -79,7 +79,7 @@ def read_answer(connection: socket.socket) -> bytes:
     return head
 
 
-def series(house: House) -> set[str]:
+def series(instance: ServerUnderTest) -> set[str]:
     """The names and labels of all series."""
-    lines = house.client.get("/metrics").text.splitlines()
+    lines = instance.client.get("/metrics").text.splitlines()
     return {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}

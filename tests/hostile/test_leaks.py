@@ -1,5 +1,5 @@
-"""Errors tell what is wrong with the request, and nothing of the server's inside. `house.post` holds every error of every test here
-against `house.LEAKS`; these cases are those that try."""
+"""Errors tell what is wrong with the request, and nothing of the server's inside. `instance.post` holds every error of every test here
+against `instance.LEAKS`; these cases are those that try."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tgi_router import create_app
 from tgi_router.served_model import ServedModel
 from tgi_router.templates import ChatTemplates
 
-from tests.hostile.house import LEAKS, House, check_error
+from tests.hostile.server import LEAKS, ServerUnderTest, check_error
 from tests.router.scripted import ScriptedGenerator
 from tests.router.serving import already, serving
 from tests.router.test_limits import ROUTES, cases
 from tgi_core.backend import RowFault, RowFaultKind
-from tgi_core.client.types import Generation
 from tgi_core.config import Settings
 from tgi_core.scheduler.types import GenerationFailed, SchedulerError
+from tgi_core.wire.types import Generation
 
 RAW = [
     b"", b"{", b"[", b"\xff\xfe", b'{"inputs": "\xff"}', b'{"inputs": "\\ud800"}', b"null", b"[]", b'"x"', b"1", b"{}" * 2,
@@ -40,29 +40,29 @@ def secrets(body: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_bodies_that_cannot_be_read(house: House, path: str) -> None:
+def test_bodies_that_cannot_be_read(instance: ServerUnderTest, path: str) -> None:
     """Bytes that are no JSON, JSON that is no body, and bodies that are too deep: short answers without a trace of a parser."""
     for body in RAW:
-        answer = house.refuses(path, body)
+        answer = instance.refuses(path, body)
         assert not any(value in answer.text for value in secrets(body))
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_fields_that_are_wrong(house: House, path: str) -> None:
+def test_fields_that_are_wrong(instance: ServerUnderTest, path: str) -> None:
     """A sample of the walk over all fields of all routes."""
     [(_, body, model, nested)] = [route for route in ROUTES if route[0] == path]
     for case in list(cases(body, model, nested))[::9]:
         text = json.dumps(case)
         if len(text) < 100_000:
-            answer = house.post(path, text)
+            answer = instance.post(path, text)
             assert answer.status_code == 200 or not any(value in answer.text for value in secrets(text.encode()))
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "X" * 100])
-def test_wrong_methods_and_paths(house: House, method: str) -> None:
+def test_wrong_methods_and_paths(instance: ServerUnderTest, method: str) -> None:
     """404 and 405 say nothing at all."""
     for path in ["/nope", "/generate", "/v1/chat/completions", "/..%2f..%2fetc%2fpasswd", "/%00", "/v1/" + "x" * 4000]:
-        answer = house.client.request(method, path)
+        answer = instance.client.request(method, path)
         assert answer.status_code in (400, 404, 405) and not LEAKS.search(answer.text) and len(answer.content) < 100
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.house import House
+from tests.hostile.server import ServerUnderTest
 from tests.hostile.urls import corpus
 from tests.hostile.watch import Canary
 
@@ -58,13 +58,13 @@ def carriers(content: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_every_kind_of_part_on_every_carrier(house: House, canary: Canary, kind: str) -> None:
+def test_every_kind_of_part_on_every_carrier(instance: ServerUnderTest, canary: Canary, kind: str) -> None:
     """A part that is no text is refused whatever its spelling, the route, the role and its place; nothing is fetched."""
     part = PARTS[kind](f"http://127.0.0.1:{canary.port}/x.png")
-    with house.watch.watching(house.served.address) as watch:
+    with instance.watch.watching(instance.served.address) as watch:
         for content in ([part], [{"type": "text", "text": "What is this?"}, part]):
             for path, body in carriers(content):
-                answer = house.refuses(path, body)
+                answer = instance.refuses(path, body)
                 if kind.startswith("image_url") and kind != "image_url as text":
                     assert answer.status_code == 422 and "image modality is not supported" in answer.text
         assert watch.connections == []
@@ -83,20 +83,20 @@ def plain_carriers(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("start", range(0, 140, CHUNK))
-def test_urls(house: House, canary: Canary, start: int) -> None:
+def test_urls(instance: ServerUnderTest, canary: Canary, start: int) -> None:
     """As an image each of them is refused; in Markdown, in any text of any route, it is text: TGI fetched it (CVE-2026-0599)."""
     urls = corpus(canary.port)
     assert len(urls) >= 130 and len(set(urls)) == len(urls)
-    with house.watch.watching(house.served.address) as watch:
+    with instance.watch.watching(instance.served.address) as watch:
         for place, url in enumerate(urls[start : start + CHUNK]):
-            house.refuses("/v1/chat/completions", chat([image(url)]))
+            instance.refuses("/v1/chat/completions", chat([image(url)]))
             text = f"See ![]({url}) and <img src='{url}'>"[:500]
             for path, body in plain_carriers(text)[place % 3 :: 3]:
-                assert house.post(path, body).status_code == 200, (path, url)
-            tokens = house.post("/tokenize", {"inputs": text}).json()
+                assert instance.post(path, body).status_code == 200, (path, url)
+            tokens = instance.post("/tokenize", {"inputs": text}).json()
             covered = {token["start"]: token["text"] for token in tokens[1:]}  # tokens may share a character
             assert "".join(covered.values()) == text
-            templated = house.post("/chat_tokenize", chat(text)).json()["templated_text"]
+            templated = instance.post("/chat_tokenize", chat(text)).json()["templated_text"]
             assert text in templated
         assert watch.connections == []
         assert not [name for name in watch.files if "passwd" in name or "environ" in name or "id_rsa" in name]
@@ -112,11 +112,11 @@ def bombs() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", bombs())
-def test_nothing_is_unpacked(house: House, kind: str) -> None:
+def test_nothing_is_unpacked(instance: ServerUnderTest, kind: str) -> None:
     """A data URL is as little an image as any; so is a body that is compressed, which is not JSON."""
     url = "data:image/png;base64," + base64.b64encode(bombs()[kind]).decode()
     for path, body in carriers([image(url)]):
-        house.refuses(path, body)
+        instance.refuses(path, body)
     packed = zlib.compress(json.dumps({"inputs": "x" * 10**6}).encode())
     for encoding in ("gzip", "deflate", "br", "zstd", "gzip, gzip"):
-        assert house.post("/generate", packed, headers={"content-encoding": encoding}).status_code == 400
+        assert instance.post("/generate", packed, headers={"content-encoding": encoding}).status_code == 400

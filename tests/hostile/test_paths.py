@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.hostile.house import House
+from tests.hostile.server import ServerUnderTest
 
 ROOT = Path(__file__).parents[2]
 NAMES = [
@@ -43,15 +43,15 @@ def carriers(name: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_names_are_no_paths(house: House, name: str) -> None:
+def test_names_are_no_paths(instance: ServerUnderTest, name: str) -> None:
     """A name that nobody knows means the base model or is refused; no file is opened for it, and nobody is called."""
-    with house.watch.watching(house.served.address) as watch:
+    with instance.watch.watching(instance.served.address) as watch:
         for path, body in carriers(name):
-            answer = house.client.post(path, json=body)
+            answer = instance.client.post(path, json=body)
             assert answer.status_code in (200, 404, 405, 422), (path, answer.status_code, answer.text[:200])
         for path in (f"/v1/models/{quote(name, safe='')}", f"/{quote(name)}", f"/docs/{quote(name)}"):
             if len(path) < 4000:
-                assert house.client.get(path).status_code in (200, 404, 405)
+                assert instance.client.get(path).status_code in (200, 404, 405)
         known = (sys.prefix, sys.base_prefix, str(ROOT), os.devnull)  # a template's child process may just be started
         opened = [file for file in watch.files if not file.startswith(known)]
         assert opened == [] and watch.connections == []

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.hostile.house import House
+from tests.hostile.server import ServerUnderTest
 from tests.router.serving import read_until
 
 CLIENTS = 24
@@ -42,7 +42,7 @@ def reads_nothing(connection: socket.socket, request: bytes) -> None:
 @pytest.mark.parametrize("leaves", [False, True], ids=["closes", "resets"])
 @pytest.mark.parametrize("manner", [reads_nothing, reads_a_little, ends_its_side, asks_on], ids=lambda manner: manner.__name__)
 @pytest.mark.parametrize("path", ["/generate_stream", "/generate"])
-def test_a_crowd_that_does_not_read(house: House, path: str, manner: Manner, leaves: bool) -> None:
+def test_a_crowd_that_does_not_read(instance: ServerUnderTest, path: str, manner: Manner, leaves: bool) -> None:
     """With tiny windows, for as many tokens as there may be; a plain request is answered while they are there."""
     if path == "/generate" and manner is reads_a_little:
         pytest.skip("the answer in one piece comes when it is complete")
@@ -55,8 +55,8 @@ def test_a_crowd_that_does_not_read(house: House, path: str, manner: Manner, lea
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             if leaves:
                 own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            own.connect(house.served.address)
+            own.connect(instance.served.address)
             own.sendall(request)
             manner(own, request)
-        plain = house.post("/generate", {"inputs": "Hi", "parameters": {"max_new_tokens": 2}})
+        plain = instance.post("/generate", {"inputs": "Hi", "parameters": {"max_new_tokens": 2}})
         assert plain.status_code == 200

@@ -9,7 +9,7 @@ import pytest
 from tgi_router import ServedModel
 from tgi_router.templates import ChatTemplates
 
-from tests.hostile.house import House, opened
+from tests.hostile.server import ServerUnderTest, opened
 from tests.hostile.watch import Canary, Watch
 
 JINJA = [
@@ -30,33 +30,33 @@ PLAIN = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 
 
 @pytest.mark.parametrize(("field", "value"), TEMPLATES, ids=[f"{place}-{name}" for place, (name, _) in enumerate(TEMPLATES)])
-def test_requests_bring_no_templates(house: House, field: str, value: Any) -> None:
+def test_requests_bring_no_templates(instance: ServerUnderTest, field: str, value: Any) -> None:
     """Fields by which other servers take templates, or what templates are told, change no prompt on any route."""
-    wanted = house.post("/chat_tokenize", PLAIN).json()
-    assert house.post("/chat_tokenize", {**PLAIN, field: value}).json() == wanted
-    answers = [house.post("/v1/chat/completions", {**body, "temperature": 0}) for body in (PLAIN, {**PLAIN, field: value})]
+    wanted = instance.post("/chat_tokenize", PLAIN).json()
+    assert instance.post("/chat_tokenize", {**PLAIN, field: value}).json() == wanted
+    answers = [instance.post("/v1/chat/completions", {**body, "temperature": 0}) for body in (PLAIN, {**PLAIN, field: value})]
     assert answers[0].json()["choices"] == answers[1].json()["choices"]
     message = {"role": "user", "content": "Hi", field: value}
-    assert house.post("/chat_tokenize", {**PLAIN, "messages": [message]}).json() == wanted
+    assert instance.post("/chat_tokenize", {**PLAIN, "messages": [message]}).json() == wanted
 
 
 @pytest.mark.parametrize("text", JINJA)
-def test_templates_in_texts_are_text(house: House, text: str) -> None:
+def test_templates_in_texts_are_text(instance: ServerUnderTest, text: str) -> None:
     """What looks like a template is text, wherever it stands; in a role it is a stranger's, whom the template may refuse."""
     for message in (
         {"role": "user", "content": text},
         {"role": "assistant", "content": text},
         {"role": "system", "content": text},
     ):
-        answer = house.post("/chat_tokenize", {**PLAIN, "messages": [message]})
+        answer = instance.post("/chat_tokenize", {**PLAIN, "messages": [message]})
         assert text in answer.json()["templated_text"]
     tool = {"type": "function", "function": {"name": text, "description": text, "parameters": {"description": text}}}
-    prompt = house.post("/chat_tokenize", {**PLAIN, "tools": [tool], "tool_prompt": text}).json()["templated_text"]
+    prompt = instance.post("/chat_tokenize", {**PLAIN, "tools": [tool], "tool_prompt": text}).json()["templated_text"]
     assert prompt.count(text) >= 2 and "uid=" not in prompt
     calls = [{"id": text, "type": "function", "function": {"name": text, "arguments": text}}]
     past = [{"role": "assistant", "tool_calls": calls}, {"role": "tool", "content": text, "tool_call_id": text, "name": text}]
-    assert text in house.post("/chat_tokenize", {**PLAIN, "messages": past}).json()["templated_text"]
-    assert house.refuses("/chat_tokenize", {**PLAIN, "messages": [{"role": text, "content": "x"}]}).status_code == 422
+    assert text in instance.post("/chat_tokenize", {**PLAIN, "messages": past}).json()["templated_text"]
+    assert instance.refuses("/chat_tokenize", {**PLAIN, "messages": [{"role": text, "content": "x"}]}).status_code == 422
 
 
 SLOW = {
@@ -74,21 +74,21 @@ SLOW = {
 def test_a_models_own_template_is_bounded(model: ServedModel, watch: Watch, kind: str) -> None:
     """Four conversations at once with a bad template: each a template error, while other requests are answered; no step is run."""
     changed = ServedModel(model.name, None, model.tokenizer, ChatTemplates({"default": SLOW[kind]}))
-    with opened(changed, watch, {}) as house, ThreadPoolExecutor(2) as pool:
-        before = len(house.shard.steps)
-        asked = [pool.submit(house.client.post, "/v1/chat/completions", json=PLAIN) for _ in range(2)]
-        assert house.client.post("/tokenize", json={"inputs": "Hi"}).status_code == 200
+    with opened(changed, watch, {}) as instance, ThreadPoolExecutor(2) as pool:
+        before = len(instance.shard.steps)
+        asked = [pool.submit(instance.client.post, "/v1/chat/completions", json=PLAIN) for _ in range(2)]
+        assert instance.client.post("/tokenize", json={"inputs": "Hi"}).status_code == 200
         for each in asked:
             answer = each.result()
             assert answer.status_code == 422 and answer.json()["error_type"] == "template_error", answer.text
-        assert len(house.shard.steps) == before
-        house.check_unharmed()
+        assert len(instance.shard.steps) == before
+        instance.check_unharmed()
 
 
 def test_templates_reach_no_network(model: ServedModel, watch: Watch, canary: Canary) -> None:
     """A model's template has no way to the network."""
     source = f"{{% include 'http://127.0.0.1:{canary.port}/' %}}"
     changed = ServedModel(model.name, None, model.tokenizer, ChatTemplates({"default": source}))
-    with opened(changed, watch, {}) as house, watch.watching(house.served.address):
-        house.refuses("/v1/chat/completions", PLAIN)
+    with opened(changed, watch, {}) as instance, watch.watching(instance.served.address):
+        instance.refuses("/v1/chat/completions", PLAIN)
         assert watch.connections == []

@@ -79,7 +79,7 @@ from tgi_conformance.golden import default_model
 from tgi_conformance.target import quiet
 from tgi_backend_static.device import Call
 from tgi_backend_static.plugin import backend_open
-from tgi_core.backend import EMPTY, BackendError, OpenOptions, Request, Want, WarmupPlan
+from tgi_core.backend import EMPTY, BackendError, OpenOptions, Request, OutputOptions, WarmupPlan
 session = backend_open(OpenOptions(str(default_model("none"))), quiet)
 capacity = session.warmup(WarmupPlan(max_rows=2, max_row_tokens=40), quiet)
 print(capacity.groups[0].block_size, capacity.groups[0].num_blocks, capacity.shapes)
@@ -90,7 +90,7 @@ def tried(verb):
         print(type(error).__name__)
 tried(lambda: session._device.run(Call(((1,) * 17,), (1,), (0,))))
 def request(id, length, take=None):
-    return Request(id, (1,) * length, length, 0, ((id,),), take or length, want=Want(logprobs=False))
+    return Request(id, (1,) * length, length, 0, ((id,),), take or length, want=OutputOptions(logprobs=False))
 tried(lambda: session.prefill((request(1, 41),), EMPTY, ()))
 tried(lambda: session.prefill((request(1, 5), request(2, 5), request(3, 5)), EMPTY, ()))
 tried(lambda: session.prefill((request(1, 5, 2),), EMPTY, ()))

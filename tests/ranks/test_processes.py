@@ -24,7 +24,6 @@ from tgi_core.client.base import ShardClient
 from tgi_core.client.channel import ShardChannel
 from tgi_core.client.connecting import connect
 from tgi_core.client.local import LocalShard
-from tgi_core.client.types import ShardInfo
 from tgi_core.config import Settings
 from tgi_core.grammar import Grammar
 from tgi_core.grammar.value import GrammarKind
@@ -35,6 +34,7 @@ from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.shard_access import TOKEN_VARIABLE
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=256, num_blocks=64)
 CPU = ("--backend", "cpu", "--dtype", "float32")

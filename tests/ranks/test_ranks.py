@@ -25,11 +25,11 @@ from tgi_core.backend import (
     Handle,
     InvalidRequest,
     OutOfMemory,
+    OutputOptions,
     PeerLost,
     Request,
     Sampling,
     UnknownBatch,
-    Want,
     WarmupPlan,
 )
 from tgi_core.backend.session import Session
@@ -214,7 +214,7 @@ REQUESTS = st.builds(
     blocks=st.lists(st.lists(st.integers(1, 9)).map(tuple)).map(tuple),
     take=st.integers(0),
     sampling=SAMPLINGS,
-    want=st.builds(Want, top_n=st.integers(0, 5)),
+    want=st.builds(OutputOptions, top_n=st.integers(0, 5)),
     adapter=st.none() | st.text(),
     media=st.lists(st.binary()).map(tuple),
 )

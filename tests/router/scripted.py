@@ -9,10 +9,10 @@ from queue import SimpleQueue
 
 from tgi_core.backend import Capabilities, Determinism, Feature, Mixing, SamplingField
 from tgi_core.client.grammars import Release, nothing
-from tgi_core.client.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardInfo, Token
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulerError
+from tgi_core.wire.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardInfo, Token
 
 EVERYTHING = Capabilities(
     features=frozenset({Feature.LOGPROBS, Feature.MASKS, Feature.PROMPT_LOGPROBS, Feature.TOP_N}),

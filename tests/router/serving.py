@@ -79,7 +79,7 @@ def serving(
     async def main() -> None:
         async with opening() as generator:
             app = create(generator)
-            policy.turnstile = getattr(getattr(app, "state", None), "turnstile", None)
+            policy.admission = getattr(getattr(app, "state", None), "admission", None)
             config = uvicorn.Config(app, ws="none", log_config=None, lifespan="on", timeout_graceful_shutdown=1)
             servers.append(EndingServer(config, policy, listening))
             await servers[0].serve(sockets=[listener])

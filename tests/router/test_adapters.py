@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.router.serving import Served
-from tests.telemetry.house import house, scrape, value
+from tests.telemetry.server import instance, scrape, value
 
 NAMES = ("poet", "org/cook")
 
@@ -28,8 +28,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """The whole house with two adapters."""
-    with house(session={"adapters": NAMES}) as running:
+    """The whole instance with two adapters."""
+    with instance(session={"adapters": NAMES}) as running:
         yield running
 
 
@@ -115,7 +115,7 @@ def test_they_are_listed(served: Served) -> None:
 
 def test_strict_lists_the_model_alone() -> None:
     """As TGI does."""
-    with house(session={"adapters": NAMES}, strict_tgi=True) as served:
+    with instance(session={"adapters": NAMES}, strict_tgi=True) as served:
         assert [each["id"] for each in served.client.get("/v1/models").json()["data"]] == ["demo"]
 
 

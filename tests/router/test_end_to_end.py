@@ -17,11 +17,11 @@ from tgi_core.backend import WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.local import LocalShard
-from tgi_core.client.types import ShardInfo
 from tgi_core.config import Settings
 from tgi_core.scheduler import SchedulerLoop
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
 
 PLAN = WarmupPlan(max_row_tokens=2048)
 
@@ -64,7 +64,7 @@ def device(model: ServedModel) -> Device:
 
 @pytest.fixture(scope="module")
 def served(model: ServedModel, device: Device) -> Iterator[Served]:
-    """The whole house on a socket."""
+    """The whole instance on a socket."""
     settings = Settings(enable_prefill_logprobs=True, max_concurrent_requests=32)
     with serving(lambda generator: create_app(settings, model, generator), device.opening) as running:
         yield running

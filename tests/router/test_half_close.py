@@ -25,8 +25,8 @@ def device(model: ServedModel) -> Device:
 
 
 @pytest.fixture(scope="module")
-def house(model: ServedModel, device: Device) -> Iterator[Served]:
-    """The whole house: its answers take a while."""
+def instance(model: ServedModel, device: Device) -> Iterator[Served]:
+    """The whole instance: its answers take a while."""
     settings = Settings(max_concurrent_requests=64)
     with serving(lambda generator: create_app(settings, model, generator), device.opening, settings) as served:
         yield served
@@ -43,25 +43,25 @@ def ask_and_end(served: Served, path: str, body: str, version: str = "1.1") -> b
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize(("path", "body"), ROUTES)
-def test_whoever_reads_on_is_answered(house: Served, device: Device, path: str, body: str, version: str) -> None:
+def test_whoever_reads_on_is_answered(instance: Served, device: Device, path: str, body: str, version: str) -> None:
     """A client that ends its side behind its request, as `nc -N` does, gets all of the answer, and then the connection ends."""
     given = json.loads(body)
     given.update({"max_tokens": 40, "temperature": 0} if path.startswith("/v1") else {"parameters": {"max_new_tokens": 40}})
     steps = len(device.steps)
-    head, _, told = ask_and_end(house, path, json.dumps(given), version).partition(b"\r\n\r\n")
+    head, _, told = ask_and_end(instance, path, json.dumps(given), version).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert told.count(b"data: ") >= 30 or told.endswith((b"}", b"]"))
     assert len(device.steps) > steps + 10
-    assert failures(house) == {}
+    assert failures(instance) == {}
 
 
-def test_chunked_or_not(house: Served) -> None:
+def test_chunked_or_not(instance: Served) -> None:
     """A stream to a client of HTTP/1.0 has no chunks and ends with the connection; its events are those of HTTP/1.1."""
     body = '{"inputs":"Hi","parameters":{"max_new_tokens":20}}'
-    head, _, told = ask_and_end(house, "/generate_stream", body, "1.0").partition(b"\r\n\r\n")
+    head, _, told = ask_and_end(instance, "/generate_stream", body, "1.0").partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head and b"content-length" not in head
     events = [event for event in told.decode().split("\n\n") if event.startswith("data: ")]
-    whole = house.client.post("/generate_stream", content=body, headers={"content-type": "application/json"}).text
+    whole = instance.client.post("/generate_stream", content=body, headers={"content-type": "application/json"}).text
     assert events == [event for event in whole.split("\n\n") if event]
 
 

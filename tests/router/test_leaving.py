@@ -16,9 +16,9 @@ from tests.router.conftest import Serve
 from tests.router.scripted import END, HOLD, Load, says
 from tests.router.serving import Served, read_until
 from tgi_core.backend import RowFault, RowFaultKind
-from tgi_core.client.types import Generation
 from tgi_core.literals import Span
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Overloaded
+from tgi_core.wire.types import Generation
 
 BODY = '{"inputs":"Hi","parameters":{"max_new_tokens":9}}'
 CHAT = '{"messages":[{"role":"user","content":"Hi"}],"stream":%s}'

@@ -7,8 +7,8 @@ import json
 from tests.router.conftest import Serve
 from tests.router.scripted import detailed, says
 from tests.router.serving import Served
-from tgi_core.client.types import FinishReason
 from tgi_core.scheduler.types import Limits
+from tgi_core.wire.types import FinishReason
 
 DETAILS = {"inputs": "Hi", "parameters": {"details": True, "do_sample": True, "seed": 7}}
 

@@ -11,8 +11,8 @@ import pytest
 from tests.router.conftest import Serve
 from tests.router.scripted import EVERYTHING, NOTHING, detailed, says
 from tests.router.serving import Served
-from tgi_core.client.types import FinishReason
 from tgi_core.scheduler.types import GenerationFailed, RequestFailed
+from tgi_core.wire.types import FinishReason
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from tests.router.scripted import says
-from tgi_core.client.types import Generation
 from tgi_core.scheduler import GenerationStream
 from tgi_core.scheduler.types import GenerationFailed, NotRead
+from tgi_core.wire.types import Generation
 
 
 class Reader:

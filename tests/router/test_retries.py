@@ -11,8 +11,8 @@ import pytest
 from tests.router.conftest import Serve
 from tests.router.scripted import says
 from tests.router.serving import Served
-from tgi_core.client.types import Generation
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Overloaded, SchedulerError
+from tgi_core.wire.types import Generation
 
 Answers = Callable[[GenerationRequest], list[Generation | SchedulerError]]
 

@@ -18,11 +18,11 @@ from tests.router.serving import Served, read_until, serving
 from tests.router.test_end_to_end import Device
 from tests.router.test_leaving import failures
 from tgi_core.backend import WarmupPlan
-from tgi_core.client.types import Generation, Token
 from tgi_core.config import Settings
 from tgi_core.scheduler import GenerationStream
 from tgi_core.scheduler.stream import BUFFER_BYTES
 from tgi_core.scheduler.types import NotRead
+from tgi_core.wire.types import Generation, Token
 
 BODY = '{"inputs":"Hi","parameters":{"max_new_tokens":60}}'
 
@@ -81,25 +81,25 @@ def device(model: ServedModel) -> Device:
 
 
 @pytest.fixture
-def house(model: ServedModel, device: Device) -> Iterator[Served]:
-    """The whole house, with little patience."""
+def instance(model: ServedModel, device: Device) -> Iterator[Served]:
+    """The whole instance, with little patience."""
     settings = Settings(stream_stall_timeout=0.5, max_concurrent_requests=64)
     with serving(lambda generator: create_app(settings, model, generator), device.opening, settings, send_buffer=4096) as served:
         yield served
 
 
-def test_rows_of_slow_readers_are_freed(house: Served, device: Device) -> None:
+def test_rows_of_slow_readers_are_freed(instance: Served, device: Device) -> None:
     """Among slow readers others are answered in full; afterwards no row and no block is left."""
     assert device.loop is not None
     free = device.loop.snapshot().blocks_total
     parameters = '{"max_new_tokens":400,"top_n_tokens":5}'
     with ExitStack() as stack:
         for _ in range(4):
-            stack.enter_context(send_unread(house, "/generate_stream", f'{{"inputs":"no end","parameters":{parameters}}}'))
+            stack.enter_context(send_unread(instance, "/generate_stream", f'{{"inputs":"no end","parameters":{parameters}}}'))
         for _ in range(4):
-            answer = house.client.post("/generate_stream", json={"inputs": "Hi", "parameters": {"max_new_tokens": 20}}).text
+            answer = instance.client.post("/generate_stream", json={"inputs": "Hi", "parameters": {"max_new_tokens": 20}}).text
             assert answer.count("data: ") == 20 and "error" not in answer
-        while failures(house).get("dropped", 0) < 4:
+        while failures(instance).get("dropped", 0) < 4:
             pass
     load = device.loop.snapshot()
     assert (load.running, load.queued, load.blocks_free) == (0, 0, free)

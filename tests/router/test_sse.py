@@ -42,7 +42,7 @@ def test_streams_survive_odd_texts(serve: Serve) -> None:
 
 
 class Gone:
-    """An outlet whose client has left: nothing is written, however often."""
+    """An writer whose client has left: nothing is written, however often."""
 
     written_at = 0.0
     tried = 0
@@ -64,10 +64,10 @@ class Gone:
 async def test_comments_to_nobody_hold_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that leaves at the very moment of a comment, while its stream takes a moment to end, does not keep the loop busy."""
     monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.001)
-    filled, outlet = asyncio.Event(), Gone()
+    filled, writer = asyncio.Event(), Gone()
 
     async def events() -> AsyncGenerator[bytes, None]:
-        while outlet.tried < 3:
+        while writer.tried < 3:
             await asyncio.sleep(0)
         filled.set()
         yield b""
@@ -79,5 +79,5 @@ async def test_comments_to_nobody_hold_up_nothing(monkeypatch: pytest.MonkeyPatc
     async def send(message: Any) -> None:
         """Nobody listens."""
 
-    await EventStream(events(), outlet, {})({"type": "http"}, receive, send)  # type: ignore[arg-type]
-    assert 3 <= outlet.tried < 100
+    await EventStream(events(), writer, {})({"type": "http"}, receive, send)  # type: ignore[arg-type]
+    assert 3 <= writer.tried < 100

@@ -12,7 +12,7 @@ from tgi_router.stop_strings import StopFilter, cut
 from tests.router.conftest import Serve
 from tests.router.scripted import says
 from tests.router.test_openai import chat, chunks, complete
-from tgi_core.client.types import FinishReason
+from tgi_core.wire.types import FinishReason
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=3), max_size=3)
 

@@ -11,8 +11,8 @@ from tests.router.scripted import says
 from tests.router.serving import Served
 from tests.router.test_openai import TOOLS, chat, chunks, complete
 from tests.router.test_tools import ROOMY
-from tgi_core.client.types import FinishReason
 from tgi_core.scheduler.types import GenerationFailed
+from tgi_core.wire.types import FinishReason
 
 CALL = ('{"name": "f", "argu', 'ments": {"a"', ": 1}}")
 Strict = tuple[Served, Any]

@@ -16,8 +16,8 @@ from tgi_router.tools import plan_tools
 from tests.router.conftest import Serve
 from tests.router.scripted import says
 from tests.router.test_openai import chat, chunks
-from tgi_core.client.types import FinishReason
 from tgi_core.scheduler.types import Limits
+from tgi_core.wire.types import FinishReason
 
 ROOMY = {"limits": Limits(2000, 2048)}
 NAMES = frozenset({"f", "g"})

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tgi_router import ServedModel, create_app
+from tgi_router.body_buffers import BodyBuffers
 from tgi_router.connection_policy import PAYLOADS, ConnectionPolicy
-from tgi_router.unfinished import UnfinishedBodies
 
 from tests.router.broken import HEAD
 from tests.router.scripted import ScriptedGenerator, says
@@ -96,7 +96,7 @@ def test_small_bodies_stay(bounded: Served) -> None:
 def test_one_that_drips_goes_before_one_that_flows() -> None:
     """A byte now and then does not count as coming on; a body that has ended is in nobody's way."""
     gone: list[str] = []
-    bodies = UnfinishedBodies(1_000_000)
+    bodies = BodyBuffers(1_000_000)
     bodies.grow("done", 300_000, lambda: gone.append("done"))
     for name in ("flows", "drips"):
         bodies.grow(name, 200_000, lambda name=name: gone.append(name))
@@ -115,7 +115,7 @@ def test_one_that_drips_goes_before_one_that_flows() -> None:
 def test_one_that_is_complete_stays() -> None:
     """A body that is there and waits to be read counts, but it is those that are not there yet that go."""
     gone: list[str] = []
-    bodies = UnfinishedBodies(1_000_000)
+    bodies = BodyBuffers(1_000_000)
     bodies.grow("complete", 900_000, lambda: gone.append("complete"))
     bodies.complete("complete")
     bodies.grow("new", 100_000, lambda: gone.append("new"))

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tgi_core.backend import Capabilities, Capacity, Feature, Mixing, Sampling, Want, WarmupPlan, hookimpl
+from tgi_core.backend import Capabilities, Capacity, Feature, Mixing, OutputOptions, Sampling, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.answers import AnswerCheck
-from tgi_core.client.types import Filter, Prefill, ShardInfo, Stopping, Turn, TurnResult
 from tgi_core.scheduler import Event, GenerationRequest, Scheduler, SchedulerOptions
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Filter, Prefill, ShardInfo, Stopping, Turn, TurnResult
 
 
 def quiet(what: str, done: int, total: int, unit: str) -> None:
@@ -107,7 +107,7 @@ def request(prompt: tuple[int, ...], max_new_tokens: int = 8, seed: int | None =
     """Greedy without a seed, sampled with one; runs to its length."""
     sampling = Sampling() if seed is None else Sampling(do_sample=True, temperature=1.3, seed=seed)
     stopping = Stopping(max_new_tokens, ignore_eos=True)
-    return GenerationRequest(prompt, sampling, stopping, Want(), **fields)
+    return GenerationRequest(prompt, sampling, stopping, OutputOptions(), **fields)
 
 
 def alone(tokenizer: Tokenizer, wanted: GenerationRequest) -> list[int]:

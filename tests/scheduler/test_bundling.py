@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.scheduler.device import alone, request
 from tests.scheduler.test_loop import collect, running, wanted
 from tgi_core.client.local import LocalShard
-from tgi_core.client.types import FinishReason, GeneratedText, Generation, Token, Turn, TurnResult
 from tgi_core.scheduler.bundling import Bundler
 from tgi_core.scheduler.events import Event
 from tgi_core.scheduler.types import GenerationFailed
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import FinishReason, GeneratedText, Generation, Token, Turn, TurnResult
 
 END = GeneratedText("", 0, FinishReason.LENGTH)
 

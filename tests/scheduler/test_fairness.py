@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.scheduler.checks import check_books
 from tests.scheduler.device import Device, device, request
 from tgi_core.backend import WarmupPlan
-from tgi_core.client.types import Prefill
 from tgi_core.scheduler import GenerationRequest, Overloaded, SchedulerOptions
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Prefill
 
 floods = st.lists(
     st.builds(request, st.integers(1, 20).map(lambda size: (1,) * size), st.integers(1, 12), priority=st.integers(-1, 1)),

@@ -14,11 +14,11 @@ from tgi_core.backend import DeviceLost, Mixing, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.local import LocalShard
-from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream, SchedulerLoop
 from tgi_core.scheduler.bundling import Bundler
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.scheduler.device import Device, alone, device, launched_ids, request
 from tgi_core.backend import Mixing, WarmupPlan
-from tgi_core.client.types import Prefill
 from tgi_core.scheduler import DeadlineExceeded, Overloaded, SchedulerOptions
 from tgi_core.scheduler.policy import PATIENCE
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Prefill
 
 ONE_ROW = WarmupPlan(max_rows=1, max_row_tokens=64)
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.device import Device, alone, device, play, request
-from tgi_core.backend import OutOfMemory, Want, WarmupPlan
-from tgi_core.client.types import Prefill
+from tgi_core.backend import OutOfMemory, OutputOptions, WarmupPlan
 from tgi_core.scheduler import GenerationRequest, SchedulerOptions
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Prefill
 
 SMALL = WarmupPlan(max_rows=4, max_row_tokens=48, max_step_tokens=16, num_blocks=24, block_size=4)
 PROMPT = tuple(range(100, 140))
@@ -102,7 +102,7 @@ def test_logprobs_of_the_prompt_need_all_of_it(demo_tokenizer: Tokenizer) -> Non
     one = device(demo_tokenizer)
     item = request(PROMPT, 3)
     ask(one, item)
-    assert ask(one, replace(item, want=Want(prompt_logprobs=True)))[1] == 0
+    assert ask(one, replace(item, want=OutputOptions(prompt_logprobs=True)))[1] == 0
 
 
 def test_old_prefixes_make_room(demo_tokenizer: Tokenizer) -> None:

@@ -9,7 +9,7 @@ from tests.scheduler.device import Device, Script, alone, device, quiet, request
 from tgi_core.backend import WarmupPlan
 from tgi_core.client.answers import AnswerCheck
 from tgi_core.scheduler import GenerationFailed
-from tgi_core.scheduler.blame import MAX_RETRIES
+from tgi_core.scheduler.fault_attribution import MAX_RETRIES
 from tgi_core.tokenizer import Tokenizer
 
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=48, max_step_tokens=16, num_blocks=24, block_size=4)

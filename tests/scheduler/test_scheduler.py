@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.scheduler.device import Device, Script, alone, device, filters, play, request
 from tgi_core.backend import CapacityExceeded, DeviceLost, Feature, Mixing, OutOfMemory, WarmupPlan
-from tgi_core.client.types import Decode, Filter, Prefill
 from tgi_core.scheduler import GenerationFailed
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Decode, Filter, Prefill
 
 SMALL = WarmupPlan(max_rows=4, max_row_tokens=48, max_step_tokens=16, num_blocks=24, block_size=4)
 

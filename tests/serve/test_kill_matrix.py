@@ -22,7 +22,7 @@ _FIRST = 5
 
 
 @dataclass
-class House:
+class ServerUnderTest:
     """A server, what is asked of it, and what it answers undisturbed."""
 
     server: ServerProcess
@@ -73,7 +73,7 @@ def some_text(server: ServerProcess) -> str:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House, None, None]:
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerUnderTest, None, None]:
     """The demo model in float32 with an adapter, and the answers of one undisturbed run."""
     model = tireless(tmp_path_factory.mktemp("models") / "demo")
     adapter = make_adapter(tmp_path_factory.mktemp("adapters") / "poet", model, "q_proj", "v_proj")
@@ -89,7 +89,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House, None, No
         f"poet={adapter.directory}",
     )
     with served(*flags, before=without_cores) as server:
-        one = House(server, bodies("poet", some_text(server)), {})
+        one = ServerUnderTest(server, bodies("poet", some_text(server)), {})
         one.wanted = asyncio.run(one.answers())
         yield one
         assert server.stop() == 0
@@ -97,14 +97,14 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House, None, No
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("blow", BLOWS)
-def test_no_answer_tells_of_a_blow(house: House, blow: str) -> None:
+def test_no_answer_tells_of_a_blow(instance: ServerUnderTest, blow: str) -> None:
     """Greedy, seeded, held to a grammar, with a stop sequence, with logprobs, with top tokens, with an adapter and with tools: each
     answer is event for event the one of an undisturbed run. Where the blow was deadly there is another shard; then the same requests
     are answered alike once more."""
-    before = shard(house.server.child.pid).pid
-    assert house.strike(blow) == house.wanted
-    house.wait_healthy()
-    assert (shard(house.server.child.pid).pid != before) is (blow in LOSES)
-    assert house.server.child.poll() is None
+    before = shard(instance.server.child.pid).pid
+    assert instance.strike(blow) == instance.wanted
+    instance.wait_healthy()
+    assert (shard(instance.server.child.pid).pid != before) is (blow in LOSES)
+    assert instance.server.child.poll() is None
     if blow in ("KILL", "helpers killed"):
-        assert asyncio.run(house.answers()) == house.wanted
+        assert asyncio.run(instance.answers()) == instance.wanted

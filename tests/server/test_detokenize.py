@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgi_core.client.types import FinishReason, Stopping
 from tgi_core.server.detokenize import Detokenizer
 from tgi_core.server.stopping import StopMatcher, StoppingCriteria
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import FinishReason, Stopping
 
 ids = st.lists(st.integers(0, 2047), max_size=40)
 texts = st.text(st.characters(codec="utf-8"), max_size=40)

@@ -7,9 +7,9 @@ import pytest
 from tests.scheduler.device import device, request
 from tgi_core.backend import BackendBug, InvalidRequest, Row, RowFault, RowFaultKind, Rows, Sampling, Scope, Step
 from tgi_core.backend.session import Session
-from tgi_core.client.types import Clear, Decode, FinishReason, Stopping, Turn
 from tgi_core.scheduler import GenerationRequest
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Clear, Decode, FinishReason, Stopping, Turn
 
 
 def test_tokens_add_up_to_the_generated_text(demo_tokenizer: Tokenizer) -> None:

@@ -12,18 +12,20 @@ import pytest
 
 from tests.serve.process import served
 from tests.shards.foreign_lies import FOREIGN, of_rows, told_once, v3
-from tests.shards.house import BODIES, SECONDS, House, bare, house, survives
 from tests.shards.lying import GARBAGE, Hang, Liar, Lie
 from tests.shards.lying_child import FOLDER, LIES
 from tests.shards.own_lies import NONSENSE, OWN, at_read, own_lie
+from tests.shards.server import BODIES, SECONDS, ServerUnderTest, bare, instance, survives
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
-def own(demo_tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[House, list[Any]], None, None]:
+def own(
+    demo_tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[tuple[ServerUnderTest, list[Any]], None, None]:
     """A shard of ours, and the answers of one that is true. It ends in good time when it is told to."""
-    with house(demo_tokenizer, tmp_path_factory.mktemp("own"), False) as one:
+    with instance(demo_tokenizer, tmp_path_factory.mktemp("own"), False) as one:
         yield one, list(map(bare, one.all()))
         assert one.server.stop() == 0
 
@@ -31,21 +33,21 @@ def own(demo_tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def foreign(
     demo_tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[tuple[House, list[Any]], None, None]:
+) -> Generator[tuple[ServerUnderTest, list[Any]], None, None]:
     """A shard as TGI's are, likewise."""
-    with house(demo_tokenizer, tmp_path_factory.mktemp("foreign"), True) as one:
+    with instance(demo_tokenizer, tmp_path_factory.mktemp("foreign"), True) as one:
         yield one, list(map(bare, one.all()))
         assert one.server.stop() == 0
 
 
 @pytest.mark.parametrize("lie", OWN, ids=str)
-def test_a_lie_of_our_own_shard(own: tuple[House, list[Any]], lie: Lie) -> None:
+def test_a_lie_of_our_own_shard(own: tuple[ServerUnderTest, list[Any]], lie: Lie) -> None:
     """See `survives`."""
     survives(*own, lie)
 
 
 @pytest.mark.parametrize("lie", FOREIGN, ids=str)
-def test_a_lie_of_a_foreign_shard(foreign: tuple[House, list[Any]], lie: Lie) -> None:
+def test_a_lie_of_a_foreign_shard(foreign: tuple[ServerUnderTest, list[Any]], lie: Lie) -> None:
     """See `survives`. A request can go on there only if what it has made so far is a text that makes the same tokens again."""
     survives(*foreign, lie, "the prompt has no text that this shard would read as the same tokens")
 
@@ -64,7 +66,7 @@ FOR_EVER = [
 def test_a_shard_that_lies_for_ever(demo_tokenizer: Tokenizer, tmp_path: Path, is_foreign: bool, lie: Lie) -> None:
     """It is tried again, in vain: the client gets the reason, and the router ends with a status that is not 0 and one line that says
     why."""
-    with house(demo_tokenizer, tmp_path, is_foreign, "--shard-restarts", "1") as one:
+    with instance(demo_tokenizer, tmp_path, is_foreign, "--shard-restarts", "1") as one:
         one.liar.arm(lie, forever=True)
         answer = one.post(BODIES[0])
         assert answer.status_code == 424 and re.search(lie.says, answer.json()["error"]), answer.text
@@ -79,7 +81,7 @@ def test_sigterm_while_a_shard_hangs(demo_tokenizer: Tokenizer, tmp_path: Path, 
     hang = Lie("it hangs", "Decode" if is_foreign else "Steps", at_read(lambda turn, truth: Hang) if not is_foreign else
                told_once(lambda truth: Hang), "")  # fmt: skip
     flags = ("--watchdog-floor", "600", "--graceful-termination-timeout", "2")
-    with house(demo_tokenizer, tmp_path, is_foreign, *flags) as one, ThreadPoolExecutor(1) as threads:
+    with instance(demo_tokenizer, tmp_path, is_foreign, *flags) as one, ThreadPoolExecutor(1) as threads:
         one.liar.arm(hang, forever=True)
         asked = threads.submit(one.post, BODIES[0])
         while not one.liar.told:
@@ -99,9 +101,9 @@ def test_lies_of_a_child(tmp_path: Path) -> None:
         (lies / f"{place} {name}").touch()
     extra = {"PYTHONPATH": f"{site}:{Path(__file__).parents[2]}", FOLDER: str(lies)}
     with served("--backend", "reference") as server:
-        wanted = [bare(House(Liar(), server, tmp_path).post(body)) for body in BODIES]
+        wanted = [bare(ServerUnderTest(Liar(), server, tmp_path).post(body)) for body in BODIES]
     with served("--backend", "reference", extra=extra) as server:
-        one = House(Liar(), server, tmp_path)
+        one = ServerUnderTest(Liar(), server, tmp_path)
         while list(lies.iterdir()):
             assert [bare(one.post(body)) for body in BODIES] == wanted
         one.wait_healthy()

@@ -15,19 +15,19 @@ from tests.grpc.shards import model
 from tests.scheduler.device import quiet
 from tests.shards.lying import GARBAGE, Lie, lying
 from tgi_core.backend import BackendBug, BackendError, WarmupPlan
-from tgi_core.cli.opening import AtAddress
+from tgi_core.cli.shard_openers import AtAddress
 from tgi_core.client.base import ShardClient
 from tgi_core.client.channel import ShardChannel
 from tgi_core.client.grpc import GrpcShard
 from tgi_core.client.local import LocalShard
-from tgi_core.client.types import Decode, Turn, TurnResult
 from tgi_core.client.warming import warm
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
-from tgi_core.proto.frames import HEAD, LONGEST, Kind, frame
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.frames import HEAD, LONGEST, Kind, frame
+from tgi_core.wire.types import Decode, Turn, TurnResult
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4)
 

@@ -13,18 +13,18 @@ import pytest
 
 from tests.scheduler.device import alone, quiet, request
 from tests.scheduler.test_loop import collect
-from tgi_core.backend import BackendError, DeviceLost, Want, WarmupPlan, hookimpl
+from tgi_core.backend import BackendError, DeviceLost, OutputOptions, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import Closed
 from tgi_core.client.base import Opened, ShardGone, TakenOver
 from tgi_core.client.local import LocalShard
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised, pause, shortfall
-from tgi_core.client.types import ShardInfo
 from tgi_core.errors import StartupError
 from tgi_core.scheduler import GenerationFailed, Phase, SchedulerLoop
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=256, num_blocks=128, block_size=4)
 LOST = DeviceLost("the device fell off")
@@ -68,7 +68,7 @@ class Shop:
 
 
 @asynccontextmanager
-async def house(shop: Shop, **rules: Any) -> AsyncIterator[tuple[SchedulerLoop, list[tuple[Phase, str]]]]:
+async def instance(shop: Shop, **rules: Any) -> AsyncIterator[tuple[SchedulerLoop, list[tuple[Phase, str]]]]:
     """A loop over supervised shards, and the phases that it went through."""
     first = await shop.open()
 
@@ -93,7 +93,7 @@ async def test_requests_continue(demo_tokenizer: Tokenizer) -> None:
     and whoever watches hears of both turns."""
     asked = [request((index, 2), 30 + index, seed=index if index % 2 else None) for index in range(12)]
     shop = Shop(demo_tokenizer, [{"faults": {3: LOST}}])
-    async with house(shop) as (loop, phases):
+    async with instance(shop) as (loop, phases):
         made = await asyncio.gather(*(collect(loop.submit(one)) for one in asked))
         assert made == [alone(demo_tokenizer, one) for one in asked]
         assert phases == [(Phase.RESTARTING, str(LOST)), (Phase.SERVING, "")]
@@ -105,7 +105,7 @@ async def test_requests_continue(demo_tokenizer: Tokenizer) -> None:
 
 async def test_requests_fail_where_that_is_asked_for(demo_tokenizer: Tokenizer) -> None:
     """What runs and what waits fails with the reason, and so does what comes before the next shard is there; then all is well."""
-    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}}]), continues=False) as (loop, phases):
+    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}]), continues=False) as (loop, phases):
         refused: list[str] = []
 
         def ask(phase: Phase, reason: str) -> None:
@@ -129,7 +129,7 @@ async def test_the_budget_counts_restarts_without_a_token(demo_tokenizer: Tokeni
     """Restarts that fail are restarts; when there were too many in a row the requests get the last reason, and the loop says that it has
     failed."""
     nothing = StartupError("the model is gone")
-    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}}, nothing, nothing]), budget=2) as (loop, _):
+    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}, nothing, nothing]), budget=2) as (loop, _):
         with pytest.raises(GenerationFailed, match="the model is gone; 2 restarts in a row"):
             await collect(loop.submit(request((1, 2), 30)))
         await loop.ended.wait()
@@ -141,7 +141,7 @@ async def test_the_budget_counts_restarts_without_a_token(demo_tokenizer: Tokeni
 async def test_a_token_fills_the_budget_again(demo_tokenizer: Tokenizer) -> None:
     """With a budget of one, six shards in a row may be lost as long as each has brought a token."""
     shop = Shop(demo_tokenizer, [{"faults": {3: LOST}}] * 6)
-    async with house(shop, budget=1) as (loop, _):
+    async with instance(shop, budget=1) as (loop, _):
         assert await collect(loop.submit(request((1, 2), 60))) == alone(demo_tokenizer, request((1, 2), 60))
     assert len(shop.plans) == 7
 
@@ -151,7 +151,7 @@ async def test_a_request_that_kills_every_shard_ends_alone(demo_tokenizer: Token
     served."""
     shop = Shop(demo_tokenizer, [{"faults": {1: LOST}}] * 4)
     monkeypatch.setattr("tgi_core.client.supervised._LONGEST_PAUSE_S", 0.01)
-    async with house(shop) as (loop, _):
+    async with instance(shop) as (loop, _):
         with pytest.raises(GenerationFailed, match="fell off"):
             await collect(loop.submit(request((1, 2), 30)))
         assert await collect(loop.submit(request((3, 2), 9))) == alone(demo_tokenizer, request((3, 2), 9))
@@ -168,7 +168,7 @@ async def test_a_request_that_kills_every_shard_ends_alone(demo_tokenizer: Token
 )
 async def test_a_shard_that_promises_less_is_none(demo_tokenizer: Tokenizer, less: dict[str, Any], lacks: str) -> None:
     """It counts as a restart that failed, and is closed."""
-    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}}, {"less": less}]), budget=1) as (loop, _):
+    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}, {"less": less}]), budget=1) as (loop, _):
         with pytest.raises(GenerationFailed, match=lacks):
             await collect(loop.submit(request((1, 2), 30)))
 
@@ -183,7 +183,7 @@ async def test_a_shard_that_promises_as_much_is_one(demo_tokenizer: Tokenizer) -
 
 async def test_a_shard_in_this_process_must_close(demo_tokenizer: Tokenizer) -> None:
     """If it does not, its memory would be taken twice: that is the end, with the reason."""
-    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}, "closing": DeviceLost("no answer")}])) as (loop, _):
+    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}, "closing": DeviceLost("no answer")}])) as (loop, _):
         with pytest.raises(GenerationFailed, match="does not close: no answer"):
             await collect(loop.submit(request((1, 2), 30)))
 
@@ -197,7 +197,7 @@ async def test_a_hang_in_this_process_is_found(demo_tokenizer: Tokenizer) -> Non
         if steps[0] == 5:
             going_on.wait()
 
-    async with house(Shop(demo_tokenizer, [{"on_step": hang}]), budget=0, watchdog_floor=0.2) as (loop, _):
+    async with instance(Shop(demo_tokenizer, [{"on_step": hang}]), budget=0, watchdog_floor=0.2) as (loop, _):
         with pytest.raises(GenerationFailed, match="the shard hangs"):
             await collect(loop.submit(request((1, 2), 30)))
         going_on.set()
@@ -221,7 +221,7 @@ def test_pauses() -> None:
 
 async def test_the_prompt_is_told_once(demo_tokenizer: Tokenizer) -> None:
     """Logprobs of the prompt came with the first token; a continued request does not tell them again."""
-    asked = replace(request((1, 2, 3), 30), want=Want(prompt_logprobs=True))
-    async with house(Shop(demo_tokenizer, [{"faults": {3: LOST}}, {"faults": {5: LOST}}])) as (loop, _):
+    asked = replace(request((1, 2, 3), 30), want=OutputOptions(prompt_logprobs=True))
+    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}, {"faults": {5: LOST}}])) as (loop, _):
         prompt = [token.id async for generation in loop.submit(asked) for token in generation.prompt]
     assert prompt == [1, 2, 3]

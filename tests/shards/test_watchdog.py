@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.grpc.values import requests
 from tgi_core.backend import Grant
-from tgi_core.client.types import Decode, Prefill, Turn
 from tgi_core.client.watchdog import Patience, StepSizes, Watchdog
+from tgi_core.wire.types import Decode, Prefill, Turn
 
 FLOOR = 60.0
 

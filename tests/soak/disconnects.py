@@ -66,7 +66,7 @@ class Held:
         return all(getattr(self, name) <= getattr(other, name) for name in self.__dataclass_fields__)
 
 
-class House:
+class ServerUnderTest:
     """A server of this process, and what it holds."""
 
     def __init__(self, served: Served, device: Device) -> None:
@@ -107,20 +107,20 @@ class House:
 
 
 @contextmanager
-def open_house() -> Iterator[House]:
-    """The whole house on a socket, warm: what is made at the first use is there."""
+def open_server() -> Iterator[ServerUnderTest]:
+    """The whole instance on a socket, warm: what is made at the first use is there."""
     model = ServedModel.load(DEMO, "demo", SETTINGS)
     device = Device(model.tokenizer)
     with serving(lambda generator: create_app(SETTINGS, model, generator), device.opening, SETTINGS) as served:
-        house = House(served, device)
-        storm(house, 60, seed=-1)
-        house.check_permits()
-        yield house
+        instance = ServerUnderTest(served, device)
+        storm(instance, 60, seed=-1)
+        instance.check_permits()
+        yield instance
 
 
-def storm(house: House, count: int, seed: int) -> None:
+def storm(instance: ServerUnderTest, count: int, seed: int) -> None:
     """So many clients come and leave."""
-    address = house.served.address
+    address = instance.served.address
     with ThreadPoolExecutor(CLIENTS) as pool:
         for done in [pool.submit(visit, address, random.Random(f"{seed} {number}")) for number in range(count)]:
             done.result()
@@ -171,13 +171,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    with open_house() as house:
-        before = house.quiet()
+    with open_server() as instance:
+        before = instance.quiet()
         start = time.monotonic()
-        storm(house, arguments.count, arguments.seed)
+        storm(instance, arguments.count, arguments.seed)
         took = time.monotonic() - start
-        settled = house.settle(before)
-        house.check_permits()
+        settled = instance.settle(before)
+        instance.check_permits()
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             thread.join()

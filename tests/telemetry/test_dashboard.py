@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.telemetry.house import Series, house, scrape
+from tests.telemetry.server import Series, instance, scrape
 from tgi_core.backend import OutOfMemory
 from tgi_core.telemetry.catalog import METRICS
 
@@ -28,7 +28,7 @@ def dashboard() -> Any:
 @pytest.fixture(scope="module")
 def series() -> Iterator[Series]:
     """What a server exports after an answer and a fault."""
-    with house(session={"faults": {1: OutOfMemory("scripted")}, "adapters": ("poet",)}) as served:
+    with instance(session={"faults": {1: OutOfMemory("scripted")}, "adapters": ("poet",)}) as served:
         for path in ("/generate", "/generate_stream"):
             served.client.post(path, json={"inputs": "Hi", "parameters": {"max_new_tokens": 3}})
         yield scrape(served)

@@ -15,7 +15,7 @@ import pytest
 from tests.router.serving import Served, read_until
 from tests.serve.process import ServerProcess
 from tests.serve.process import served as serving_process
-from tests.telemetry.house import house, scrape, value
+from tests.telemetry.server import instance, scrape, value
 from tgi_core.backend import InvalidRequest
 from tgi_core.telemetry.exchange import begin, duration
 from tgi_core.telemetry.logs import JsonFormatter, PlainFormatter
@@ -29,7 +29,7 @@ TIMES = ("total_time", "validation_time", "queue_time", "inference_time", "time_
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """A server in this process."""
-    with house() as running:
+    with instance() as running:
         yield running
 
 
@@ -130,7 +130,7 @@ def test_an_error_of_our_own(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Log
     def fail(*arguments: object, **named: object) -> Any:
         raise KeyError(CANARY)
 
-    with house() as served:
+    with instance() as served:
         monkeypatch.setattr("tgi_router.inference.Inference.call", fail)
         answer = served.client.post("/generate", json={"inputs": "a"}, headers={"x-request-id": "mine"})
         assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine")

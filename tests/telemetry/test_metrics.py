@@ -12,14 +12,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.router.serving import Served, read_until
-from tests.telemetry.house import BLOCKS, Series, house, scrape, value
+from tests.telemetry.server import BLOCKS, Series, instance, scrape, value
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, OutOfMemory
-from tgi_core.client.types import Decode, Prefill, StepResult, Turn, TurnResult
 from tgi_core.scheduler import Snapshot
-from tgi_core.telemetry.batches import BatchMetrics
+from tgi_core.scheduler.batch_metrics import BatchMetrics
 from tgi_core.telemetry.catalog import METRICS
 from tgi_core.telemetry.metric_docs import FILE, document
 from tgi_core.telemetry.quantiles import Summary
+from tgi_core.wire.types import Decode, Prefill, StepResult, Turn, TurnResult
 
 TGI = {
     "tgi_request_count": ("counter", ""),
@@ -55,7 +55,7 @@ TGI = {
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """A server with room for two requests."""
-    with house(max_concurrent_requests=2, max_total_tokens=64) as running:
+    with instance(max_concurrent_requests=2, max_total_tokens=64) as running:
         yield running
 
 
@@ -152,7 +152,7 @@ def test_refusals(served: Served, path: str, body: Any, changes: dict[str, int])
 def test_leaving(served: Served) -> None:
     """A client that leaves is counted as cancelled and dropped, and its blocks are free again."""
     before = scrape(served)
-    with house(max_total_tokens=1000) as other:
+    with instance(max_total_tokens=1000) as other:
         with other.send("/generate_stream", '{"inputs":"a","parameters":{"max_new_tokens":900}}') as connection:
             read_until(connection, b"data: ")
             held = scrape(other)
@@ -167,7 +167,7 @@ def test_leaving(served: Served) -> None:
 
 def test_faults() -> None:
     """A step that fails counts as a failure of its kind and of the hook, as do the steps behind it; the request goes on."""
-    with house(session={"faults": {2: OutOfMemory("scripted")}}) as served:
+    with instance(session={"faults": {2: OutOfMemory("scripted")}}) as served:
         assert ask(served).status_code == 200
         series = scrape(served)
     method = ("prefill", "decode")

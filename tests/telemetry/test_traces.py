@@ -18,7 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tests.router.serving import Served, read_until
 from tests.serve.process import served as serving_process
 from tests.telemetry.collector import Collector, attributes, collecting
-from tests.telemetry.house import house, scrape, value
+from tests.telemetry.server import instance, scrape, value
 from tgi_core.errors import StartupError
 from tgi_core.telemetry.traces import open_traces
 
@@ -40,7 +40,7 @@ def traced() -> Iterator[Traced]:
             traces = open_traces(collector.endpoint, "my-service")
             assert traces is not None
             stack.callback(traces.close)
-            ask(stack.enter_context(house(traces=traces, **options)))
+            ask(stack.enter_context(instance(traces=traces, **options)))
             stack.pop_all().close()  # ends the server, sends what waits, then ends the collector
         return collector
 
@@ -172,7 +172,7 @@ def test_collector_that_is_not_there() -> None:
     """Requests are answered, and the server ends, when no collector listens."""
     traces = open_traces("http://127.0.0.1:1", "tgi")
     assert traces is not None
-    with house(traces=traces) as served:
+    with instance(traces=traces) as served:
         assert generate(served).status_code == 200
     traces.close()
 

@@ -24,10 +24,10 @@ from tests.engine.tiny_models import save_tiny, silent
 from tgi_core.backend import OpenOptions, Progress
 from tgi_core.engine.ahead.queue import Usage, Work
 from tgi_core.engine.ahead.sampling import StepSampler
-from tgi_core.engine.decoder.paged import PagedDecoderRunner
+from tgi_core.engine.decoder.runner import PagedDecoderRunner
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
-from tgi_core.engine.opening import open_session
+from tgi_core.engine.open_model import open_session
 from tgi_core.engine.triton.operators import TritonOperators
 from tgi_core.engine.triton.provider import TritonAttention
 from tgi_core.engine.triton.sampling import TritonSampler

@@ -273,12 +273,16 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class OutputOptions:
     """What a row returns besides its token: its logprob, the `top_n` likeliest tokens, logprobs of the prompt."""
 
     logprobs: bool = True
     top_n: int = 0
     prompt_logprobs: bool = False
+
+
+Want = OutputOptions
+"""The name of `OutputOptions` in contract versions before 1.2; deprecated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +301,7 @@ class Request:
     blocks: tuple[tuple[int, ...], ...]
     take: int
     sampling: Sampling = Sampling()
-    want: Want = Want()
+    want: OutputOptions = OutputOptions()
     masked: bool = False
     adapter: str | None = None
     media: tuple[bytes, ...] = ()

@@ -18,7 +18,7 @@ from typing import Any
 
 import uvicorn
 from anyio import CancelScope
-from tgi_router import Connection, ConnectionPolicy, HttpServer, Lifecycle, Phase, Turnstile
+from tgi_router import AdmissionControl, Connection, ConnectionPolicy, HttpServer, Lifecycle, Phase
 
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
@@ -83,9 +83,9 @@ class DrainingServer(HttpServer):
         self.listening = asyncio.Event()
         self.serving: asyncio.Task[None]
 
-    def pass_through(self, turnstile: Turnstile) -> None:
+    def pass_through(self, admission: AdmissionControl) -> None:
         """From now on requests come through one to the app."""
-        self.policy.turnstile = turnstile
+        self.policy.admission = admission
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""

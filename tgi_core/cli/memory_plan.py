@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from tgi_core.backend import Capacity
-from tgi_core.client.types import ShardInfo
 from tgi_core.telemetry.logs import announce
+from tgi_core.wire.types import ShardInfo
 
 
 def lines(backend: str, info: ShardInfo, capacity: Capacity, divided: bool) -> list[tuple[str, str]]:

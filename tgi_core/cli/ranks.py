@@ -16,7 +16,7 @@ from tgi_core.backend import BackendError, Group, OpenOptions, Processes, Progre
 from tgi_core.backend.probe import probe
 from tgi_core.backend.registry import Plugin, open_backend
 from tgi_core.backend.session import Session
-from tgi_core.cli.asked import asked_of_backend
+from tgi_core.cli.open_options import open_options
 from tgi_core.cli.shard_flags import shard_flags
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
@@ -79,7 +79,7 @@ def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings
     def open_session(group: Group) -> Session:
         if place is not None:
             group = replace(group, local_rank=place.local_rank, local_world=place.local_world)
-        options = replace(asked_of_backend(directory, settings), group=group)
+        options = replace(open_options(directory, settings), group=group)
         return Session(open_backend(plugin, options, lambda what, done, total, unit: None), plugin.name, built=plugin.built)
 
     logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger().level))  # rank 0 says what all would say

@@ -11,11 +11,11 @@ import click
 from tgi_core.cli.fault_injection import fault_rules
 from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
 from tgi_core.cli.runtime import print_runtime
+from tgi_core.cli.settings_review import review
 from tgi_core.cli.tunnel import check_tunnel
 from tgi_core.cli.weights import check_adapters
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
-from tgi_core.settings.review import review
 from tgi_core.telemetry.logs import set_up
 
 _log = logging.getLogger(__name__)

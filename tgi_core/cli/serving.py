@@ -1,4 +1,4 @@
-"""Putting the house together: model files, shard, scheduler, router, socket."""
+"""Putting the components together: model files, shard, scheduler, router, socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from tgi_core.backend import Progress
 from tgi_core.cli.collector import settle
 from tgi_core.cli.memory_plan import print_memory_plan
-from tgi_core.cli.opening import choose_opener, warmup_plan
+from tgi_core.cli.shard_openers import choose_opener, warmup_plan
 from tgi_core.cli.tunnel import tunnel
 from tgi_core.cli.weights import fetch_model, pin_adapters
 from tgi_core.client.base import Opened, Opener
@@ -28,8 +28,8 @@ from tgi_core.model_files import DEMO
 from tgi_core.model_sizes import read_sizes
 from tgi_core.run_folder import end_at_once, remove_all
 from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
+from tgi_core.scheduler.batch_metrics import BatchMetrics
 from tgi_core.scheduler.phase import Phase
-from tgi_core.telemetry.batches import BatchMetrics
 from tgi_core.telemetry.logs import announce
 from tgi_core.telemetry.progress import progress
 from tgi_core.telemetry.traces import Traces, open_traces
@@ -45,7 +45,7 @@ _LEAVE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class ServerComponents:
     """All that is behind the socket."""
 
     app: Starlette
@@ -70,24 +70,24 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
         if traces is not None:
             stack.push_async_callback(asyncio.to_thread, traces.close)
         server = await stack.enter_async_context(listening(front, listener, settings, lifecycle))
-        opening = asyncio.create_task(_open_house(model, settings, address, lifecycle, traces, stack))
+        opening = asyncio.create_task(_start_components(model, settings, address, lifecycle, traces, stack))
         await asyncio.wait({server.serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             opening.cancel()
             await asyncio.wait({opening}, timeout=_LEAVE_S)
             _leave(server.stopped_by)
-        house = opening.result()
-        server.abort = lambda: asyncio.ensure_future(house.shard.abandon())
+        components = opening.result()
+        server.abort = lambda: asyncio.ensure_future(components.shard.abandon())
         settle()
-        front.pass_to(house.app)
-        server.pass_through(house.app.state.turnstile)
+        front.pass_to(components.app)
+        server.pass_through(components.app.state.admission)
         await stack.enter_async_context(tunnel(settings, port))
         lifecycle.serving()
         _log.info("Connected")  # what whoever watches TGI's log waits for
         announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
-        await _either(server.serving, asyncio.create_task(house.loop.ended.wait()))
-    if house.loop.failure is not None:
-        raise StartupError(f"the shard is lost: {house.loop.failure}")
+        await _either(server.serving, asyncio.create_task(components.loop.ended.wait()))
+    if components.loop.failure is not None:
+        raise StartupError(f"the shard is lost: {components.loop.failure}")
 
 
 async def _either(serving: asyncio.Task[None], ended: asyncio.Task[Literal[True]]) -> None:
@@ -107,9 +107,9 @@ def _leave(stopped_by: int | None) -> None:
     end_at_once(0)
 
 
-async def _open_house(
+async def _start_components(
     model: str, settings: Settings, address: str | None, lifecycle: Lifecycle, traces: Traces | None, stack: AsyncExitStack
-) -> House:
+) -> ServerComponents:
     """Everything behind the socket, which `stack` closes again. Raises StartupError."""
     from tgi_router import create_app
 
@@ -129,7 +129,7 @@ async def _open_house(
     batches.watch(opened.capacity, loop.snapshot)
     app = create_app(settings, served, loop, registry, traces, lifecycle)
     await stack.enter_async_context(app.router.lifespan_context(app))
-    return House(app, loop, shard)
+    return ServerComponents(app, loop, shard)
 
 
 async def _opened(

@@ -18,11 +18,11 @@ import click
 
 from tgi_core.cli.fault_injection import fault_rules
 from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.cli.settings_review import review
 from tgi_core.config import Scope, Settings, settings_in
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
 from tgi_core.run_folder import RunFolder, end_at_once
-from tgi_core.settings.review import review
 from tgi_core.telemetry.logs import set_up
 from tgi_core.telemetry.progress import progress
 
@@ -79,8 +79,8 @@ def command(
 
 def run_follower(settings: Settings, inherited_socket: int | None, place: Place | None) -> None:
     """Be a rank other than 0: of the process that holds the other end of a socket, or of a rank 0 elsewhere. Raises StartupError."""
-    from tgi_core.cli.opening import choose_backend
     from tgi_core.cli.ranks import follow_rank0, inherited, joined
+    from tgi_core.cli.shard_openers import choose_backend
     from tgi_core.cli.weights import fetch_model
 
     set_up(settings.json_output)
@@ -146,7 +146,7 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
 def _read(directory: Path, settings: Settings, show: Progress, place: Place | None, lost: Callable[[], None]) -> Model:
     """The model, for routers to compare theirs with; on all ranks. Raises StartupError."""
     from tgi_core.cli.collector import settle
-    from tgi_core.cli.opening import open_model
+    from tgi_core.cli.shard_openers import open_model
     from tgi_core.client.connecting import hash_tokenizer
     from tgi_core.server.grpc_host import Model
     from tgi_core.tokenizer import Tokenizer

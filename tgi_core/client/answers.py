@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tgi_core.backend import BackendBug, Grant, Scope
-from tgi_core.client.types import (
+from tgi_core.wire.types import (
     Bookkeeping,
     Clear,
     Decode,

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.grammars import Release
-from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 
 class ShardClient(Protocol):

@@ -13,9 +13,9 @@ from grpc import aio
 from tgi_core.backend import BackendBug, BackendError, DeviceLost, errors
 from tgi_core.client.answers import wrong
 from tgi_core.client.base import TakenOver
-from tgi_core.proto.frames import LONGEST
-from tgi_core.proto.methods import ERROR_KIND, TOKEN, V3
 from tgi_core.shard_access import ShardAccess
+from tgi_core.wire.frames import LONGEST
+from tgi_core.wire.methods import ERROR_KIND, TOKEN, V3
 
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),

@@ -15,12 +15,12 @@ from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.base import Opened, Plan, ShardClient
 from tgi_core.client.connecting import Connected, connect
 from tgi_core.client.grammars import Release
-from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.client.warming import warm
 from tgi_core.errors import StartupError
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.run_folder import RunFolder, sweep
 from tgi_core.telemetry.logs import pass_on
+from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 from tgi_core.workers.command import python
 
 LISTENING = "listening: "

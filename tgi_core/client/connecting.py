@@ -13,13 +13,13 @@ from tgi_core.client.base import ShardClient
 from tgi_core.client.channel import CallFailed, ShardChannel
 from tgi_core.client.foreign import ForeignShard
 from tgi_core.client.grpc import GrpcShard, shown
-from tgi_core.client.types import ShardInfo
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json, text_config
-from tgi_core.proto.describing import decode_info
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.shard_access import ShardAccess
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.describing import decode_info
+from tgi_core.wire.types import ShardInfo
 
 _TIMEOUT_S = 30.0
 """How long a shard may take to name its ranks."""

@@ -28,7 +28,11 @@ from tgi_core.client.channel import CallFailed, ShardChannel
 from tgi_core.client.foreign_text import ForeignRow, decode_generation, encode_request
 from tgi_core.client.foreign_warmup import warmup_request
 from tgi_core.client.grammars import Release, nothing
-from tgi_core.client.types import (
+from tgi_core.grammar import Cost, Grammar
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.sampling import TGI_FIELDS
+from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import (
     Bookkeeping,
     Decode,
     Fault,
@@ -41,10 +45,6 @@ from tgi_core.client.types import (
     Turn,
     TurnResult,
 )
-from tgi_core.grammar import Cost, Grammar
-from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.sampling import TGI_FIELDS
-from tgi_core.tokenizer import Tokenizer
 
 _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOP_N})
 _SAMPLING = frozenset(spec.field for spec in TGI_FIELDS if spec.field is not None)

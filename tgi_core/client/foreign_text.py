@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from tgi_core.backend import InvalidRequest
-from tgi_core.client.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardRequest, Token
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.results import check_logprobs
 from tgi_core.proto.sampling import encode_parameters
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.results import check_logprobs
+from tgi_core.wire.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardRequest, Token
 
 _REASONS = {
     pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,

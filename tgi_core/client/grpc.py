@@ -12,15 +12,15 @@ from tgi_core.backend import BackendError, Capacity, Progress, Scope, WarmupPlan
 from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, ShardChannel, StepStream
 from tgi_core.client.grammars import HeldGrammars, Release
-from tgi_core.client.health import ShardHealth
 from tgi_core.client.steps_link import StepsLink, open_link
-from tgi_core.client.types import Fault, ShardInfo, Turn, TurnResult
 from tgi_core.grammar import Cost, Grammar
-from tgi_core.proto.describing import decode_capacity, decode_health, decode_info, encode_plan
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.preparing import check_prepared, encode_prepare, encode_release
-from tgi_core.proto.results import decode_result
-from tgi_core.proto.turns import encode_turn
+from tgi_core.wire.describing import decode_capacity, decode_health, decode_info, encode_plan
+from tgi_core.wire.health import ShardHealth
+from tgi_core.wire.preparing import check_prepared, encode_prepare, encode_release
+from tgi_core.wire.results import decode_result
+from tgi_core.wire.turns import encode_turn
+from tgi_core.wire.types import Fault, ShardInfo, Turn, TurnResult
 
 T = TypeVar("T")
 

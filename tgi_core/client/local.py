@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.grammars import HeldGrammars, Release
-from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.server.model_server import ModelServer
+from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 T = TypeVar("T")
 

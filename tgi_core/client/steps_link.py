@@ -9,8 +9,8 @@ from typing import Any, cast
 from tgi_core.backend import BackendError
 from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, parsed
-from tgi_core.proto.frames import HEAD, LONGEST, Kind, frame
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.wire.frames import HEAD, LONGEST, Kind, frame
 
 _KINDS = frozenset(Kind)
 

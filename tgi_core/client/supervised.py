@@ -16,10 +16,10 @@ from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, P
 from tgi_core.client.answers import AnswerCheck
 from tgi_core.client.base import Opened, Plan, ShardGone, TakenOver
 from tgi_core.client.grammars import Release
-from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.client.watchdog import Patience, Watchdog
 from tgi_core.errors import StartupError
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 _log = logging.getLogger(__name__)
 

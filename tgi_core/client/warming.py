@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from tgi_core.backend import BackendBug, BackendError, Capabilities, Capacity, Progress
 from tgi_core.client.base import Opened, Plan, ShardClient
-from tgi_core.client.types import ShardInfo
 from tgi_core.errors import StartupError
+from tgi_core.wire.types import ShardInfo
 
 _MANY = 1 << 31
 _MOST_BLOCKS = 1 << 26

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from tgi_core.client.types import Prefill, StepVerb, Turn
+from tgi_core.wire.types import Prefill, StepVerb, Turn
 
 _TIMES_MEDIAN = 20
 _REMEMBERED = 65

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.ahead.queue import DeviceQueue
-from tgi_core.engine.attention.cache import LayerShape, NarrowCache, PagedLayer
+from tgi_core.engine.attention.cache import Fp8Cache, LayerShape, PagedLayer
 from tgi_core.engine.attention.checking import AskedLayer, Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.lora.layers import LowRankSums
-from tgi_core.engine.lora.products import Products
-from tgi_core.engine.proving import Provable
+from tgi_core.engine.lora.matmuls import Products
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.runner import Runner
+from tgi_core.engine.self_check import Provable
 
 
 class AttentionProvider(Protocol):
@@ -62,7 +62,7 @@ class DeviceKit(Protocol):
     device: torch.device
     collectives: str
     """torch.distributed's name for what ranks on this device talk over: gloo, nccl, …"""
-    narrow_cache: NarrowCache | None
+    narrow_cache: Fp8Cache | None
     """What the cache is to be made of, where the operator wants numbers of 8 bits; None: of the dtype that a model runs in."""
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
@@ -96,7 +96,7 @@ class DeviceKit(Protocol):
         """Why this device cannot run decoders from tables; empty when it can."""
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
-        """A runner of a decoder's table, with its weights and adapters. Raises NotInFamily for sizes that its kernels lack, and where
+        """A runner of a decoder's table, with its weights and adapters. Raises UnsupportedFamily for sizes that its kernels lack, and where
         it adds no adapters."""
 
 

@@ -15,7 +15,7 @@ from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.paged import PagedRunner
+from tgi_core.engine.paged_runner import PagedRunner
 
 
 class RaggedStep:

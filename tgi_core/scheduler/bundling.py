@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from tgi_core.client.types import Generation
 from tgi_core.scheduler.events import Event
+from tgi_core.wire.types import Generation
 
 LONGEST_S = 0.04
 """How long a token may be held back: a frame of a film."""

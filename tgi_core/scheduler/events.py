@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tgi_core.client.types import Generation
 from tgi_core.scheduler.types import SchedulerError
+from tgi_core.wire.types import Generation
 
 
 @dataclass(slots=True)

@@ -12,15 +12,15 @@ from typing import Any
 from tgi_core.backend import BackendError, Capacity, DeviceLost
 from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
-from tgi_core.client.types import ShardInfo, Turn, TurnResult
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.scheduler.bundling import LONGEST_S, Bundler
+from tgi_core.scheduler.device_monitor import DeviceMonitor
 from tgi_core.scheduler.events import Event, Snapshot
 from tgi_core.scheduler.phase import Phase
 from tgi_core.scheduler.scheduler import Scheduler
-from tgi_core.scheduler.soundness import Soundness
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, RequestFailed, SchedulerOptions
+from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class SchedulerLoop:
         self._bundler = bundler or Bundler()
         self._release: asyncio.TimerHandle | None = None
         """Lets go of what is held back, should the next step take long."""
-        self.soundness = Soundness(time.monotonic)
+        self.device_monitor = DeviceMonitor(time.monotonic)
         """Whether what the shard computes is to be trusted; where it is not, the server is not ready."""
         self._lost: BackendError | None = None
         """Set when the shard is gone, until its replacement begins."""
@@ -84,7 +84,7 @@ class SchedulerLoop:
     @property
     def sound(self) -> bool:
         """Whether what the shard computes is to be trusted."""
-        return self.soundness.sound
+        return self.device_monitor.sound
 
     @property
     def prefix_caching(self) -> bool:
@@ -170,7 +170,7 @@ class SchedulerLoop:
         end = clock()
         if result.result is not None:
             if result.result.generations:
-                self.soundness.note_step()
+                self.device_monitor.note_step()
             self._bundler.turn(answered - start, end - answered)
         self._watch_held()
         if self._observe is not None:
@@ -259,7 +259,7 @@ class SchedulerLoop:
             stream.push(event.generation)
         elif event.error is not None:
             if isinstance(event.error, RequestFailed):
-                self.soundness.note_failed(event.error.kind)
+                self.device_monitor.note_failed(event.error.kind)
             stream.fail(event.error)
 
     def _hold(self, key: int, held: bool) -> None:

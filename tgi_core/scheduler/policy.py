@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
 from tgi_core.blocks import Blocks
-from tgi_core.client.types import ShardRequest
-from tgi_core.scheduler.blame import Blame
+from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.pace import StepTimes
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.types import SchedulerOptions
+from tgi_core.wire.types import ShardRequest
 
 LOOK_AHEAD = 8
 """How many waiting requests that find no room are looked past, for a smaller one behind them."""
@@ -38,7 +38,7 @@ answers, and the device is kept busy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class ScheduledRow:
     """One row's part of a step: `take` tokens, with `blocks` newly allocated for it."""
 
     sequence: Sequence
@@ -70,11 +70,11 @@ class StepPlan:
 
     decoding: list[Sequence] = field(default_factory=list)
     """Rows that run one token on the blocks they have."""
-    grown: list[Take] = field(default_factory=list)
+    grown: list[ScheduledRow] = field(default_factory=list)
     """Rows that need to be told: a token with a new block, or the next chunk of a prompt."""
     seated: list[Sequence] = field(default_factory=list)
     """Rows that would decode but must not: launched steps make their last token, or the step is full."""
-    admitted: list[Take] = field(default_factory=list)
+    admitted: list[ScheduledRow] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     chunks: int = 0
     """Of the grown rows, those whose prompts go on."""
@@ -115,7 +115,7 @@ class Policy:
         self.mixing = capabilities.mixing is not Mixing.NONE
         self.max_step_tokens = capacity.max_step_tokens
         """Lowered after the device ran out of memory."""
-        self.blame = Blame(capacity.max_rows)
+        self.faults = FaultAttribution(capacity.max_rows)
         self._since_admission = 0
 
     def plan(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool = True) -> StepPlan:
@@ -150,7 +150,7 @@ class Policy:
         limit = self._capacity.max_step_tokens
         self.max_step_tokens = min(limit, self.max_step_tokens + max(1, limit // 64))
 
-    def give_back(self, item: Take) -> None:
+    def give_back(self, item: ScheduledRow) -> None:
         """Undo a running row's take whose step was not launched."""
         self._memory.shrink(item.sequence, item.blocks)
 
@@ -177,7 +177,7 @@ class Policy:
     def _decode_into_new_block(self, sequence: Sequence, plan: StepPlan) -> None:
         blocks = self._memory.extend(sequence, sequence.computed + 1)
         if any(blocks):
-            plan.grown.append(Take(sequence, 1, blocks))
+            plan.grown.append(ScheduledRow(sequence, 1, blocks))
         else:
             plan.decoding.append(sequence)
 
@@ -200,7 +200,7 @@ class Policy:
             if take <= 0:
                 break
             if sequence.wire_id and self._make_room(sequence, take, running, plan):
-                plan.grown.append(Take(sequence, take, self._memory.extend(sequence, sequence.computed + take)))
+                plan.grown.append(ScheduledRow(sequence, take, self._memory.extend(sequence, sequence.computed + take)))
                 plan.chunks += 1
                 room -= take
         return room
@@ -236,7 +236,7 @@ class Policy:
 
     def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, budget: int) -> None:
         rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - plan.chunks)
-        rows = min(rows, self.blame.room(running.values()))
+        rows = min(rows, self.faults.room(running.values()))
         if not running and not self.chunking:  # a prompt that cannot be cut must not wait for ever behind a small budget
             budget = self._capacity.max_step_tokens
         if rows <= 0 or budget <= 0:
@@ -266,10 +266,10 @@ class Policy:
         self.evict(sequence)
         return 0
 
-    def _taken(self, sequence: Sequence, take: int) -> Take:
+    def _taken(self, sequence: Sequence, take: int) -> ScheduledRow:
         sequence.sent, sequence.computed, sequence.passed = len(sequence.tokens), sequence.cached, 0
         self._memory.extend(sequence, sequence.computed + take)
-        return Take(sequence, take, tuple(map(tuple, sequence.tables)))
+        return ScheduledRow(sequence, take, tuple(map(tuple, sequence.tables)))
 
     def _has_room(self, sequence: Sequence, live: int) -> bool:
         """Room for all tokens of a row and one more, and for the growth of each row that runs, where rows grow at all."""

@@ -12,25 +12,15 @@ import time
 from collections.abc import Callable
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Scope
-from tgi_core.client.types import (
-    Decode,
-    Fault,
-    Generation,
-    Prefill,
-    StepResult,
-    StepVerb,
-    Turn,
-    TurnResult,
-)
-from tgi_core.scheduler.blame import Verdict
 from tgi_core.scheduler.deadlines import Deadlines
 from tgi_core.scheduler.events import Event, Snapshot, Started
-from tgi_core.scheduler.flight import Flight
+from tgi_core.scheduler.fault_attribution import Verdict
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.pace import Pace, StepTimes
 from tgi_core.scheduler.policy import Policy, StepPlan
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
+from tgi_core.scheduler.shard_state import Flight
 from tgi_core.scheduler.types import (
     DeadlineExceeded,
     GenerationRequest,
@@ -39,6 +29,16 @@ from tgi_core.scheduler.types import (
     RequestFailed,
     SchedulerError,
     SchedulerOptions,
+)
+from tgi_core.wire.types import (
+    Decode,
+    Fault,
+    Generation,
+    Prefill,
+    StepResult,
+    StepVerb,
+    Turn,
+    TurnResult,
 )
 
 Clock = Callable[[], float]
@@ -199,7 +199,7 @@ class Scheduler:
         events: list[Event] = []
         if refused is None:
             if self._launched is not None:
-                self._policy.blame.accepted()
+                self._policy.faults.accepted()
         elif _ends_all(refused) or (read is not None and read.fault is not None):
             self._undo()  # what it was made of is gone
         else:
@@ -223,7 +223,7 @@ class Scheduler:
     def restart(self, reason: str) -> list[Event]:
         """The shard has been replaced by one that holds nothing: go on with every request from the tokens it has."""
         self.lost = self._launched = None
-        events = self._carry_out(self._policy.blame.died(list(self._running.values())), reason)
+        events = self._carry_out(self._policy.faults.died(list(self._running.values())), reason)
         self._memory.forget()
         self._flight.forget()
         self._times.forget()
@@ -297,7 +297,7 @@ class Scheduler:
             sequence.tokens.append(token.id)
         sequence.retries = 0
         if made.tokens and not sequence.proven:
-            self._policy.blame.prove(sequence)
+            self._policy.faults.prove(sequence)
         if len(sequence.tokens) >= sequence.enter_at:
             self._memory.enter(sequence)
         if made.finished is not None:
@@ -312,7 +312,7 @@ class Scheduler:
         admitted = self._undo()
         if fault.scope is not Scope.REQUEST:
             self._policy.max_step_tokens = max(1, tokens // 2)
-        verdict = self._policy.blame.refused(fault, tokens, named, admitted, list(self._running.values()))
+        verdict = self._policy.faults.refused(fault, tokens, named, admitted, list(self._running.values()))
         return self._carry_out(verdict, fault.message)
 
     def _undo(self) -> list[Sequence]:
@@ -345,7 +345,7 @@ class Scheduler:
         events = self._fail(named, RequestFailed(fault.message))
         self._policy.max_step_tokens = max(1, self._policy.max_step_tokens // 2)
         events += self._carry_out(
-            self._policy.blame.died(list(self._running.values()), known=bool(fault.request_ids)), fault.message
+            self._policy.faults.died(list(self._running.values()), known=bool(fault.request_ids)), fault.message
         )
         self._flight.forget()
         self._times.forget()

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from tgi_core.client.types import Generation
 from tgi_core.scheduler.types import NotRead, SchedulerError
+from tgi_core.wire.types import Generation
 
 Take = Callable[[Generation], bool]
 """Takes what a step made; says whether it can take more at once."""

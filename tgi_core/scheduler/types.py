@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tgi_core.backend import RowFaultKind, Sampling, Want
-from tgi_core.client.types import Stopping
+from tgi_core.backend import OutputOptions, RowFaultKind, Sampling
 from tgi_core.grammar import Grammar
+from tgi_core.wire.types import Stopping
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class GenerationRequest:
     input_ids: tuple[int, ...]
     sampling: Sampling
     stopping: Stopping
-    want: Want = Want()
+    want: OutputOptions = OutputOptions()
     adapter: str | None = None
     grammar: Grammar | None = None
     salt: str = ""

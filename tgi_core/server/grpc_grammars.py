@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from tgi_core.grammar import Grammar, GrammarsBusy, InvalidGrammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.preparing import decode_prepare
 from tgi_core.server.grpc_host import ShardHost
+from tgi_core.wire.preparing import decode_prepare
 
 
 class PreparedGrammars:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tgi_core.backend import Capacity, DeviceLost, Progress, Scope, WarmupPlan
-from tgi_core.client.health import ShardHealth, ShardState, Work
-from tgi_core.client.types import Turn, TurnResult
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.health import ShardHealth, ShardState, Work
+from tgi_core.wire.types import Turn, TurnResult
 
 T = TypeVar("T")
 

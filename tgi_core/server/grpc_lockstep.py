@@ -7,12 +7,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tgi_core.backend import Capacity
-from tgi_core.client.types import StepResult
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_host import Model
 from tgi_core.server.grpc_rows import Batch, EverythingLost, Rows, VerbFailed, merged
 from tgi_core.server.grpc_tenant import Tenancy
 from tgi_core.server.grpc_text import encode_generation
+from tgi_core.wire.types import StepResult
 
 __all__ = ["LockStep", "VerbFailed"]
 

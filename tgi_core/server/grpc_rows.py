@@ -13,7 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from tgi_core.backend import Capacity, Feature, Grant
 from tgi_core.blocks import CacheBlocks
-from tgi_core.client.types import (
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.server.grpc_host import Model
+from tgi_core.server.grpc_tenant import Superseded, Tenant
+from tgi_core.server.grpc_text import input_ids, max_new_tokens, shard_request
+from tgi_core.wire.types import (
     Bookkeeping,
     Clear,
     Decode,
@@ -25,10 +29,6 @@ from tgi_core.client.types import (
     StepVerb,
     Turn,
 )
-from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.server.grpc_host import Model
-from tgi_core.server.grpc_tenant import Superseded, Tenant
-from tgi_core.server.grpc_text import input_ids, max_new_tokens, shard_request
 
 
 class VerbFailed(Exception):

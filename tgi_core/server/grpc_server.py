@@ -12,11 +12,11 @@ from typing import Any
 import grpc
 
 from tgi_core.errors import StartupError
-from tgi_core.proto.methods import TOKEN, UNLIMITED
 from tgi_core.server.grpc_address import bound_for_us_alone
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_service import ShardService
 from tgi_core.shard_access import HOW_TO_SHARE, ShardAccess, Tls
+from tgi_core.wire.methods import TOKEN, UNLIMITED
 
 _log = logging.getLogger(__name__)
 

@@ -12,17 +12,17 @@ from google.protobuf.message import Message
 
 from tgi_core.backend import BackendError, CacheKind, Capacity, DeviceLost, WarmupPlan
 from tgi_core.blocks import CacheBlocks
-from tgi_core.client.health import ShardState
 from tgi_core.errors import StartupError
-from tgi_core.proto.describing import decode_plan, encode_capacity, encode_health, encode_info
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.methods import ERROR_KIND, SERVICE, V2, V3, Method
-from tgi_core.proto.results import encode_result
-from tgi_core.proto.turns import decode_turn
 from tgi_core.server.grpc_grammars import PreparedGrammars
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_lockstep import LockStep, VerbFailed
 from tgi_core.server.grpc_tenant import Superseded, Tenancy
+from tgi_core.wire.describing import decode_plan, encode_capacity, encode_health, encode_info
+from tgi_core.wire.health import ShardState
+from tgi_core.wire.methods import ERROR_KIND, SERVICE, V2, V3, Method
+from tgi_core.wire.results import encode_result
+from tgi_core.wire.turns import decode_turn
 
 _log = logging.getLogger(__name__)
 

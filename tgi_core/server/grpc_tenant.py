@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tgi_core.backend import DeviceLost, Grant
-from tgi_core.client.types import Bookkeeping, Clear, Fault, Filter, Prefill, StepVerb, Turn, TurnResult
 from tgi_core.server.grpc_host import ShardHost
+from tgi_core.wire.types import Bookkeeping, Clear, Fault, Filter, Prefill, StepVerb, Turn, TurnResult
 
 
 class Superseded(Exception):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from tgi_core.backend import Feature, Sampling, Want
-from tgi_core.client.types import Candidate, FinishReason, Generation, ShardInfo, ShardRequest, Stopping, Token
+from tgi_core.backend import Feature, OutputOptions, Sampling
 from tgi_core.grammar import Grammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.proto.sampling import decode_parameters
-from tgi_core.proto.turns import GRAMMAR_KINDS
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.turns import GRAMMAR_KINDS
+from tgi_core.wire.types import Candidate, FinishReason, Generation, ShardInfo, ShardRequest, Stopping, Token
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
         blocks=(),
         take=take,
         sampling=decode_parameters(request.parameters),
-        want=Want(Feature.LOGPROBS in info.capabilities.features, request.top_n_tokens, request.prefill_logprobs),
+        want=OutputOptions(Feature.LOGPROBS in info.capabilities.features, request.top_n_tokens, request.prefill_logprobs),
         stopping=Stopping(max_new_tokens(request), tuple(stopping.stop_sequences), stopping.ignore_eos_token),
         # a name that nobody knows means the model itself: TGI's routers pass on whatever their clients call it
         adapter=request.adapter_id if request.adapter_id in info.capabilities.adapters else None,

@@ -26,7 +26,13 @@ from tgi_core.backend import (
 from tgi_core.backend.errors import InvalidRequest, Left, Scope, UnknownBatch, UnknownRequest
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import EMPTY
-from tgi_core.client.types import (
+from tgi_core.grammar import Cost, Grammar
+from tgi_core.grammar.compiler import CompiledGrammar
+from tgi_core.server.masks import GrammarMasks
+from tgi_core.server.transcript import Transcript
+from tgi_core.server.verb_log import VerbLog
+from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import (
     Bookkeeping,
     Clear,
     Decode,
@@ -41,12 +47,6 @@ from tgi_core.client.types import (
     Turn,
     TurnResult,
 )
-from tgi_core.grammar import Cost, Grammar
-from tgi_core.grammar.compiler import CompiledGrammar
-from tgi_core.server.masks import GrammarMasks
-from tgi_core.server.transcript import Transcript
-from tgi_core.server.verb_log import VerbLog
-from tgi_core.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 

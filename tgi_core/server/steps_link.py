@@ -8,11 +8,11 @@ import threading
 from contextlib import suppress
 
 from tgi_core.backend import BackendError, DeviceLost
-from tgi_core.proto.frames import HEAD, Kind, failure, frame
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.proto.results import encode_result
-from tgi_core.proto.turns import decode_turn
 from tgi_core.server.grpc_tenant import Superseded, Tenancy
+from tgi_core.wire.frames import HEAD, Kind, failure, frame
+from tgi_core.wire.results import encode_result
+from tgi_core.wire.turns import decode_turn
 
 _log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tgi_core.client.types import FinishReason, Stopping
+from tgi_core.wire.types import FinishReason, Stopping
 
 
 class StopMatcher:

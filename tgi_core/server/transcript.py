@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tgi_core.backend import Row
-from tgi_core.client.types import Candidate, GeneratedText, Generation, PromptToken, ShardRequest, Token
 from tgi_core.server.detokenize import Detokenizer
 from tgi_core.server.stopping import StoppingCriteria
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Candidate, GeneratedText, Generation, PromptToken, ShardRequest, Token
 
 
 class Transcript:

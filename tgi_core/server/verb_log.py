@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tgi_core.client.types import VerbCall
+from tgi_core.wire.types import VerbCall
 
 
 class VerbLog:

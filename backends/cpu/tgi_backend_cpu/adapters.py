@@ -11,7 +11,7 @@ from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
 from tgi_backend_cpu.packing import pack
 from tgi_backend_cpu.tables import WHERE, LowRank, LowRanks, Panels, Segment
 from tgi_core.engine.lora.layers import RunningStep
-from tgi_core.engine.lora.products import Products
+from tgi_core.engine.lora.matmuls import Products
 from tgi_core.engine.lora.table import Part, TableAdapter
 from tgi_core.engine.quantization.weight import Dense
 

@@ -21,7 +21,7 @@ from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import BLOCK_SIZES
 from tgi_core.engine.decoder.table import DecoderTable
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.memory import plan_capacity
@@ -187,7 +187,7 @@ class DecoderRunner:
 
     def __init__(self, kernels: Kernels, kit: DeviceKit, weights: DecoderWeights, progress: Progress) -> None:
         if reason := refusal(weights.table, weights.dtype):
-            raise NotInFamily(reason)
+            raise UnsupportedFamily(reason)
         table = weights.table
         self.agree: Callable[[int], int] = int  # it runs on one rank
         self._kernels, self._kit, self._reader = kernels, kit, NativeReader(kernels)

@@ -14,13 +14,13 @@ from tgi_backend_cpu.limits import memory_limit
 from tgi_backend_cpu.linear.native import NativeLinears
 from tgi_backend_cpu.linear.onednn import OneDnnLinears
 from tgi_core.backend import Kernel, Progress, Unsupported
-from tgi_core.engine.attention.cache import NarrowCache
+from tgi_core.engine.attention.cache import Fp8Cache
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.products import Products
+from tgi_core.engine.lora.matmuls import Products
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 
@@ -31,7 +31,7 @@ class CpuKit:
     """Memory, threads and kernels of this machine, of which `ranks` have equal shares."""
 
     collectives = "gloo"
-    narrow_cache: NarrowCache | None = None
+    narrow_cache: Fp8Cache | None = None
 
     def __init__(self, threads: int, memory_fraction: float, ranks: int = 1) -> None:
         self.device = torch.device("cpu")
@@ -73,9 +73,9 @@ class CpuKit:
         return "" if self.kernels is not None else f"no native kernels: {self.choice.reason}"
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
-        """The fused step over a decoder's table. Raises NotInFamily."""
+        """The fused step over a decoder's table. Raises UnsupportedFamily."""
         if self.kernels is None:
-            raise NotInFamily(self.table_refusal())
+            raise UnsupportedFamily(self.table_refusal())
         return DecoderRunner(self.kernels, self, weights, progress)
 
     def queue(self) -> None:

@@ -40,7 +40,7 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     ranks = options.group.local_world
     set_up_openmp(ranks)
     from tgi_backend_cpu.kit import CpuKit
-    from tgi_core.engine.opening import open_session
+    from tgi_core.engine.open_model import open_session
 
     return open_session(options, CpuKit(_threads(os.environ, ranks), options.memory_fraction, ranks), progress)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tgi_backend_xpu import __version__
 from tgi_backend_xpu.finding import probe
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
-from tgi_core.engine.accelerator.opening import open_accelerator
+from tgi_core.engine.accelerator.open_model import open_accelerator
 
 if TYPE_CHECKING:
     from tgi_backend_xpu.kit import XpuKit

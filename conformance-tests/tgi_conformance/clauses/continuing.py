@@ -6,7 +6,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.scene import Scene
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import Feature, Sampling, SamplingField, Want
+from tgi_core.backend import Feature, OutputOptions, Sampling, SamplingField
 
 _TRIED = 40
 
@@ -15,7 +15,7 @@ def _continued(scene: Scene, hows: tuple[Sampling, ...]) -> None:
     """Six tokens in one go, and again from each point between."""
     stage = scene.stage()
     for how in hows:
-        whole = stage.outline(stage.prompts[0], how, want=Want(False, 2 * stage.has(Feature.TOP_N)))
+        whole = stage.outline(stage.prompts[0], how, want=OutputOptions(False, 2 * stage.has(Feature.TOP_N)))
         rows = scene.makes_alone(whole, 6)
         made = [token for row in rows for token in row.tokens]
         for done in (1, 3, 5):

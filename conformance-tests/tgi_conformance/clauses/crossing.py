@@ -19,12 +19,12 @@ from tgi_conformance.clauses.reckoning import Ask, reckon, reckonable
 from tgi_conformance.features import missing
 from tgi_conformance.fields import DECLARED, used, using
 from tgi_conformance.masks import OWN
-from tgi_conformance.play import Setup
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.target import plan_of
 from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import Feature, Grant, Request, Row, Sampling, Want, WarmupPlan
+from tgi_core.backend import Feature, Grant, OutputOptions, Request, Row, Sampling, WarmupPlan
 
 ROWS, ROW_TOKENS, STEP_TOKENS = 24, 160, 512
 _LENGTHS = (5, 16, 1, 33, 64, 7, 17, 128, 3, 63, 32, 9)
@@ -56,7 +56,7 @@ class Spec:
     """What a row is to be; `chunk` and `cached` in tokens, `made` of its prompt's tokens count as generated."""
 
     sampling: Sampling = Sampling()
-    want: Want = PLAIN
+    want: OutputOptions = PLAIN
     masked: bool = False
     adapter: str | None = None
     chunk: int = 0
@@ -77,7 +77,7 @@ class Company:
     _count: int = field(default=0)
 
     @property
-    def full(self) -> Want:
+    def full(self) -> OutputOptions:
         """Everything that a row can return."""
         return all_wants(self.stage.capabilities.features)
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tgi_conformance.clause import Check, clause
 from tgi_conformance.clauses.mates import WAYS
 from tgi_conformance.fields import FILTERS, using
-from tgi_conformance.published import CLOSE, Scores, draw, logprobs, penalized
+from tgi_conformance.reference_sampling import CLOSE, Scores, draw, logprobs, penalized
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import DoesNotApply, Level, NotReached, Violation
-from tgi_core.backend import API_VERSION, Feature, Sampling, SamplingSpec, Want
+from tgi_core.backend import API_VERSION, Feature, OutputOptions, Sampling, SamplingSpec
 
 _CONTEXTS = ((3, 1, 4, 1, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4), (7, 7, 8))
 _ROUNDED = 0.05
@@ -22,7 +22,7 @@ _SEEDS = (0, 1, 2, 3, 12345, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1)
 
 def distribution(scene: Scene, stage: Stage, tokens: Sequence[int]) -> Scores:
     """Logprobs of all tokens that can follow, as a greedy row reports them."""
-    request = stage.outline(tokens, want=Want(True, stage.capabilities.vocab_size))
+    request = stage.outline(tokens, want=OutputOptions(True, stage.capabilities.vocab_size))
     tops = scene.makes_alone(request, 1)[0].top[0]
     return {top.id: top.logprob for top in tops}
 
@@ -39,7 +39,7 @@ def _compare(
         known = len(tokens) if prompt_len is None else prompt_len
         plain = distribution(scene, stage, tokens)
         for how in map(stage.seeded, hows):
-            request = stage.outline(tokens, how, want=Want(True), prompt_len=known)
+            request = stage.outline(tokens, how, want=OutputOptions(True), prompt_len=known)
             row = scene.makes_alone(request, 1)[0]
             expected = draw(penalized(plain, how, tokens, known), how, len(tokens), CLOSE if scene.target.exact else _ROUNDED)
             if not expected.sure:
@@ -211,7 +211,7 @@ def greedy_limits(scene: Scene) -> None:
     """Six tokens each, by any seed; no declared determinism is needed for it."""
     stage = scene.stage()
     for prompt in stage.prompts[:3]:
-        likeliest = stage.outline(prompt, want=Want(False, 2 * stage.has(Feature.TOP_N)))
+        likeliest = stage.outline(prompt, want=OutputOptions(False, 2 * stage.has(Feature.TOP_N)))
         greedy = scene.makes_alone(likeliest, 6)
         for how in (Sampling(True, 1.0, top_k=1, seed=3), Sampling(True, 2.0, top_p=1e-6, seed=4), Sampling(True, 0.001, seed=5)):
             limit = scene.makes_alone(stage.outline(prompt, how), 6)

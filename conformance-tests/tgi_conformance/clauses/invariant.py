@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import company, ways
 from tgi_conformance.clauses.partial import LONG, finish
-from tgi_conformance.play import Setup
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level
 from tgi_core.backend import Feature, Unsupported, WarmupPlan

@@ -13,7 +13,7 @@ from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import plan_of
 from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import Determinism, Feature, Request, Sampling, SamplingField, Want, WarmupPlan
+from tgi_core.backend import Determinism, Feature, OutputOptions, Request, Sampling, SamplingField, WarmupPlan
 
 ROWS, TOKENS = 3, 2048
 _MADE = 4
@@ -64,7 +64,9 @@ def long(scene: Scene) -> None:
     seeded = SamplingField.SEED in stage.capabilities.sampling
     for length, how in zip(_lengths(stage), cycle((Sampling(), stage.seeded(WAYS[1]) if seeded else Sampling())), strict=False):
         take = min(length, stage.capacity.max_step_tokens)
-        request = stage.request(text(stage, length, length), how, take, want=Want(stage.wants.logprobs, stage.wants.top_n))
+        request = stage.request(
+            text(stage, length, length), how, take, want=OutputOptions(stage.wants.logprobs, stage.wants.top_n)
+        )
         batches = [begin(stage, request)]
         if stage.capacity.max_rows > 1:
             batches.append(stage.start(stage.request(stage.prompts[3])))
@@ -110,7 +112,9 @@ def long_prefix(scene: Scene) -> None:
     batch = stage.start(owner)
     for cached in dict.fromkeys((whole, max(1, whole // size // 2) * size)):
         tail = stage.folded((8, 9, 7))
-        sharer = stage.request((*owner.tokens[:cached], *tail), want=Want(stage.wants.logprobs), cached=cached, shares=owner)
+        sharer = stage.request(
+            (*owner.tokens[:cached], *tail), want=OutputOptions(stage.wants.logprobs), cached=cached, shares=owner
+        )
         stage.filter(stage.decode(stage.start(sharer), steps=_MADE - 1), ())
     stage.decode(batch)
 
@@ -136,7 +140,7 @@ def _to_the_end(scene: Scene, stage: Stage, case: Case) -> None:
     if length >= most or (take < length and not stage.has(Feature.CHUNKED_PREFILL)):
         scene.situations["golden cases beyond the promise"] += 1
         return
-    batch = begin(stage, stage.request(case.prompt, case.sampling, take, want=Want(stage.wants.logprobs)))
+    batch = begin(stage, stage.request(case.prompt, case.sampling, take, want=OutputOptions(stage.wants.logprobs)))
     steps = min(len(case.tokens), most + 1 - length) - 1
     stage.filter(stage.decode(batch, steps=steps) if steps else batch, ())
     scene.situations["golden cases compared"] += 1

@@ -8,11 +8,11 @@ from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.partial import finish
 from tgi_conformance.golden import Case, Golden, adapted_golden
-from tgi_conformance.play import Setup
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import Feature, Request, Unsupported, Want
+from tgi_core.backend import Feature, OutputOptions, Request, Unsupported
 
 
 def adapted_transcripts(scene: Scene) -> Golden:
@@ -45,7 +45,7 @@ def _greedy(scene: Scene, prompt: int) -> list[Case]:
     return [case for case in cases if case.prompt == prompts[prompt]]
 
 
-def case_request(stage: Stage, case: Case, take: int | None = None, want: Want = PLAIN, done: int = 0) -> Request:
+def case_request(stage: Stage, case: Case, take: int | None = None, want: OutputOptions = PLAIN, done: int = 0) -> Request:
     """A case's request, or what goes on with it when so many of its tokens are made."""
     tokens = (*case.prompt, *case.tokens[:done])
     return stage.request(tokens, case.sampling, take, want=want, adapter=case.adapter, prompt_len=len(case.prompt))

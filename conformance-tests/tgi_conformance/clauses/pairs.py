@@ -16,8 +16,8 @@ from tgi_conformance.clause import Check, clause
 from tgi_conformance.clauses.mask_sources import obeyed
 from tgi_conformance.golden import adapted_golden
 from tgi_conformance.masks import OWN
-from tgi_conformance.play import Setup
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import (

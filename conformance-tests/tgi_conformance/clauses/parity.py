@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from tgi_conformance.clause import clause
 from tgi_conformance.golden import Case, Golden, default_model, names
 from tgi_conformance.masks import ALTERNATING
-from tgi_conformance.play import Setup
 from tgi_conformance.rules import needs_of
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import InvalidModel, Request, Unsupported, Want, WarmupPlan
+from tgi_core.backend import InvalidModel, OutputOptions, Request, Unsupported, WarmupPlan
 
 
 def golden_stages(
@@ -47,7 +47,7 @@ def sampled_as_declared(stage: Stage, case: Case) -> bool:
     return declared.issuperset(needs_of(Request(1, case.prompt, len(case.prompt), 0, (), len(case.prompt), case.sampling, PLAIN)))
 
 
-def _run(stage: Stage, cases: list[Case], want: Want) -> None:
+def _run(stage: Stage, cases: list[Case], want: OutputOptions) -> None:
     """All tokens of some cases, as many at a time as there is room for."""
     room = min(stage.capacity.max_rows, 4)
     for first in range(0, len(cases), room):
@@ -64,7 +64,7 @@ def _compare_masked(scene: Scene) -> None:
         _run(stage, cases, stage.wants)
 
 
-def _compare(scene: Scene, chosen: Callable[[Case], bool], want: Callable[[Stage], Want]) -> None:
+def _compare(scene: Scene, chosen: Callable[[Case], bool], want: Callable[[Stage], OutputOptions]) -> None:
     compared = 0
     for golden, stage in golden_stages(scene):
         cases = [case for case in golden.cases if chosen(case) and sampled_as_declared(stage, case)]
@@ -75,11 +75,11 @@ def _compare(scene: Scene, chosen: Callable[[Case], bool], want: Callable[[Stage
     scene.situations["golden cases compared"] += compared
 
 
-def _plain(stage: Stage) -> Want:
+def _plain(stage: Stage) -> OutputOptions:
     return PLAIN
 
 
-def _everything(stage: Stage) -> Want:
+def _everything(stage: Stage) -> OutputOptions:
     return stage.wants
 
 
@@ -100,7 +100,7 @@ def one_by_one(scene: Scene) -> None:
 @clause("parity.logprobs", "Logprobs of tokens are those of the golden transcripts.", Level.L2, needs=("logprobs",))
 def logprobs(scene: Scene) -> None:
     """Of greedy rows."""
-    _compare(scene, _greedy, lambda stage: Want(True))
+    _compare(scene, _greedy, lambda stage: OutputOptions(True))
 
 
 @clause(
@@ -111,13 +111,13 @@ def logprobs(scene: Scene) -> None:
 )
 def top(scene: Scene) -> None:
     """Four of them."""
-    _compare(scene, _greedy, lambda stage: Want(True, 4))
+    _compare(scene, _greedy, lambda stage: OutputOptions(True, 4))
 
 
 @clause("parity.prompt", "Logprobs of prompts are those of the golden transcripts.", Level.L2, needs=("prompt_logprobs",))
 def prompt(scene: Scene) -> None:
     """Beside rows that ask for none."""
-    _compare(scene, _greedy, lambda stage: Want(False, 0, True))
+    _compare(scene, _greedy, lambda stage: OutputOptions(False, 0, True))
 
 
 @clause("parity.sampled", "Sampled tokens and logprobs are those of the published formula.", Level.L2, needs=("formula",))

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tgi_conformance.masks import allows, phase
-from tgi_conformance.published import Draw, Scores, draw, penalized
+from tgi_conformance.reference_sampling import Draw, Scores, draw, penalized
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Violation
-from tgi_core.backend import Determinism, Feature, Request, Row, Sampling, TopToken, Want
+from tgi_core.backend import Determinism, Feature, OutputOptions, Request, Row, Sampling, TopToken
 
 Ask = Callable[[Request, int], list[Row]]
 """The first results of a request that has the device to itself."""
@@ -47,7 +47,7 @@ def reckon(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
             tokens += row.tokens
 
 
-def _plain(request: Request, tokens: Sequence[int], want: Want) -> Request:
+def _plain(request: Request, tokens: Sequence[int], want: OutputOptions) -> Request:
     """The same tokens, and nothing that was asked for but the adapter and the repetition penalty."""
     length, how = len(tokens), Sampling(repetition_penalty=request.sampling.repetition_penalty)
     fields = {"cached": 0, "take": length, "masked": False, "blocks": ()}
@@ -56,7 +56,7 @@ def _plain(request: Request, tokens: Sequence[int], want: Want) -> Request:
 
 def _scores(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], unlisted: Scores) -> Scores:
     """After penalties and mask; `unlisted` tokens count where a plain row does not list them."""
-    plain = ask(_plain(request, tokens, Want(True, stage.capabilities.vocab_size)), 1)[0].top[0]
+    plain = ask(_plain(request, tokens, OutputOptions(True, stage.capabilities.vocab_size)), 1)[0].top[0]
     how = replace(request.sampling, repetition_penalty=1.0)
     found = penalized(unlisted | {item.id: item.logprob for item in plain}, how, tokens, request.prompt_len)
     if not request.masked:
@@ -104,7 +104,9 @@ def _top(what: str, tops: Sequence[Sequence[TopToken]], token: int, logprob: flo
 def _prompt(ask: Ask, request: Request, values: Sequence[float | None]) -> None:
     """Those of a prompt that runs alone, greedily, unmasked and whole."""
     prompt = request.tokens[: request.prompt_len]
-    plain = replace(_plain(request, request.tokens, Want(False, 0, True)), prompt_len=request.prompt_len, sampling=Sampling())
+    plain = replace(
+        _plain(request, request.tokens, OutputOptions(False, 0, True)), prompt_len=request.prompt_len, sampling=Sampling()
+    )
     expected = ask(plain, 1)[0].prompt_logprobs
     same = len(values) == len(expected) and all(
         (mine is None) is (other is None) and (mine is None or other is None or mine == other or abs(mine - other) <= NEAR)

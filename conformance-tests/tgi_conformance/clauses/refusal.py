@@ -10,7 +10,7 @@ from tgi_conformance.features import EXTENSIONS
 from tgi_conformance.fields import wrong
 from tgi_conformance.scene import Scene
 from tgi_conformance.verdict import Level, Violation
-from tgi_core.backend import SAMPLING, CapacityExceeded, InvalidRequest, Sampling, SamplingField, Want
+from tgi_core.backend import SAMPLING, CapacityExceeded, InvalidRequest, OutputOptions, Sampling, SamplingField
 
 
 @clause(
@@ -40,7 +40,7 @@ def sampling(scene: Scene) -> None:
     for how in hows:
         stage.refuse(InvalidRequest, Prefill((replace(request, sampling=how),)))
     if "top_n" in {item.value for item in stage.capabilities.features}:
-        stage.refuse(InvalidRequest, Prefill((replace(request, want=Want(False, -1)),)))
+        stage.refuse(InvalidRequest, Prefill((replace(request, want=OutputOptions(False, -1)),)))
     stage.decode(stage.start(request))
 
 

@@ -12,7 +12,7 @@ from tgi_conformance.masks import BREAKING, DOOMED, FAILING
 from tgi_conformance.oracle import Oracle, OracleRow
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import NotReached
-from tgi_core.backend import SAMPLING, Grant, Request, Sampling, Want
+from tgi_core.backend import SAMPLING, Grant, OutputOptions, Request, Sampling
 
 _RANGED = [spec for spec in SAMPLING if spec.range is not None]
 _FIRST = [spec for spec in _RANGED if spec.since == (1, 0)]
@@ -206,13 +206,18 @@ class _Player:
         blocks = tuple(tuple(table) for table in owner.blocks)
         whole = Request(owner.request.id, owner.request.tokens, 1, 0, blocks, 1)
         want = fields["want"]
-        assert isinstance(want, Want)
-        fields |= {"adapter": owner.request.adapter, "cached": cached, "shares": whole, "want": Want(want.logprobs, want.top_n)}
+        assert isinstance(want, OutputOptions)
+        fields |= {
+            "adapter": owner.request.adapter,
+            "cached": cached,
+            "shares": whole,
+            "want": OutputOptions(want.logprobs, want.top_n),
+        }
         fields.pop("prompt_len", None)
         return self.stage.request((*owner.request.tokens[:cached], *tail), self._sampling(), **fields)  # type: ignore[arg-type]
 
-    def _want(self) -> Want:
-        return Want(self.draw.random() < 0.6, self.draw.choice((0, 0, 2, 4)), self.draw.random() < 0.25)
+    def _want(self) -> OutputOptions:
+        return OutputOptions(self.draw.random() < 0.6, self.draw.choice((0, 0, 2, 4)), self.draw.random() < 0.25)
 
     def _sampling(self) -> Sampling:
         """Each field by itself or with others."""

@@ -21,7 +21,7 @@ from tgi_conformance.judge import TOLERANCE, RowJudge
 from tgi_conformance.masks import ALTERNATING, BREAKING, FAILING, Masks
 from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.oracle import Oracle, Part
-from tgi_conformance.play import Play, Setup
+from tgi_conformance.session_driver import SessionDriver, Setup
 from tgi_conformance.sessions import Lent, Wanted
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target, close, quiet
@@ -89,7 +89,9 @@ def recorded(number: int) -> Recorded:
     alone = Alone(target)
     judge, wanted = _Mute(alone, masks), Wanted(target.model, target.dtype, "", plan, masks)
     lent = Lent(wanted, session, session.capabilities(), capacity, source)
-    play = Play(Setup(plan, masks), Oracle(lent.capabilities, capacity), judge, Counter(), alone, True, target, wanted, lent)
+    play = SessionDriver(
+        Setup(plan, masks), Oracle(lent.capabilities, capacity), judge, Counter(), alone, True, target, wanted, lent
+    )
     improvise(Stage(play, number), draw, 30 if plan.max_rows in (4, 80) else 80)
     close(session)
     late = {ref: judge.late.get(step.id, set()) for ref, step in play.steps.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tgi_conformance.verdict import SuiteFault
-from tgi_core.backend import Adapter, Request, Row, Sampling, TopToken, Want
+from tgi_core.backend import Adapter, OutputOptions, Request, Row, Sampling, TopToken
 
 HERE = Path(__file__).parent / "models"
 TOY = "toy"
@@ -92,7 +92,7 @@ class Golden:
         return case
 
 
-def _row(want: Want, case: Case, index: int, result: int) -> Row:
+def _row(want: OutputOptions, case: Case, index: int, result: int) -> Row:
     return Row(
         0,
         (case.tokens[index],),

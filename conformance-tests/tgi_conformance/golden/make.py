@@ -17,7 +17,7 @@ from typing import Any
 from tgi_conformance.golden import ADAPTERS, HERE, TRANSCRIPT, toy
 from tgi_conformance.golden.adapting import TARGETS, make_adapter, write_config
 from tgi_conformance.masks import allows
-from tgi_conformance.published import Scores, draw, logprobs, penalized
+from tgi_conformance.reference_sampling import Scores, draw, logprobs, penalized
 from tgi_core.backend import Sampling
 
 VOCAB, TOY_VOCAB, POSITIONS = 250, 24, 2048
@@ -149,7 +149,7 @@ def _transcript(model: Model, prompt: tuple[int, ...], how: Sampling, masked: bo
 
 
 def _described(scores: Scores, how: Sampling) -> list[tuple[int, float]]:
-    from tgi_conformance.published import filtered
+    from tgi_conformance.reference_sampling import filtered
 
     kept = filtered(scores, how) if how.do_sample else logprobs(scores)
     return sorted(kept.items(), key=lambda item: (-item[1], item[0]))

@@ -124,7 +124,7 @@ class _Seats(Source):
         return super().fill((row,))
 
 
-@mutant("told-by-seat", "masks.told-ahead")
+@mutant("told-by-slot", "masks.told-ahead")
 class ToldBySeat(Between):
     """The newest tokens lie by place on the device; after rows have left, and with a step ahead, each is told of the row that now sits
     there."""

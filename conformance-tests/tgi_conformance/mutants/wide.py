@@ -121,9 +121,9 @@ class PlaceLostInAThousand(Counting):
         self.ledger._capacity = replace(promised, max_rows=promised.max_rows - self.removed // 1000 + before)
 
 
-@mutant("seat-not-wiped-again", "capacity.thousand")
+@mutant("slot-not-wiped-again", "capacity.thousand")
 class SeatNotWipedAgain(Counting):
-    """Freed seats wait in a ring of a thousand to be wiped; once it is full they are not."""
+    """Freed slots wait in a ring of a thousand to be wiped; once it is full they are not."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         state = super()._write(row, position)

@@ -12,14 +12,14 @@ from tests.engine.ahead.recorded import RecordedGraphs
 from tgi_core.backend import BackendError, DeviceLost, Kernel, Progress
 from tgi_core.engine.ahead.queue import GraphMaker, Usage, Work
 from tgi_core.engine.ahead.sampling import StepSampler, TorchSampler
-from tgi_core.engine.attention.cache import NarrowCache
+from tgi_core.engine.attention.cache import Fp8Cache
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.failures import FOREIGN
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.products import Products
+from tgi_core.engine.lora.matmuls import Products
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 
@@ -110,7 +110,7 @@ class LateKit:
 
     device = torch.device("cpu")
     collectives = "gloo"
-    narrow_cache: NarrowCache | None = None
+    narrow_cache: Fp8Cache | None = None
 
     def __init__(self, queue: LateQueue | None) -> None:
         self._queue = queue
@@ -145,7 +145,7 @@ class LateKit:
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
         """None."""
-        raise NotInFamily(self.table_refusal())
+        raise UnsupportedFamily(self.table_refusal())
 
     def free_bytes(self) -> int:
         """Enough for small models."""

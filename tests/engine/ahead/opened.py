@@ -10,7 +10,7 @@ from tests.engine.ahead.late import LateKit, LateQueue
 from tests.engine.tiny_models import silent
 from tgi_core.backend import EMPTY, Capacity, Grant, Handle, OpenOptions, Request, Row, Rows, Step, WarmupPlan
 from tgi_core.backend.session import Session
-from tgi_core.engine.opening import open_session
+from tgi_core.engine.open_model import open_session
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=96, max_step_tokens=128, num_blocks=64)
 

@@ -9,7 +9,7 @@ from tgi_conformance.target import Target
 from tests.engine.ahead.late import LateKit, LateQueue
 from tests.engine.tiny_models import silent
 from tgi_core.backend import OpenOptions
-from tgi_core.engine.opening import open_session
+from tgi_core.engine.open_model import open_session
 
 
 def _target(name: str, graphs: str | None, eager: bool = False) -> Target:

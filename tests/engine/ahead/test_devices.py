@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.engine.ahead.late import LateKit, LateQueue
-from tgi_core.backend import Request, Sampling, Want
+from tgi_core.backend import OutputOptions, Request, Sampling
 from tgi_core.backend.ledger import LiveRow, Work
-from tgi_core.engine.ahead.given import GivenStep
+from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.lora.adapters import Adapters
@@ -163,8 +163,8 @@ def _move(module: nn.Module, device: torch.device) -> None:
         module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
 
 
-def _schedule(steps: DeviceSteps) -> list[GivenStep]:
-    kinds = ({}, {"sampling": Sampling(do_sample=True, seed=1)}, {"want": Want(prompt_logprobs=True, top_n=2)})
+def _schedule(steps: DeviceSteps) -> list[InFlightStep]:
+    kinds = ({}, {"sampling": Sampling(do_sample=True, seed=1)}, {"want": OutputOptions(prompt_logprobs=True, top_n=2)})
     rows = [
         LiveRow(Request(id, (1,) * 20, 20, 0, ((),), 20, **kinds[id - 1]), [1] * 20, 20, ([1, 2],))  # type: ignore[arg-type]
         for id in (1, 2, 3)

@@ -11,10 +11,10 @@ from tests.engine.ahead.opened import open_on
 from tests.engine.tiny_models import VOCAB
 from tests.scheduler.device import Device, Script, play, request
 from tgi_core.backend import WarmupPlan
-from tgi_core.client.types import ShardInfo
 from tgi_core.scheduler import Scheduler
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
 
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, max_step_tokens=24, num_blocks=12)
 """A cache that does not hold four rows to their ends: some are preempted, and go on."""

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.ahead.late import LateQueue
 from tests.engine.ahead.opened import Ahead, open_on
 from tests.engine.tiny_models import PROMPTS, VOCAB, open_cpu, ragged_schedule, save_tiny
-from tgi_core.backend import Grant, MaskRow, Sampling, Want
+from tgi_core.backend import Grant, MaskRow, OutputOptions, Sampling
 from tgi_core.backend.session import Session
 
 DRAWN = Sampling(do_sample=True, temperature=1.4, seed=3)
@@ -21,8 +21,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "top-k": {"sampling": Sampling(do_sample=True, top_k=5, seed=4)},
     "top-p": {"sampling": Sampling(do_sample=True, top_p=0.7, temperature=2.0, seed=5)},
     "penalized": {"sampling": Sampling(repetition_penalty=1.4, frequency_penalty=0.5)},
-    "top tokens": {"want": Want(top_n=3)},
-    "prompt logprobs": {"want": Want(prompt_logprobs=True)},
+    "top tokens": {"want": OutputOptions(top_n=3)},
+    "prompt logprobs": {"want": OutputOptions(prompt_logprobs=True)},
     "masked": {"masked": True},
 }
 

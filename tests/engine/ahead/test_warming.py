@@ -15,7 +15,7 @@ from tgi_core.backend import OpenOptions, OutOfMemory, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.engine.ahead.graphs import Bucket, buckets
 from tgi_core.engine.ahead.queue import Usage
-from tgi_core.engine.opening import open_session
+from tgi_core.engine.open_model import open_session
 
 
 def test_buckets() -> None:

@@ -16,14 +16,14 @@ from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.ahead.queue import DeviceQueue
 from tgi_core.engine.ahead.sampling import StepSampler, TorchSampler
-from tgi_core.engine.attention.cache import NarrowCache
+from tgi_core.engine.attention.cache import Fp8Cache
 from tgi_core.engine.decoder.operators import Operators
-from tgi_core.engine.decoder.paged import PagedDecoderRunner
+from tgi_core.engine.decoder.runner import PagedDecoderRunner
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import AttentionProvider, TableRunner
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.products import Products
+from tgi_core.engine.lora.matmuls import Products
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.triton import probing
@@ -46,7 +46,7 @@ class AcceleratorKit(ABC):
     precision: torch.dtype = torch.float64
     """In which draws are computed."""
 
-    narrow_cache: NarrowCache | None = None
+    narrow_cache: Fp8Cache | None = None
 
     def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
         self.device = torch.device(self.device_type, index)
@@ -79,7 +79,7 @@ class AcceleratorKit(ABC):
                 f"--kv-cache-dtype: {self.runtime.get_device_name(self.device)} reads no cache in {asked}; "
                 + ("it reads float8_e4m3fn" if variant else "leave it out")
             )
-        self.narrow_cache = NarrowCache(asked, NARROW[variant])
+        self.narrow_cache = Fp8Cache(asked, NARROW[variant])
         return self
 
     def triton(self, multiprocessors: int) -> Sequence[AttentionProvider]:
@@ -169,7 +169,7 @@ class AcceleratorKit(ABC):
         return ""
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
-        """A decoder's table with fused kernels where Triton is, with torch's operators elsewhere. Raises NotInFamily."""
+        """A decoder's table with fused kernels where Triton is, with torch's operators elsewhere. Raises UnsupportedFamily."""
         return PagedDecoderRunner(self, weights, self._operators(), progress)
 
     def translated(self, error: Exception) -> BackendError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tgi_core.engine.accelerator.paged import Call, Limits, VendorAttention
+from tgi_core.engine.accelerator.vendor_attention import Call, Limits, VendorAttention
 from tgi_core.engine.attention.cache import LayerCache
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata

@@ -11,8 +11,8 @@ from tgi_core.engine.ahead.queue import DeviceQueue
 from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.proving import Provable
 from tgi_core.engine.runner import Enqueued, Runner
+from tgi_core.engine.self_check import Provable
 
 T = TypeVar("T")
 

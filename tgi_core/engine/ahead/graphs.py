@@ -16,10 +16,10 @@ from torch import Tensor
 
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts, Layout
-from tgi_core.engine.ahead.laying import pad
 from tgi_core.engine.ahead.program import StepProgram
 from tgi_core.engine.ahead.queue import DeviceQueue, Graph, GraphMaker
-from tgi_core.engine.ahead.seats import Seats
+from tgi_core.engine.ahead.row_slots import RowSlots
+from tgi_core.engine.ahead.step_layout import pad
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,12 +58,12 @@ class DecodeGraphs:
         program: StepProgram,
         queue: DeviceQueue,
         maker: GraphMaker,
-        seats: Seats,
+        row_slots: RowSlots,
         max_rows: int,
         block_size: int,
         device: torch.device,
     ) -> None:
-        self._program, self._queue, self._maker, self._seats = program, queue, maker, seats
+        self._program, self._queue, self._maker, self._row_slots = program, queue, maker, row_slots
         self._max_rows, self._block_size = max_rows, block_size
         self._layouts: dict[int, Layout] = {}
         with torch.inference_mode():
@@ -119,14 +119,14 @@ class DecodeGraphs:
         """Let the inputs be those of a step without any row."""
         layout = self.layout(rows)
         words = torch.zeros(layout.words, dtype=torch.int32)
-        pad(self._seats, layout.host(words), 0, 0)
+        pad(self._row_slots, layout.host(words), 0, 0)
         self.memory.inputs[: layout.words].copy_(words)
 
     @torch.inference_mode()
     def _run(self, bucket: Bucket) -> None:
         layout, memory = self.layout(bucket.rows), self.memory
         inputs = layout.device(memory.inputs[: layout.words])
-        bounds = StepBounds.of_decode(bucket.rows, self._seats.width, self._block_size)
+        bounds = StepBounds.of_decode(bucket.rows, self._row_slots.width, self._block_size)
         logits = self._program.step(inputs, bounds, bucket.full, memory.results[: 2 * bucket.rows])
         if bucket.full:
             if memory.logits is None:  # in the run before the first capture, which is the largest

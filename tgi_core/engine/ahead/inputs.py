@@ -21,18 +21,18 @@ class StepInputs:
     uniforms: Tensor
     """float32 [plain]."""
     sampled: Tensor
-    """[plain], the seats whose rows get tokens on the device."""
+    """[plain], the row_slots whose rows get tokens on the device."""
     picked: Tensor
     """[plain or 0], their places among the logits; of length 0 where they are all logits in order."""
     kept: Tensor
     """[kept or 0], the flat tokens whose logits are wanted; of length 0 where those of all are."""
     ids: Tensor
-    """[tokens]; −1 − s is the newest token of seat s, which the host may not know yet."""
+    """[tokens]; −1 − s is the newest token of row_slot s, which the host may not know yet."""
     positions: Tensor
     """[tokens]."""
     slots: Tensor
     """[tokens], −1 for a token that pads."""
-    seats: Tensor
+    row_slots: Tensor
     """[rows]."""
     begun: Tensor
     """[rows], the block that a row begins and does not fill; the null block for all others."""
@@ -63,7 +63,7 @@ class Counts:
         return cls(rows, rows, rows, 0, 0, rows)
 
 
-_WIDE = ("sampled", "picked", "kept", "ids", "positions", "slots", "seats", "begun", "cells")
+_WIDE = ("sampled", "picked", "kept", "ids", "positions", "slots", "row_slots", "begun", "cells")
 """What the device reads as int64, since most of torch's operators index by nothing else; side by side, to be widened at once."""
 
 
@@ -81,7 +81,7 @@ class Layout:
             "ids": counts.tokens,
             "positions": counts.tokens,
             "slots": counts.tokens,
-            "seats": counts.rows,
+            "row_slots": counts.rows,
             "begun": counts.rows,
             "cells": counts.updates,
             "blocks": counts.updates,

@@ -1,4 +1,4 @@
-"""What every step does on the device, over what lies there between steps: the newest token and the block table of every seat."""
+"""What every step does on the device, over what lies there between steps: the newest token and the block table of every row_slot."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tgi_core.engine.runner import Enqueued
 class StepProgram:
     """The device's side of all steps of one session. Its methods only enqueue."""
 
-    def __init__(self, runner: Enqueued, sampler: StepSampler, seats: int, width: int, device: torch.device) -> None:
+    def __init__(self, runner: Enqueued, sampler: StepSampler, row_slots: int, width: int, device: torch.device) -> None:
         self._runner, self._sampler = runner, sampler
         with torch.inference_mode():
-            self._newest = torch.zeros(seats, dtype=torch.int64, device=device)
-            self._tables = torch.zeros(seats, width, dtype=torch.int32, device=device)
+            self._newest = torch.zeros(row_slots, dtype=torch.int64, device=device)
+            self._tables = torch.zeros(row_slots, width, dtype=torch.int32, device=device)
 
     @property
     def precision(self) -> torch.dtype:
@@ -44,7 +44,7 @@ class StepProgram:
         self.update(inputs.cells, inputs.blocks)
         carried = self._newest.index_select(0, (-1 - inputs.ids).clamp_min(0))
         ids = torch.where(inputs.ids < 0, carried, inputs.ids)
-        tables = self._tables[:, : bounds.width].index_select(0, inputs.seats)
+        tables = self._tables[:, : bounds.width].index_select(0, inputs.row_slots)
         step = bounds.metadata(inputs, ids, tables)
         logits = self._runner.forward(step, None if bounds.every else inputs.kept)
         if len(inputs.sampled):

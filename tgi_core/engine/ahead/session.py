@@ -31,13 +31,13 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.ledger import Launch, Work
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
-from tgi_core.engine.ahead.given import GivenStep
-from tgi_core.engine.ahead.proving import graphs_verdict
+from tgi_core.engine.ahead.in_flight import InFlightStep
+from tgi_core.engine.ahead.self_check import graphs_verdict
 from tgi_core.engine.ahead.steps import DeviceSteps
-from tgi_core.engine.ahead.warming import warmed
-from tgi_core.engine.answering import answered
-from tgi_core.engine.booking import BookedSession
+from tgi_core.engine.ahead.warmup import warmed
+from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.failures import FOREIGN, translated
+from tgi_core.engine.row_results import row_results
 from tgi_core.engine.sampler import NOT_FINITE
 
 
@@ -48,14 +48,14 @@ class Flight:
     launch: Launch
     works: list[Work]
     started_ns: int
-    given: GivenStep | None = None
-    answered: bool = False
+    given: InFlightStep | None = None
+    row_results: bool = False
     read: bool = False
     made: dict[int, Row] = field(default_factory=dict)
     error: BackendError | None = None
 
 
-class AheadSession(BookedSession):
+class AheadSession(BaseSession):
     """One rank's session over one model, a step ahead of who reads it."""
 
     def __init__(
@@ -130,17 +130,17 @@ class AheadSession(BookedSession):
 
     def _answer(self, flight: Flight) -> None:
         """Choose the tokens that the host's sampler chooses. Its rows' earlier ones were chosen here too, before this step was launched."""
-        if flight.answered or flight.given is None:
+        if flight.row_results or flight.given is None:
             return
-        flight.answered = True
+        flight.row_results = True
         given = flight.given
-        if not given.laid.waiting:
+        if not given.step.waiting:
             return
-        works = [work for work in given.laid.waiting if work.row.request.id not in self._failed]
+        works = [work for work in given.step.waiting if work.row.request.id not in self._failed]
 
         @torch.inference_mode()
         def choose() -> tuple[Row, ...]:
-            return answered(works, given.held(works), self._masks)
+            return row_results(works, given.held(works), self._masks)
 
         try:
             given.wait()
@@ -193,7 +193,7 @@ class AheadSession(BookedSession):
     def _fail(self, flight: Flight, error: Exception) -> None:
         """The step failed; its rows sit out the steps that were launched after it."""
         flight.error = self._translated(error)
-        flight.answered = flight.read = True
+        flight.row_results = flight.read = True
         if flight.given is not None and self._device_steps is not None:
             self._device_steps.forget(flight.given)
         self._failed.update(work.row.request.id for work in flight.launch.work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgi_core.engine.ahead.given import GivenStep
+from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.queue import DeviceQueue
 
 
@@ -16,7 +16,7 @@ class Place:
         self._queue = queue
         self._inputs = queue.host(words, torch.int32)
         self._results = queue.host(2 * rows, torch.int32)
-        self.step: GivenStep | None = None
+        self.step: InFlightStep | None = None
 
     def inputs(self, words: int) -> Tensor:
         """[words] to fill in; larger steps than any before get more room."""

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.ahead.given import GivenStep
 from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs
+from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.inputs import Counts, Layout
-from tgi_core.engine.ahead.laying import LaidStep, bounds, exact, fill, fill_fixed, lay_out
 from tgi_core.engine.ahead.program import StepProgram
 from tgi_core.engine.ahead.queue import DeviceQueue
-from tgi_core.engine.ahead.seats import Seats
+from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.staging import Place, Staging
+from tgi_core.engine.ahead.step_layout import StepLayout, bounds, exact, fill, fill_fixed, lay_out_step
 from tgi_core.engine.runner import Enqueued
 
 
@@ -26,7 +26,7 @@ class DeviceSteps:
         self, runner: Enqueued, queue: DeviceQueue, device: torch.device, max_rows: int, width: int, vocab_size: int
     ) -> None:
         self._queue, self._device, self._block_size = queue, device, runner.block_size
-        self._seats = Seats(max_rows, width, vocab_size)
+        self._row_slots = RowSlots(max_rows, width, vocab_size)
         self._program = StepProgram(runner, queue.sampler(), max_rows + 2, width, device)
         most = Layout(Counts.of_decode(max_rows), self._program.precision)
         self._staging = Staging(queue, most.words, max_rows)
@@ -38,7 +38,7 @@ class DeviceSteps:
         maker = self._queue.graphs()
         if isinstance(maker, str):
             return maker
-        parts = (self._program, self._queue, maker, self._seats)
+        parts = (self._program, self._queue, maker, self._row_slots)
         self.graphs = DecodeGraphs(*parts, self._max_rows, self._block_size, self._device)
         return self.graphs
 
@@ -47,65 +47,65 @@ class DeviceSteps:
         """How many steps were captured."""
         return 0 if self.graphs is None else self.graphs.count
 
-    def give(self, works: Sequence[Work], live: Set[int]) -> GivenStep:
-        """Enqueue a step, without waiting for it. `live` are the ids of rows that keep their seats.
+    def give(self, works: Sequence[Work], live: Set[int]) -> InFlightStep:
+        """Enqueue a step, without waiting for it. `live` are the ids of rows that keep their row_slots.
 
         What raises here has nothing but this step's rows to blame: the state of the others is what it was.
         """
         place = self._staging.next()
-        laid = lay_out(works, self._seats, live, self._block_size)
+        step = lay_out_step(works, self._row_slots, live, self._block_size)
         try:
-            bucket = self._bucket(laid)
-            return self._give(laid, place) if bucket is None else self._replay(laid, place, bucket)
+            bucket = self._bucket(step)
+            return self._give(step, place) if bucket is None else self._replay(step, place, bucket)
         except BaseException:
-            self._seats.forget(laid.seats)
+            self._row_slots.forget(step.row_slots)
             raise
 
-    def forget(self, given: GivenStep) -> None:
+    def forget(self, given: InFlightStep) -> None:
         """A step failed on the device: whether its rows' tables have come there is not known."""
-        self._seats.forget(given.laid.seats)
+        self._row_slots.forget(given.step.row_slots)
 
     def release(self) -> None:
         """Give back what was captured."""
         if self.graphs is not None:
             self.graphs.release()
 
-    def _bucket(self, laid: LaidStep) -> Bucket | None:
+    def _bucket(self, step: StepLayout) -> Bucket | None:
         """The captured step to replay, if there is one for this."""
-        if self.graphs is None or not laid.decodes or len(laid.cells) > len(laid.order):
+        if self.graphs is None or not step.decodes or len(step.cells) > len(step.order):
             return None
-        full = bool(laid.waiting) or (laid.draws and not self._program.lean_draws)
-        return self.graphs.bucket(len(laid.order), full)
+        full = bool(step.waiting) or (step.draws and not self._program.lean_draws)
+        return self.graphs.bucket(len(step.order), full)
 
-    def _give(self, laid: LaidStep, place: Place) -> GivenStep:
+    def _give(self, step: StepLayout, place: Place) -> InFlightStep:
         """The step as it is, kernel by kernel."""
-        layout = Layout(exact(laid), self._program.precision)
-        words, results = place.inputs(layout.words), place.results(len(laid.plain))
-        fill(laid, self._seats, layout.host(words), self._block_size)
-        limits = bounds(laid, self._seats, self._block_size)
-        given = place.step = GivenStep(laid, list(range(len(laid.plain))), laid.last, laid.prompt)
+        layout = Layout(exact(step), self._program.precision)
+        words, results = place.inputs(layout.words), place.results(len(step.plain))
+        fill(step, self._row_slots, layout.host(words), self._block_size)
+        limits = bounds(step, self._row_slots, self._block_size)
+        given = place.step = InFlightStep(step, list(range(len(step.plain))), step.last, step.prompt)
 
         @torch.inference_mode()
         def work() -> None:
             inputs = layout.device(words.to(self._device, non_blocking=True))
             made = torch.empty(len(results), dtype=torch.int32, device=self._device)
-            logits = self._program.step(inputs, limits, laid.draws, made)
+            logits = self._program.step(inputs, limits, step.draws, made)
             results.copy_(made, non_blocking=True)
-            given.logits = logits if laid.waiting else None
+            given.logits = logits if step.waiting else None
 
         return self._enqueue(given, results, work)
 
-    def _replay(self, laid: LaidStep, place: Place, bucket: Bucket) -> GivenStep:
+    def _replay(self, step: StepLayout, place: Place, bucket: Bucket) -> InFlightStep:
         """A decode step from its graph: one copy in, one call, one copy out."""
         graphs = self.graphs
         if graphs is None:
             raise RuntimeError("a bucket without graphs")
         layout, memory = graphs.layout(bucket.rows), graphs.memory
         words, results = place.inputs(layout.words), place.results(bucket.rows)
-        fill_fixed(laid, self._seats, layout.host(words), self._block_size)
-        rows = {work.row.request.id: row for row, work in enumerate(laid.order)}
-        prompt = {id: (rows[id], count) for id, (_, count) in laid.prompt.items()}
-        given = place.step = GivenStep(laid, laid.plain_rows, rows, prompt)
+        fill_fixed(step, self._row_slots, layout.host(words), self._block_size)
+        rows = {work.row.request.id: row for row, work in enumerate(step.order)}
+        prompt = {id: (rows[id], count) for id, (_, count) in step.prompt.items()}
+        given = place.step = InFlightStep(step, step.plain_rows, rows, prompt)
 
         @torch.inference_mode()
         def work() -> None:
@@ -116,7 +116,7 @@ class DeviceSteps:
 
         return self._enqueue(given, results, work)
 
-    def _enqueue(self, given: GivenStep, results: Tensor, work: Callable[[], None]) -> GivenStep:
+    def _enqueue(self, given: InFlightStep, results: Tensor, work: Callable[[], None]) -> InFlightStep:
         try:
             self._queue.run(work)
         finally:  # a copy of the inputs may be under way, whatever failed after it

@@ -49,7 +49,7 @@ NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLaye
 
 
 @dataclass(frozen=True, slots=True)
-class NarrowCache:
+class Fp8Cache:
     """Numbers of 8 bits for a cache: the name that was asked for, and the device's variant of it."""
 
     name: str

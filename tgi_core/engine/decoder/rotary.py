@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Rotary:
 
 
 def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
-    """What a config says, as transformers 5 (`rope_parameters`) or 4 (`rope_theta`, `rope_scaling`) writes it. Raises NotInFamily."""
+    """What a config says, as transformers 5 (`rope_parameters`) or 4 (`rope_theta`, `rope_scaling`) writes it. Raises UnsupportedFamily."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, dict):
-        raise NotInFamily("its rotary parameters are not an object")
+        raise UnsupportedFamily("its rotary parameters are not an object")
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     base = _number(scaling, "rope_theta", _number(config, "rope_theta", base))
     share = _number(scaling, "partial_rotary_factor", _number(config, "partial_rotary_factor", 1.0))
     size = int(head_size * share)
     if not 0 < size <= head_size or size % 2:
-        raise NotInFamily(f"it turns {size} of the {head_size} numbers of a head")
+        raise UnsupportedFamily(f"it turns {size} of the {head_size} numbers of a head")
     # In float32, as transformers computes them: token-exact output needs the same bits.
     frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size))
     if kind == "linear":
@@ -40,7 +40,7 @@ def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
     elif kind == "llama3":
         frequencies = _llama3(frequencies, scaling)
     elif kind != "default":
-        raise NotInFamily(f"its rotary positions are {str(kind)[:40]!r}")
+        raise UnsupportedFamily(f"its rotary positions are {str(kind)[:40]!r}")
     return Rotary(size, tuple(frequencies.tolist()))
 
 
@@ -61,5 +61,5 @@ def _number(values: dict[str, Any], name: str, default: float | None = None) -> 
     value = values.get(name)
     value = default if value is None else value
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise NotInFamily(f"its rotary parameter {name} is {str(value)[:40]}")
+        raise UnsupportedFamily(f"its rotary parameter {name} is {str(value)[:40]}")
     return float(value)

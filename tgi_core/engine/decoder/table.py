@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tgi_core.engine.decoder.rotary import Rotary, read_rotary
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +83,18 @@ class DecoderTable:
 
 
 def read_table(config: dict[str, Any]) -> DecoderTable:
-    """The table of a config.json. Raises NotInFamily."""
+    """The table of a config.json. Raises UnsupportedFamily."""
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
-        raise NotInFamily(f"model type {str(model_type)[:60]!r} is not of the family")
+        raise UnsupportedFamily(f"model type {str(model_type)[:60]!r} is not of the family")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise NotInFamily(f"its activation is {str(config['hidden_act'])[:40]}")
+        raise UnsupportedFamily(f"its activation is {str(config['hidden_act'])[:40]}")
     hidden, heads = _count(config, "hidden_size"), _count(config, "num_attention_heads")
     head_size = _count(config, "head_dim") if config.get("head_dim") else hidden // heads
     kv_heads = heads if family.kv_heads and not config.get("num_key_value_heads") else _count(config, "num_key_value_heads")
     if heads % kv_heads:
-        raise NotInFamily(f"{heads} query heads do not share {kv_heads} key heads evenly")
+        raise UnsupportedFamily(f"{heads} query heads do not share {kv_heads} key heads evenly")
     scale = _scales(config) if family.scaled else {}
     biases = [bool(config.get(field, False)) for field in family.bias_fields]
     return DecoderTable(
@@ -129,7 +129,7 @@ def _layers(config: dict[str, Any], family: Family) -> tuple[DecoderLayer, ...]:
     if window is None or family.windows == "none":
         return tuple(DecoderLayer(None, rotary) for rotary in turned)
     if not isinstance(window, int) or window < 1:
-        raise NotInFamily(f"its sliding window is {str(window)[:40]}")
+        raise UnsupportedFamily(f"its sliding window is {str(window)[:40]}")
     kinds = ["sliding_attention"] * count if family.windows == "all" else _kinds(config, count, turned)
     return tuple(
         DecoderLayer(window if kind == "sliding_attention" else None, rotary) for kind, rotary in zip(kinds, turned, strict=True)
@@ -141,7 +141,7 @@ def _kinds(config: dict[str, Any], count: int, turned: list[bool]) -> list[str]:
     named = config.get("layer_types")
     if config.get("model_type") == "ministral":
         if not named:
-            raise NotInFamily("its config has no layer_types")
+            raise UnsupportedFamily("its config has no layer_types")
     elif not config.get("use_sliding_window", False):
         return ["full_attention"] * count
     if named is None:
@@ -150,7 +150,7 @@ def _kinds(config: dict[str, Any], count: int, turned: list[bool]) -> list[str]:
         first = config.get("max_window_layers", 28)
         return ["sliding_attention" if i >= first else "full_attention" for i in range(count)]
     if not isinstance(named, list) or len(named) != count or not set(named) <= {"full_attention", "sliding_attention"}:
-        raise NotInFamily("its layer_types are not full or sliding attention, one per layer")
+        raise UnsupportedFamily("its layer_types are not full or sliding attention, one per layer")
     return named
 
 
@@ -161,7 +161,7 @@ def _turned(config: dict[str, Any], count: int) -> list[bool]:
         interval = config.get("no_rope_layer_interval", 4)
         return [bool((layer + 1) % interval) for layer in range(count)]
     if not isinstance(named, list) or len(named) != count:
-        raise NotInFamily("its no_rope_layers are not one per layer")
+        raise UnsupportedFamily("its no_rope_layers are not one per layer")
     return [bool(value) for value in named]
 
 
@@ -177,12 +177,12 @@ def _scales(config: dict[str, Any]) -> dict[str, float]:
 def _count(config: dict[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise NotInFamily(f"its config does not say {name}")
+        raise UnsupportedFamily(f"its config does not say {name}")
     return value
 
 
 def _number(config: dict[str, Any], name: str, default: float) -> float:
     value = config.get(name, default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise NotInFamily(f"its {name} is {str(value)[:40]}")
+        raise UnsupportedFamily(f"its {name} is {str(value)[:40]}")
     return float(value)

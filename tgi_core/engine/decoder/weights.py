@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.decoder.table import DecoderTable
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.quantization.weight import Dense, Weight
 from tgi_core.engine.weights.stored import StoredWeights
 
@@ -107,20 +107,20 @@ class DecoderWeights:
         return torch.cat([self._tensor(name) for name in names]) if names[0] in self._stored.by_name else None
 
     def _check(self) -> None:
-        """Names and shapes. Raises NotInFamily; the per-call path then says in its own words what is wrong with a checkpoint."""
+        """Names and shapes. Raises UnsupportedFamily; the per-call path then says in its own words what is wrong with a checkpoint."""
         wanted, linear = wanted_tensors(self.table, self._prefix), self._linear_names()
         for name, shape in wanted.items():
             stored = self._stored.by_name.get(name)
             if stored is None:
-                raise NotInFamily(f"its checkpoint lacks {name}")
+                raise UnsupportedFamily(f"its checkpoint lacks {name}")
             if stored.shape != shape:
-                raise NotInFamily(f"its tensor {name} is {stored.entry.dtype} {list(stored.shape)}")
+                raise UnsupportedFamily(f"its tensor {name} is {stored.entry.dtype} {list(stored.shape)}")
             if (stored.format is not None and name not in linear) or (stored.format is None and stored.entry.dtype not in _PLAIN):
-                raise NotInFamily(f"its tensor {name} is {stored.entry.dtype}")
+                raise UnsupportedFamily(f"its tensor {name} is {stored.entry.dtype}")
         known = wanted.keys() | {"lm_head.weight"}
         unknown = [name for name in self._stored.by_name if name not in known and not name.endswith("rotary_emb.inv_freq")]
         if unknown:
-            raise NotInFamily(f"its checkpoint holds {unknown[0]}")
+            raise UnsupportedFamily(f"its checkpoint holds {unknown[0]}")
 
     def _linear_names(self) -> set[str]:
         """The weights of linear layers, which alone may be quantized."""

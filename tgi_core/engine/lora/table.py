@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.decoder.table import DecoderTable
-from tgi_core.engine.decoder.unfit import NotInFamily
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import LayerWeights, projections
 from tgi_core.engine.lora.files import AdapterFile, LowRank
-from tgi_core.engine.lora.products import read_products
+from tgi_core.engine.lora.matmuls import read_products
 from tgi_core.engine.quantization.weight import Dense, Weight, joined
 
 PRODUCTS = ("qkv", "output", "gate_up", "down")
@@ -46,7 +46,7 @@ class TableAdapter:
     """One adapter, by layer and product. Its matrices are read as they are asked for."""
 
     def __init__(self, file: AdapterFile, table: DecoderTable) -> None:
-        """Raises NotInFamily where it changes something else, or has other sizes; the modules then say what is wrong with it."""
+        """Raises UnsupportedFamily where it changes something else, or has other sizes; the modules then say what is wrong with it."""
         self.name = file.name
         self._file, self._table = file, table
         self._columns = _first_columns(table)
@@ -56,9 +56,9 @@ class TableAdapter:
             found = _NAME.fullmatch(module)
             projection = found["projection"] if found else ""
             if found is None or int(found["layer"]) >= len(table.layers) or projection not in shapes:
-                raise NotInFamily(f"adapter {file.name} changes {module}")
+                raise UnsupportedFamily(f"adapter {file.name} changes {module}")
             if (low_rank.up.shape[0], low_rank.down.shape[1]) != shapes[projection][0]:
-                raise NotInFamily(f"adapter {file.name} has other sizes in {module}")
+                raise UnsupportedFamily(f"adapter {file.name} has other sizes in {module}")
             self._placed.setdefault(int(found["layer"]), {})[projection] = low_rank
 
     @property

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import triton
 import triton.language as tl
 
+from tgi_core.engine.triton.attention_blocks import attend, average, begin, first_visible, load_queries, store_heads
 from tgi_core.engine.triton.builds import Build, attention_cases
-from tgi_core.engine.triton.paged import attend, average, begin, first_visible, load_queries, store_heads
 from tgi_core.engine.triton.tiles import MAX_SPLITS, Phase, TileTable
 
 _MAX_SPLITS = tl.constexpr(MAX_SPLITS)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import DenseLayer
 from tgi_core.engine.decoder.operators import Heads, HeadSizes
+from tgi_core.engine.triton.attention_blocks import narrowed
 from tgi_core.engine.triton.builds import ITEMSIZE, Build
-from tgi_core.engine.triton.paged import narrowed
 from tgi_core.engine.triton.tiles import TileTable
 
 TILE = 512

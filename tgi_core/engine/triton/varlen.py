@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import triton
 import triton.language as tl
 
+from tgi_core.engine.triton.attention_blocks import attend, average, begin, first_visible, load_queries, store_heads
 from tgi_core.engine.triton.builds import AttentionCase, Build, attention_cases
-from tgi_core.engine.triton.paged import attend, average, begin, first_visible, load_queries, store_heads
 from tgi_core.engine.triton.tiles import Phase, Tile, TileTable, grown
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import triton
 import triton.language as tl
 
+from tgi_core.engine.triton.attention_blocks import narrowed
 from tgi_core.engine.triton.builds import Build, attention_cases
-from tgi_core.engine.triton.paged import narrowed
 from tgi_core.engine.triton.tiles import TileTable
 
 WRITE_TOKENS = 16

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.engine.accelerator.paged import Call, Limits, VendorAttention, window_of
+from tgi_core.engine.accelerator.vendor_attention import Call, Limits, VendorAttention, window_of
 from tgi_core.engine.attention.cache import LayerCache
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
@@ -54,7 +54,7 @@ class FlashAttention2(VendorAttention):
         """query [tokens, heads, width] → the same shape."""
         arrays = step.arrays()
         count = arrays.decode_rows
-        wishes: dict[str, Any] = {
+        options: dict[str, Any] = {
             "softmax_scale": parameters.scaling,
             "causal": True,
             "window_size": window_of(parameters),
@@ -68,7 +68,7 @@ class FlashAttention2(VendorAttention):
                 v_cache=cache.values,
                 cache_seqlens=arrays.lengths[:count],
                 block_table=arrays.tables[:count],
-                **wishes,
+                **options,
             )
             parts.append(decoded.squeeze(1))
         if count < len(query):
@@ -82,7 +82,7 @@ class FlashAttention2(VendorAttention):
                 max_seqlen_q=arrays.max_query,
                 max_seqlen_k=arrays.max_length,
                 block_table=arrays.tables[count:],
-                **wishes,
+                **options,
             )
             parts.append(prefilled)
         return parts[0] if len(parts) == 1 else torch.cat(parts)

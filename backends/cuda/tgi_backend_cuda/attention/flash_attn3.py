@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgi_core.engine.accelerator.paged import Call, Limits, VendorAttention, window_of
+from tgi_core.engine.accelerator.vendor_attention import Call, Limits, VendorAttention, window_of
 from tgi_core.engine.attention.cache import LayerCache
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata

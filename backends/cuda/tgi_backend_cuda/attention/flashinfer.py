@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.engine.accelerator.paged import Call, Limits, VendorAttention
+from tgi_core.engine.accelerator.vendor_attention import Call, Limits, VendorAttention
 from tgi_core.engine.ahead.queue import CannotCapture
 from tgi_core.engine.attention.cache import LayerCache
 from tgi_core.engine.attention.interface import AttentionParameters

@@ -1,0 +1,388 @@
+"""One session under the oracle's eyes: every call is predicted, made, judged and noted down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from tgi_conformance.alone import Alone
+from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, references, sentence, verb
+from tgi_conformance.golden import Golden
+from tgi_conformance.judge import RowJudge, Yardstick
+from tgi_conformance.masks import AFTER, ALTERNATING, BREAKING, DOOMED, LOSING, OWN, SLOW, Masks
+from tgi_conformance.oracle import Expected, Oracle
+from tgi_conformance.sessions import Breaker, Lent, Wanted
+from tgi_conformance.target import MAX_ROW_TOKENS, Target
+from tgi_conformance.verdict import NotReached, SuiteFault, Violation
+from tgi_core.backend import (
+    EMPTY,
+    Adapter,
+    BackendBug,
+    BackendError,
+    Capacity,
+    CapacityExceeded,
+    Cleared,
+    DeviceLost,
+    Feature,
+    Handle,
+    OutOfMemory,
+    Row,
+    Rows,
+    Step,
+    WarmupPlan,
+)
+from tgi_core.backend.session import Session
+
+_STRANGER = 987_654_321
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a session is opened: what a recorded failure needs to be run again."""
+
+    plan: WarmupPlan | None = None
+    masks: str | None = None
+    golden: str | None = None
+    """The golden checkpoint to open instead of the target's model; its transcripts are the yardstick then."""
+    dtype: str | None = None
+    bits: bool = False
+    """Rows are held to the very bits of their yardstick."""
+    adapters: bool = False
+    """The golden checkpoint is opened with its adapters."""
+    ranks: int = 1
+    alone: bool = False
+    """Rows of a golden checkpoint are held to what they make alone, not to its transcripts."""
+
+    def yardstick(self, wanted: Wanted) -> Wanted:
+        """The sessions in which requests run alone: with room for long ones only where they are long."""
+        long = self.plan is not None and (self.plan.max_row_tokens or 0) > MAX_ROW_TOKENS
+        kind = OWN if self.masks in (OWN, SLOW) else ALTERNATING
+        return Wanted(wanted.model, wanted.dtype, "alone", self.plan if long else None, kind, wanted.adapters)
+
+
+@dataclass(slots=True)
+class SessionDriver:
+    """A session, its oracle, and what has been called. `situations` counts what was reached."""
+
+    setup: Setup
+    oracle: Oracle
+    judge: RowJudge
+    situations: Counter[str]
+    alone: Alone
+    fresh: bool
+    """Whether its session is nobody else's, before and after."""
+    _target: Target
+    _wanted: Wanted
+    _lent: Lent | None
+    trace: Trace = field(default_factory=list)
+    handles: dict[Ref, Handle] = field(default_factory=dict)
+    steps: dict[Ref, Step] = field(default_factory=dict)
+    results: dict[int, list[Row]] = field(default_factory=dict)
+    failed: Violation | None = None
+    unread: set[Ref] = field(default_factory=set)
+    """Steps that the core never reads: one that they were derived from has failed."""
+    used: bool = False
+    """Whether others had used its session before."""
+
+    @classmethod
+    def open(
+        cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None, *, fresh: bool = True
+    ) -> SessionDriver:
+        """A warmed session on which nothing lives; a `fresh` one has never been used, and is closed after it. Raises as the backend."""
+        golden = None if setup.golden is None else Golden.load(setup.golden)
+        adapters: tuple[Adapter, ...] = golden.adapters if golden is not None and setup.adapters else ()
+        if golden is not None or setup.dtype is not None:
+            target = target.on(target.model if golden is None else golden.model, setup.dtype)
+        wanted = Wanted(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks)
+        lent = alone.sessions.lend(target, wanted, fresh=fresh)
+        if lent.capacity.draft:
+            alone.sessions.give_back(lent)
+            raise NotReached("the suite has no oracle for sessions that draft tokens")
+        yardstick: Yardstick = golden if golden is not None and not setup.alone else alone.of(setup.yardstick(wanted))
+        judge = RowJudge(yardstick, target.dtype, setup.masks, bits=setup.bits)
+        counts = Counter() if situations is None else situations
+        oracle = Oracle(lent.capabilities, lent.capacity)
+        return cls(setup, oracle, judge, counts, alone, fresh, target, wanted, lent, used=lent.uses > 1)
+
+    @property
+    def lent(self) -> Lent:
+        """Its session, with what was given out there so far."""
+        if self._lent is None:
+            raise SuiteFault("a scenario goes on with a session that it has left")
+        return self._lent
+
+    @property
+    def session(self) -> Session:
+        """What the verbs go to."""
+        return self.lent.session
+
+    @property
+    def masks(self) -> Masks | None:
+        """The mask source that it was opened with."""
+        return self.lent.masks
+
+    @property
+    def capacity(self) -> Capacity:
+        """What it promised."""
+        return self.oracle.capacity
+
+    def leave(self) -> None:
+        """Be done with the session: where nothing went wrong in it, it is cleared for the next. What could not be judged while it was
+        open is judged now. Raises Violation."""
+        lent, self._lent = self._lent, None
+        if lent is None:
+            return
+        if self.fresh or self.failed or not self._emptied(lent.session):
+            self.alone.sessions.drop(lent)
+        else:
+            self.alone.sessions.give_back(lent)
+        if self.failed:
+            return
+        try:
+            self.judge.settle()
+        except Violation as violation:
+            self.failed = violation
+            raise
+
+    def drop(self) -> None:
+        """End the session, whatever state it is in."""
+        if self._lent is not None:
+            self.alone.sessions.drop(self._lent)
+            self._lent = None
+
+    def step_aside(self) -> None:
+        """Leave the session to somebody else for a while; nothing lives there."""
+        if self.oracle.rows or self.oracle.steps:
+            raise SuiteFault(
+                "a scenario asks what a request makes alone while rows of its own live, and the device has one session"
+            )
+        self.alone.sessions.give_back(self.lent)
+        self._lent = None
+
+    def come_back(self) -> None:
+        """To the same session, or one like it."""
+        self._lent = self.alone.sessions.lend(self._target, self._wanted)
+
+    def _emptied(self, session: Session) -> bool:
+        """Whether it could be cleared; a step under way is read, for steps are read in order."""
+        try:
+            for ref in sorted(self.oracle.steps):
+                session.rows(self.steps[ref])
+            session.clear(None)
+        except BackendError:
+            return False
+        return True
+
+    def call(self, call: Call, number: Ref | None = None, *, allowed: bool = False) -> Ref:
+        """Make a call that the contract allows or refuses, and judge what comes; the call's number. Raises Violation, and SuiteFault
+        for a call that should be `allowed` and is not."""
+        ref = number or (self.trace[-1][0] + 1 if self.trace else 1)
+        expected = self.oracle.expect(call)
+        if allowed and expected.errors:
+            _not_to_be_made(ref, call, expected)
+        if not expected.errors and (why := self.oracle.illegal(call)):
+            raise SuiteFault(f"{sentence(ref, call)}: {why}")
+        self.trace.append((ref, call))
+        try:
+            self._judged(ref, call, expected)
+        except Violation as violation:
+            self.failed = self._explained(violation)
+            raise self.failed from violation
+        return ref
+
+    def _explained(self, violation: Violation) -> Violation:
+        """With what the core will not do after a step that failed, and a backend may wait for."""
+        if not self.unread:
+            return violation
+        steps = ", ".join(f"#{ref}" for ref in sorted(self.unread))
+        return Violation(
+            violation.law, f"{violation} (step {steps} was derived from the step that failed, and will never be read)"
+        )
+
+    def tokens(self, id: int) -> list[int]:
+        """What a request has made here so far."""
+        return [token for row in self.results.get(id, []) for token in row.tokens]
+
+    def raises_anything(self, verb: Callable[[Session], object]) -> None:
+        """A verb on a session that is over. Raises Violation unless an error of the contract comes, and no BackendBug."""
+        try:
+            result = verb(self.session)
+        except BackendError as error:
+            if isinstance(error, BackendBug):
+                raise Violation("refusal", f"after close: {error}") from error
+            return
+        raise Violation("refusal", f"after close a verb returned {result}")
+
+    def possible(self, call: Call) -> bool:
+        """Whether a call of a shortened trace still means something."""
+        known = self.handles.keys() | self.steps.keys()
+        if not known.issuperset(references(call)):
+            return False
+        return bool(self.oracle.expect(call).errors) or not self.oracle.illegal(call)
+
+    def _judged(self, ref: Ref, call: Call, expected: Expected) -> None:
+        if isinstance(call, Prefill | Decode) and (breaker := self._breaker) is not None and self._breaks(expected):
+            breaker(self._late_error("the suite makes this step fail"))
+        try:
+            result = self._issue(call)
+        except BackendError as error:
+            self._refused(sentence(ref, call), call, error, expected)
+            return
+        if expected.errors:
+            kinds = " or ".join(sorted({kind.__name__ for kind, _ in expected.errors}))
+            raise Violation("refusal", f"{sentence(ref, call)} succeeded, and must raise {kinds}: {expected.errors[0][1]}")
+        if isinstance(call, Read) and self._breaks(expected):
+            raise Violation("late", f"{sentence(ref, call)} succeeded, although the step had failed")
+        self._take(ref, call, expected, result)
+        self._count(call, expected)
+        self.oracle.accept(ref, call, expected)
+
+    def _issue(self, call: Call) -> object:
+        match call:
+            case Prefill():
+                return self.session.prefill(call.batch, self._handle(call.cached), call.grants)
+            case Decode():
+                return self.session.decode(tuple(map(self._handle, call.batches)), call.grants)
+            case Read():
+                return self.session.rows(self.steps.get(call.step, Step(_STRANGER, Handle(_STRANGER))))
+            case Filter():
+                return self.session.filter(self._handle(call.batch), call.keep)
+            case Clear():
+                return self.session.clear(None if call.batch is None else self._handle(call.batch))
+
+    def _handle(self, ref: Ref) -> Handle:
+        return EMPTY if ref == 0 else self.handles.get(ref, Handle(_STRANGER))
+
+    def _refused(self, text: str, call: Call, error: BackendError, expected: Expected) -> None:
+        if isinstance(call, Read) and not expected.errors and self._breaks(expected):
+            kind = self._late_error
+            if type(error) is not kind:
+                raise Violation("late", f"{text} raised {type(error).__name__}, the step failed with {kind.__name__}") from error
+            before = self.oracle.steps.keys() - {call.step}
+            self.oracle.kill(call.step)
+            self.unread |= before - self.oracle.steps.keys()
+            self.situations["a step failed late"] += 1
+            return
+        name = type(error).__name__
+        if not expected.errors:
+            raise Violation("refusal", f"{text} raised {name}: {error}; the contract allows it") from error
+        if type(error) not in {kind for kind, _ in expected.errors}:
+            kinds = " or ".join(sorted({kind.__name__ for kind, _ in expected.errors}))
+            raise Violation(
+                "refusal", f"{text} raised {name}: {error}; it must raise {kinds}: {expected.errors[0][1]}"
+            ) from error
+        if "\n" in str(error) or not str(error):
+            raise Violation("message", f"{text}: the message of its {name} is not one line: {str(error)!r}") from error
+        self.situations[f"{verb(call)} refused"] += 1
+
+    @property
+    def _late_error(self) -> type[BackendError]:
+        return DeviceLost if self.setup.masks == LOSING else OutOfMemory
+
+    @property
+    def _breaker(self) -> Breaker | None:
+        """What makes a step fail where masks cannot."""
+        return None if Feature.MASKS in self.oracle.capabilities.features else self.lent.breaker
+
+    def _breaks(self, expected: Expected) -> bool:
+        """Whether the suite makes this step fail."""
+        if self.setup.masks not in (BREAKING, LOSING) or self.masks is None or self.masks.stopped:
+            return False
+        for part in expected.parts:
+            request = part.row.request
+            made = -1 if part.makes is None else part.makes - len(request.tokens)
+            if (request.masked or self._breaker) and request.id >= DOOMED and made >= AFTER:
+                return True
+        return False
+
+    def _take(self, ref: Ref, call: Call, expected: Expected, result: object) -> None:
+        """Judge a result."""
+        if isinstance(call, Read) and isinstance(result, Rows):
+            self.judge.step(self.steps[call.step].id, expected.parts, result)
+            for row in result.rows:
+                self.results.setdefault(row.request_id, []).append(row)
+            self._asked_for_masks(expected)
+        elif isinstance(result, Step):
+            self._new_handle(result.handle, empty=not expected.rows)
+            if result.id in self.lent.step_ids:
+                raise Violation("step", f"step id {result.id} was given out before")
+            self.lent.step_ids.add(result.id)
+            self.handles[ref], self.steps[ref] = result.handle, result
+        elif isinstance(result, Handle):
+            self._new_handle(result, empty=not expected.rows)
+            self.handles[ref] = result
+        elif isinstance(result, Cleared) and result.count != expected.count:
+            raise Violation("clear", f"clear dropped {expected.count} rows and counted {result.count}")
+
+    def _asked_for_masks(self, expected: Expected) -> None:
+        """The mask source heard of every token but the newest, and of no other, one thread at a time."""
+        if self.masks is None:
+            return
+        if self.masks.trouble:
+            raise Violation("masks", self.masks.trouble)
+        for part in expected.parts:
+            id = part.row.request.id
+            if part.row.request.masked and part.row.live and (wrong := self.masks.misled(id, self.tokens(id))):
+                raise Violation("masks", wrong)
+
+    def _new_handle(self, handle: Handle, *, empty: bool) -> None:
+        if empty != (handle == EMPTY):
+            raise Violation("handles", f"a batch of {'no' if empty else 'some'} rows got the handle {handle.id}")
+        if not empty and handle.id in self.lent.handle_ids:
+            raise Violation("handles", f"handle {handle.id} was given out before; a stale one would be taken for it")
+        self.lent.handle_ids.add(handle.id)
+
+    def _count(self, call: Call, expected: Expected) -> None:
+        """Note what was reached."""
+        for name in _situations(self.oracle, call, expected):
+            self.situations[name] += 1
+
+
+def _not_to_be_made(ref: Ref, call: Call, expected: Expected) -> NoReturn:
+    """A scenario's call must be refused: it asks for more than was promised, or the scenario is wrong."""
+    kinds = {kind for kind, _ in expected.errors}
+    why = "; ".join(why for _, why in expected.errors)
+    if kinds == {CapacityExceeded}:
+        raise NotReached(f"the promised limits are too small for the scenario: {why}")
+    raise SuiteFault(f"the scenario makes a call that must be refused: {sentence(ref, call)}: {why}")
+
+
+def _situations(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
+    """Names of the situations that an accepted call reaches; the oracle is as it was before the call."""
+    named = set(references(call))
+    others = any(ref not in named for ref in oracle.batches)
+    found = {"another batch lives": others, "an earlier step is unread": bool(oracle.steps) and not isinstance(call, Read)}
+    match call:
+        case Prefill():
+            found |= {
+                "rows join a batch": call.cached != 0,
+                "a prefix is reused": any(request.cached for request in call.batch),
+                "a prompt begins in part": any(request.cached + request.take < len(request.tokens) for request in call.batch),
+                "several requests start together": len(call.batch) > 1,
+                "several rows share a step": len(expected.parts) > 1,
+                "sampling differs within a batch": len({request.sampling for request in call.batch}) > 1,
+            }
+        case Decode():
+            found |= {
+                "batches merge": len(call.batches) > 1,
+                "several rows share a step": len(expected.parts) > 1,
+                "a row sits out": len(expected.parts) < len(expected.rows),
+                "a row grows by a block": any(any(grant.blocks) for grant in call.grants),
+                "a prompt goes on": any(part.row.owed for part in expected.parts),
+                "a batch goes on beside others": others,
+                "a step is launched ahead": bool(oracle.steps),
+            }
+        case Filter():
+            leaves = len(oracle.batches.get(call.batch, ())) - len(expected.rows)
+            found |= {"a row leaves": leaves > 0, "a batch is filtered beside others": others, "filter keeps all": leaves == 0}
+        case Clear():
+            found |= {
+                "everything is cleared": call.batch is None,
+                "a step is given up": call.batch is None and bool(oracle.steps),
+                "a batch is cleared beside others": call.batch is not None and others,
+            }
+        case Read():
+            found["a late row is ignored"] = any(not part.row.live for part in expected.parts)
+    return [name for name, reached in found.items() if reached]

@@ -1,0 +1,113 @@
+"""Refuses requests from their heads while there is no room, at the least cost: no task, no layer of the app, no line in the log.
+
+What it does not know for certain it leaves to the app, which refuses in the same words.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from hmac import compare_digest
+from time import monotonic
+
+from starlette.datastructures import Headers
+
+from tgi_core.telemetry.exchange import request_id
+from tgi_router.clients import Clients
+from tgi_router.endpoints import Endpoint
+from tgi_router.errors import ModelOverloaded, error_json, retry_headers
+from tgi_router.inference import Inference
+from tgi_router.lifecycle import Lifecycle
+from tgi_router.openai import Dialect
+from tgi_router.sse import event
+
+_log = logging.getLogger(__name__)
+
+_LEFT_TO_THE_APP = frozenset({b"origin", b"expect", b"x-forwarded-for", b"transfer-encoding"})
+"""Headers of requests that the app answers in more words, or whose client it knows better."""
+_TELL_EVERY_S = 1.0
+
+HeaderList = list[tuple[bytes, bytes]]
+
+
+class AdmissionControl:
+    """In front of one app. `key` is the api key, if there is one."""
+
+    def __init__(
+        self, inference: Inference, lifecycle: Lifecycle, clients: Clients, answers: Mapping[bytes, bytes], key: str | None
+    ) -> None:
+        self._permits, self._metrics = inference.permits, inference.metrics
+        self._lifecycle = lifecycle
+        self._clients = clients
+        self._answers = answers
+        self._key = None if key is None else b"Bearer " + key.encode()
+        self._refused = 0
+        self._told_at = monotonic() - _TELL_EVERY_S
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room, so that it is worth to ask who is to be refused."""
+        return self._permits.full
+
+    def refuse(self, path: bytes, peer: tuple[str, int] | None, headers: HeaderList, defaults: HeaderList) -> bytes | None:
+        """The answer to a POST that finds no room, with the headers that all answers have; None if the app is to see to it."""
+        answer = self._answers.get(path)
+        if answer is not None and not self._permits.full:
+            self._permits.expect()
+            return None
+        if answer is None or not self._lifecycle.accepts or self._lifecycle.over or not self._plain(headers):
+            return None
+        scope = {"type": "http", "client": peer, "headers": headers}
+        given = Headers(scope=scope)
+        try:
+            self._permits.check(self._clients.of(scope, given))
+        except ModelOverloaded as error:
+            self._note(error)
+            told = {**retry_headers(error), "x-request-id": request_id(given.get("x-request-id"))}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in told.items()).encode()
+            return answer % b"".join([lines, *(b"%b: %b\r\n" % item for item in defaults)])
+        return None
+
+    def _plain(self, headers: HeaderList) -> bool:
+        """Whether nothing about the request is special, and its key is right."""
+        keys = 0
+        for name, value in headers:
+            if name in _LEFT_TO_THE_APP:
+                return False
+            if name == b"authorization" and self._key is not None:
+                keys += 1
+                if not compare_digest(value, self._key):
+                    return False
+        return self._key is None or keys == 1
+
+    def _note(self, error: ModelOverloaded) -> None:
+        self._metrics.refused(error)
+        self._refused += 1
+        now = monotonic()
+        if now - self._told_at >= _TELL_EVERY_S:
+            _log.warning("Failed: overloaded, %d requests refused since there was no room", self._refused)
+            self._refused, self._told_at = 0, now
+
+
+def refusals(endpoints: Iterable[Endpoint], dialect: Dialect, stream_headers: Mapping[str, str]) -> dict[bytes, bytes]:
+    """By path, how a POST is refused, with a place for more headers. Of two endpoints for one path the first counts. With --strict-tgi
+    routes that may stream are not among them: the app must know whether they do."""
+    found: dict[bytes, bytes] = {}
+    for endpoint in endpoints:
+        path = endpoint.path.encode()
+        if endpoint.method != "POST" or path in found or "{" in endpoint.path:
+            continue
+        if endpoint.generates and not (dialect.strict and endpoint.events is not None):
+            answer = dialect.respond(endpoint.path, ModelOverloaded())
+            found[path] = _wire(b"429 Too Many Requests", answer.raw_headers, bytes(answer.body))
+        elif endpoint.events is not None and endpoint.answer is None:
+            told = [(name.encode(), value.encode()) for name, value in stream_headers.items()]
+            told += [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            found[path] = _wire(b"200 OK", told, event(error_json(ModelOverloaded())))
+    return found
+
+
+def _wire(status: bytes, headers: HeaderList, body: bytes) -> bytes:
+    kept = [(name, value) for name, value in headers if not name.startswith(b"retry-after") and name != b"content-length"]
+    lines = b"".join(b"%b: %b\r\n" % item for item in (*kept, (b"content-length", b"%d" % len(body))))
+    return (b"HTTP/1.1 %b\r\n%b" % (status, lines)).replace(b"%", b"%%") + b"%b\r\n" + body.replace(b"%", b"%%")

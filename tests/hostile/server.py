@@ -1,0 +1,160 @@
+"""One server for many cases: the demo model's tokenizer, the reference backend with grammars, and watches on what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+from pydantic import TypeAdapter
+from tgi_router import Generator, ServedModel, answers, create_app, openai_answers
+
+from tests.hostile.watch import Watch
+from tests.router.serving import Served, serving
+from tgi_core.backend import WarmupPlan
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.session import Session
+from tgi_core.client.local import LocalShard
+from tgi_core.config import Settings
+from tgi_core.grammar.compiler import GrammarCompiler
+from tgi_core.model_files import DEMO
+from tgi_core.scheduler import SchedulerLoop
+from tgi_core.server.masks import GrammarMasks
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
+
+TEXTS = ("Expected request with", "Failed to parse", "Failed to deserialize", "Failed to buffer", "data did not match")
+"""How TGI's plain-text answers to unreadable bodies begin."""
+
+LEAKS = re.compile(r"0x[0-9a-fA-F]{6,}|/home|/root|/usr|/tmp|site-packages|\.py\b|Traceback|/dev/shm|psm_")
+"""What no error may tell."""
+
+_SECONDS = 30
+
+
+class Shard:
+    """Everything behind the router, in this process. `steps` has the number of rows of each step."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.steps: list[int] = []
+        self.loop: SchedulerLoop | None = None
+        self.masks: GrammarMasks | None = None
+        self.closed = threading.Event()
+        self._tokenizer = tokenizer
+
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[Generator]:
+        """A scheduler loop on it."""
+        compiler = GrammarCompiler.for_model(DEMO, self._tokenizer.eos_ids)
+        assert compiler is not None
+        masks = self.masks = GrammarMasks(compiler)
+        session = ReferenceSession(
+            self._tokenizer.vocab_size, 2048, on_step=lambda work: self.steps.append(len(work)), masks=masks
+        )
+        wrapped = Session(session, "reference")
+        info = ShardInfo("demo", "reference", "none", "float32", (1, 0), wrapped.capabilities())
+        shard = LocalShard(ModelServer(wrapped, self._tokenizer, info, masks))
+        capacity = await shard.warmup(WarmupPlan(max_row_tokens=512), lambda what, done, total, unit: None)
+        self.loop = SchedulerLoop(shard, info, capacity)
+        running = asyncio.create_task(self.loop.run())
+        try:
+            yield self.loop
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await shard.close()
+            self.closed.set()
+
+
+class ServerUnderTest:
+    """A running server and its watches."""
+
+    def __init__(self, served: Served, shard: Shard, watch: Watch) -> None:
+        self.served = served
+        self.shard = shard
+        self.watch = watch
+        self.client = httpx.Client(base_url=f"http://{served.address[0]}:{served.address[1]}", timeout=_SECONDS)
+
+    def post(self, path: str, body: Any, **more: Any) -> httpx.Response:
+        """Send a body, a value or JSON text. Whatever comes back, an error has a documented shape and tells nothing of the inside."""
+        content = body if isinstance(body, str | bytes) else json.dumps(body)
+        headers = {"content-type": "application/json", **more.pop("headers", {})}
+        answer = self.client.post(path, content=content, headers=headers, **more)
+        if answer.status_code != 200:
+            check_error(path, answer)
+        return answer
+
+    def refuses(self, path: str, body: Any) -> httpx.Response:
+        """Send what must be refused with a 4xx, without a step of the device."""
+        before = self.steps()
+        answer = self.post(path, body)
+        assert 400 <= answer.status_code < 500, (path, answer.status_code, answer.text[:300])
+        assert len(self.shard.steps) == before, f"{path}: the device worked for a refused request"
+        return answer
+
+    def refuses_or_answers(self, path: str, body: Any) -> int:
+        """Send what may be good or bad; only the former may cost a step. Returns the status: 424 for a grammar that grows too large
+        while it is followed, which is this request's own fault, told as what it is."""
+        before = self.steps()
+        answer = self.post(path, body)
+        assert answer.status_code in (200, 400, 413, 422, 424), (path, answer.status_code, answer.text[:300])
+        if answer.status_code == 424:
+            assert "Server error: grammar is not valid: " in answer.text, answer.text
+        elif answer.status_code != 200:
+            assert len(self.shard.steps) == before, (path, answer.text)
+        return answer.status_code
+
+    @property
+    def masks(self) -> GrammarMasks:
+        """Those of the shard."""
+        assert self.shard.masks is not None
+        return self.shard.masks
+
+    def steps(self) -> int:
+        """Steps so far, once what was answered before has really ended: a device that runs ahead makes one more."""
+        assert self.shard.loop is not None
+        end = time.monotonic() + _SECONDS
+        while self.shard.loop._work.is_set():
+            assert time.monotonic() < end
+            time.sleep(0.0005)
+        return len(self.shard.steps)
+
+    def check_unharmed(self) -> None:
+        """Healthy, idle, all blocks free, and a plain request is answered."""
+        assert self.client.get("/health").status_code == 200
+        plain = self.client.post("/generate", json={"inputs": "Hi", "parameters": {"max_new_tokens": 2}})
+        assert plain.status_code == 200 and plain.json()["generated_text"], plain.text
+        assert self.shard.loop is not None
+        self.steps()
+        load = self.shard.loop.snapshot()
+        assert (load.running, load.queued, load.blocks_free) == (0, 0, load.blocks_total)
+
+
+def check_error(path: str, answer: httpx.Response) -> None:
+    """An error has a shape that the document tells of, is short, and leaks nothing."""
+    assert len(answer.content) < 2000, "an error does not repeat what the client wrote"
+    if answer.headers.get("content-type", "").startswith("application/json"):
+        kind = openai_answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
+        TypeAdapter(kind).validate_json(answer.content)
+    else:
+        assert not path.startswith("/v1/") and answer.text.startswith(TEXTS), (path, answer.status_code, answer.text[:300])
+    assert not LEAKS.search(answer.text), answer.text
+
+
+@contextmanager
+def opened(model: ServedModel, watch: Watch, settings: Mapping[str, Any]) -> Iterator[ServerUnderTest]:
+    """A instance on a loopback socket."""
+    shard = Shard(model.tokenizer)
+    given = Settings(max_concurrent_requests=64, max_total_tokens=500, **settings)
+    with serving(lambda generator: create_app(given, model, generator), shard.opening, given) as served:
+        instance = ServerUnderTest(served, shard, watch)
+        with instance.client:
+            yield instance
+    assert shard.closed.wait(_SECONDS)

@@ -1,0 +1,78 @@
+"""A whole server on a socket, with the reference backend and everything that tells about it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from tgi_router import Generator, ServedModel, create_app
+
+from tests.router.serving import Served, serving
+from tgi_core.backend import WarmupPlan
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.session import Session
+from tgi_core.backend.wrappers import Metrics
+from tgi_core.client.local import LocalShard
+from tgi_core.config import Settings
+from tgi_core.model_files import DEMO
+from tgi_core.scheduler import SchedulerLoop
+from tgi_core.scheduler.batch_metrics import BatchMetrics
+from tgi_core.server.model_server import ModelServer
+from tgi_core.server.verb_log import VerbLog
+from tgi_core.telemetry.traces import Traces
+from tgi_core.wire.types import ShardInfo
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+"""Values of a scrape by name and labels."""
+
+BLOCKS = 64
+
+
+@contextmanager
+def instance(*, traces: Traces | None = None, session: Any = None, **settings: Any) -> Iterator[Served]:
+    """A server as `tgi serve` puts it together; `session` are options of the reference backend. It has ended when the block has."""
+    ended = threading.Event()
+    registry = CollectorRegistry()
+    batches = BatchMetrics(registry)
+    chosen = Settings(**settings)
+    model = ServedModel.load(DEMO, "demo", chosen)
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Generator]:
+        reference = ReferenceSession(model.tokenizer.vocab_size, 1024, **(session or {}))
+        verbs = VerbLog()
+        opened = Session(reference, "reference", wrappers=(Metrics(verbs),))
+        info = ShardInfo("demo", "reference", "none", "float32", (1, 0), opened.capabilities())
+        shard = LocalShard(ModelServer(opened, model.tokenizer, info, verbs=verbs))
+        capacity = await shard.warmup(WarmupPlan(max_row_tokens=1024, num_blocks=BLOCKS), lambda *progress: None)
+        loop = SchedulerLoop(shard, info, capacity, batches.turn)
+        batches.watch(capacity, loop.snapshot)
+        running = asyncio.create_task(loop.run())
+        try:
+            yield loop
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await shard.close()
+            ended.set()
+
+    with serving(lambda generator: create_app(chosen, model, generator, registry, traces), opening) as served:
+        yield served
+    ended.wait()
+
+
+def scrape(served: Served) -> Series:
+    """All series at this moment; the library's parser gives counters the suffix that they do not have."""
+    families = text_string_to_metric_families(served.client.get("/metrics").text)
+    samples = [sample for family in families for sample in family.samples]
+    return {(sample.name.removesuffix("_total"), frozenset(sample.labels.items())): sample.value for sample in samples}
+
+
+def value(series: Series, name: str, **labels: str) -> float:
+    """One value."""
+    return series[name, frozenset(labels.items())]

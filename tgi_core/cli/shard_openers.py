@@ -1,0 +1,175 @@
+"""The ways to a shard: in this process, in a child process, or at an address where one runs already."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tgi_core.backend import API_VERSION, BackendError, Capabilities, Progress, WarmupPlan
+from tgi_core.backend.probe import probe_all
+from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, select
+from tgi_core.backend.session import Session
+from tgi_core.backend.wrappers import Metrics, Trace
+from tgi_core.cli.fault_injection import inject_faults
+from tgi_core.cli.open_options import open_options
+from tgi_core.cli.ranks import open_ranks
+from tgi_core.cli.shard_flags import shard_flags
+from tgi_core.cli.weights import fetch_adapters
+from tgi_core.client.base import Opened, Opener, Plan, ShardClient
+from tgi_core.client.local import LocalShard
+from tgi_core.client.warming import warm
+from tgi_core.config import Settings
+from tgi_core.errors import StartupError
+from tgi_core.server.masks import GrammarMasks
+from tgi_core.server.model_server import ModelServer
+from tgi_core.server.rank_place import Place
+from tgi_core.server.verb_log import VerbLog
+from tgi_core.shard_access import access_of_router
+from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
+
+_log = logging.getLogger(__name__)
+
+_MOST_ADDED = 20_000
+"""llguidance takes time by their square, holding the interpreter's lock: 4 s for so many, 40 s for the 65,536 of a model that speaks."""
+
+
+def choose_backend(name: str | None) -> Plugin:
+    """The named backend, unprobed; or the one that the machine calls for. Raises StartupError."""
+    if name is not None:
+        return find(name)
+    plugins = [load(entry) for entry in installed()]
+    wanted = [item for item in plugins if item.device_kind not in BY_NAME_ONLY]
+    return select(probe_all(wanted))
+
+
+def open_model(
+    directory: Path,
+    tokenizer: Tokenizer,
+    settings: Settings,
+    show: Progress,
+    place: Place | None = None,
+    lost: Callable[[], None] | None = None,
+) -> ModelServer:
+    """Open the backend that the settings mean on a model, on all ranks. `lost` is called from a thread when another rank is gone.
+    Raises StartupError."""
+    plugin = choose_backend(settings.backend)
+    masks = open_masks(directory, tokenizer, settings)
+    adapters = fetch_adapters(settings, show)
+    options = replace(open_options(directory, settings), masks=masks, adapters=adapters)
+    verbs = VerbLog()
+    try:
+        session = Session(
+            open_ranks(plugin, options, settings, show, place, lost),
+            plugin.name,
+            wrappers=(Trace(), Metrics(verbs)),
+            built=plugin.built,
+        )
+        session.check_adapters(adapters)
+        session.check_cache_dtype(options.cache_dtype)
+        inject_faults(session, settings)
+        info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
+    except BackendError as error:
+        raise StartupError(f"backend {plugin.name}: {error}") from error
+    return ModelServer(session, tokenizer, info, masks, verbs)
+
+
+def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> GrammarMasks | None:
+    """Masks for a model's grammars; None where they are switched off, or its tokenizer cannot have them."""
+    if settings.disable_grammar_support:
+        return None
+    if tokenizer.num_added > _MOST_ADDED:
+        _log.warning("%s: grammars are not supported with %d added tokens", directory / "tokenizer.json", tokenizer.num_added)
+        return None
+    return GrammarMasks.for_model(directory, tokenizer.eos_ids)
+
+
+class InProcess:
+    """Opens the model in this process."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self._directory, self._settings = directory, settings
+
+    async def open(self, plan: Plan, progress: Progress) -> Opened:
+        """Read the model in a thread and warm it up. Raises StartupError."""
+        server = await asyncio.to_thread(self._read, progress)
+        return await _warm(LocalShard(server), server.info, plan, progress)
+
+    def _read(self, progress: Progress) -> ModelServer:
+        return open_model(self._directory, Tokenizer.load(self._directory), self._settings, progress)
+
+
+class InChild:
+    """Opens the model in a child process, which gets the settings of this one."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self._directory, self._settings = directory, settings
+
+    async def open(self, plan: Plan, progress: Progress) -> Opened:
+        """Start the child, and wait until it is warm. Raises StartupError."""
+        from tgi_core.client.child import open_child_shard  # gRPC, which a shard in this process does without
+
+        opened = await open_child_shard(self._directory, shard_flags(self._settings), plan, progress)
+        self._settings = replace(self._settings, backend=opened.info.backend)  # another one is not what was promised
+        return opened
+
+
+class AtAddress:
+    """Joins a shard that runs already: one of ours, or one of TGI's."""
+
+    def __init__(self, address: str, directory: Path, settings: Settings) -> None:
+        self._address, self._directory, self._settings = address, directory, settings
+
+    async def open(self, plan: Plan, progress: Progress) -> Opened:
+        """Wait until it has read its model, and warm it up if nobody has. Raises StartupError."""
+        from tgi_core.client.connecting import connect
+        from tgi_core.server.grpc_address import check_socket
+
+        check_socket(self._address)
+        access = access_of_router(self._settings, os.environ, self._address)
+        tokenizer = await asyncio.to_thread(Tokenizer.load, self._directory)
+        connected = await connect(self._address, self._directory, tokenizer, progress, access)
+        return await _warm(connected.shard, connected.info, plan, progress)
+
+
+def choose_opener(directory: Path, settings: Settings, address: str | None) -> Opener:
+    """The way that the command line means."""
+    if address is not None:
+        return AtAddress(address, directory, settings)
+    return InProcess(directory, settings) if settings.in_process else InChild(directory, settings)
+
+
+def warmup_plan(settings: Settings) -> Plan:
+    """What the settings wish of the backend; raises StartupError for a cache of less than one block."""
+
+    def plan(capabilities: Capabilities) -> WarmupPlan:
+        tokens, block_size = settings.kv_cache_tokens, _tokens_of_a_block(settings, capabilities)
+        if tokens is not None and tokens < block_size:
+            raise StartupError(f"--kv-cache-tokens {tokens}: less than one block of {block_size} tokens")
+        return WarmupPlan(
+            max_rows=settings.max_batch_size,
+            max_row_tokens=settings.max_total_tokens,
+            max_step_tokens=settings.max_batch_prefill_tokens,
+            num_blocks=None if tokens is None else tokens // block_size,
+            block_size=None if tokens is None else capabilities.block_sizes[0],  # num_blocks counts blocks of this size
+        )
+
+    return plan
+
+
+def _tokens_of_a_block(settings: Settings, capabilities: Capabilities) -> int:
+    """In blocks of the backend's first size; where a block holds a row, it is no longer than the longest row."""
+    first, longest = capabilities.block_sizes[0], settings.max_total_tokens
+    return first if longest is None or first < capabilities.max_positions else min(first, longest)
+
+
+async def _warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> Opened:
+    try:
+        return await warm(shard, info, plan, progress)
+    except StartupError:
+        await shard.close()
+        raise

@@ -1,0 +1,32 @@
+"""Opening a model on an accelerator. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tgi_core.backend import DeviceLost, OpenOptions, Probe, ProbeStatus, Progress
+from tgi_core.engine.lora.files import open_adapter
+from tgi_core.engine.weights.sizes import check_model
+
+if TYPE_CHECKING:
+    from tgi_core.engine.device import DeviceKit
+
+
+def open_accelerator(
+    options: OpenOptions, progress: Progress, found: Probe, defaults: Mapping[str, str], kit: Callable[[], DeviceKit]
+) -> object:
+    """A session on the device that was `found`. `defaults` go into the environment where the operator has set nothing, before `kit`
+    loads torch. Raises InvalidModel, Unsupported, OutOfMemory; DeviceLost where there is no device."""
+    check_model(Path(options.model))  # what is damaged or absurd is found before torch is loaded, which takes seconds
+    for adapter in options.adapters:
+        open_adapter(adapter)
+    if found.status is not ProbeStatus.READY:
+        raise DeviceLost(f"{found.reason}; {found.hint}")
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    from tgi_core.engine.open_model import open_session
+
+    return open_session(options, kit(), progress)

@@ -1,0 +1,69 @@
+"""A step that the device has been given, until its results are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import BackendError
+from tgi_core.backend.ledger import Work
+from tgi_core.engine.ahead.queue import Mark
+from tgi_core.engine.ahead.step_layout import StepLayout
+from tgi_core.engine.failures import FOREIGN
+from tgi_core.engine.runner import StepLogits
+
+
+class InFlightStep:
+    """`places` are those of the plain works among the results; `last` and `prompt` say where rows' logits are, as in `StepLayout`."""
+
+    def __init__(
+        self, step: StepLayout, places: Sequence[int], last: Mapping[int, int], prompt: Mapping[int, tuple[int, int]]
+    ) -> None:
+        self.step, self._places, self._last, self._prompt = step, places, last, prompt
+        self.logits: Tensor | None = None
+        """Those that the host's sampler waits for, once the step has run."""
+        self._mark: Mark | None = None
+        self._results: Tensor | None = None
+        self._made: tuple[list[int], list[float]] = ([], [])
+        self._error: Exception | None = None
+
+    def enqueued(self, mark: Mark, results: Tensor) -> None:
+        """All of the step lies before this mark, and comes out in these words."""
+        self._mark, self._results = mark, results
+
+    def settle(self) -> None:
+        """Wait, and take the results out of memory that other steps will use. What the step failed with is kept for `read`."""
+        if self._mark is None or self._results is None:
+            return
+        try:
+            self._mark.wait()
+            tokens, bits = self._results.view(2, -1)
+            self._made = tokens.tolist(), bits.view(torch.float32).tolist()
+        except (BackendError, *FOREIGN) as error:
+            self._error = error
+        self._mark = self._results = None
+
+    def wait(self) -> None:
+        """Until the device has done the step. Raises what it failed with."""
+        self.settle()
+        if self._error is not None:
+            raise self._error
+
+    def read(self) -> Iterator[tuple[Work, int, float]]:
+        """Waits: every plain work with its token, −1 where logits were not finite, and its logprob."""
+        self.wait()
+        tokens, logprobs = self._made
+        for work, place in zip(self.step.plain, self._places, strict=True):
+            yield work, tokens[place], logprobs[place]
+
+    def held(self, works: Sequence[Work]) -> StepLogits:
+        """The logits of these works, which wait for the host's sampler."""
+        if self.logits is None:
+            raise RuntimeError("the step has not run")
+        ids = [work.row.request.id for work in works]
+        last = [self._last[id] for id, work in zip(ids, works, strict=True) if work.yields]
+        prompt = {id: self.logits[first : first + count] for id, (first, count) in self._prompt.items()}
+        places = torch.tensor(last, dtype=torch.int64, device=self.logits.device)
+        return StepLogits(self.logits.index_select(0, places), prompt)

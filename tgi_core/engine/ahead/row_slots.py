@@ -1,0 +1,65 @@
+"""A live row's place on the device: the same from its first step to its last, while batches around it come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+import numpy as np
+
+from tgi_core.backend.ledger import LiveRow
+from tgi_core.engine.sampler import is_plain
+
+
+class RowSlots:
+    """RowSlots 0…max_rows − 1, and what the host knows of them in arrays by row_slot.
+
+    Two more are nobody's: `padding`, whose table is always empty, and `waste`, whose cells may be overwritten by anything.
+    """
+
+    def __init__(self, max_rows: int, width: int, vocab_size: int) -> None:
+        self.padding, self.waste, self.width = max_rows, max_rows + 1, width
+        self._vocab_size = vocab_size
+        self._by_request: dict[int, int] = {}
+        self._free = list(range(max_rows))
+        self.tables = np.zeros((max_rows + 2, width), np.int32)
+        """The tables as they are on the device once every step launched so far has run."""
+        self.reached = np.zeros(max_rows + 2, np.int64)
+        """How many blocks of its table a row has reached."""
+        self._stale = np.zeros(max_rows + 2, np.int64)
+        """How many cells may hold something on the device."""
+        self.plain = np.zeros(max_rows + 2, bool)
+        """Whether a row's tokens are chosen on the device."""
+        self.temperatures = np.zeros(max_rows + 2, np.float64)
+
+    def take(self, rows: Iterable[LiveRow], live: Set[int]) -> list[int]:
+        """The row_slots of rows; those without one get one that no live row has."""
+        known = self._by_request
+        return [known[row.request.id] if row.request.id in known else self._assign(row, live) for row in rows]
+
+    def _assign(self, row: LiveRow, live: Set[int]) -> int:
+        if not self._free:
+            gone = [id for id in self._by_request if id not in live]
+            self._free += [self._by_request.pop(id) for id in gone]
+        row_slot = self._by_request[row.request.id] = self._free.pop()
+        sampling = row.request.sampling
+        self.reached[row_slot] = 0
+        self.plain[row_slot] = is_plain(row, self._vocab_size) and not row.request.want.prompt_logprobs
+        self.temperatures[row_slot] = sampling.temperature if sampling.do_sample else 0.0
+        return row_slot
+
+    def reach(self, row_slot: int, table: list[int], count: int) -> tuple[list[int], list[int]]:
+        """Let a row reach `count` blocks of its table: the flat cells that change on the device, and the blocks that come there.
+
+        Cells behind those are emptied where they held another row's blocks: a row must see nothing that is not its own.
+        """
+        first, stale = int(self.reached[row_slot]), int(self._stale[row_slot])
+        blocks = table[first:count] + [0] * (stale - count)
+        end = max(count, stale)
+        self.tables[row_slot, first:end] = blocks
+        self.reached[row_slot] = self._stale[row_slot] = count
+        return list(range(row_slot * self.width + first, row_slot * self.width + end)), blocks
+
+    def forget(self, row_slots: Iterable[int]) -> None:
+        """Of these nobody knows what lies on the device: the step that wrote to them failed."""
+        for row_slot in row_slots:
+            self._stale[row_slot] = self.width

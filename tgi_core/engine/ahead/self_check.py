@@ -1,0 +1,65 @@
+"""Proving at load that a model's decode step can be captured, and that the captured one computes what the other does."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import Kernel, OutputOptions, Request
+from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
+from tgi_core.engine.ahead.graphs import buckets
+from tgi_core.engine.ahead.queue import CannotCapture
+from tgi_core.engine.self_check import probe_ids, relative_difference
+
+PART = "graphs"
+"""The part of a model's work that the verdict is about."""
+
+
+def graphs_verdict(device: QueuedDevice, runner: AheadRunner) -> Kernel:
+    """Whether decode steps are captured here, and why not. Leaves the runner without a cache."""
+    try:
+        reason = _why_not(device, runner)
+    finally:
+        runner.release()
+    agreed = runner.agree(int(not reason))
+    if agreed:
+        return Kernel(PART, "decode steps")
+    return Kernel(PART, "none", reason or "another rank cannot capture them")
+
+
+def _why_not(device: QueuedDevice, runner: AheadRunner) -> str:
+    eager = _decode_logits(device, runner, captured=False)
+    try:
+        replayed = _decode_logits(device, runner, captured=True)
+    except CannotCapture as reason:
+        return str(reason)
+    difference = relative_difference(replayed, eager)
+    limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
+    return "" if difference <= limit else f"replayed logits differ by {difference:.2g} of their size"
+
+
+def _decode_logits(device: QueuedDevice, runner: AheadRunner, captured: bool) -> Tensor:
+    """Logits [2, vocabulary] of two rows' last token. Raises CannotCapture."""
+    device.now(runner.use_probe_cache)
+    steps = device.steps(runner, 2, runner.block_size)
+    if captured:
+        graphs = device.graphs(steps)
+        if isinstance(graphs, str):
+            raise CannotCapture(graphs)
+        for _ in graphs.capture(buckets(2)):
+            continue
+    ids = probe_ids(runner.shape.vocab_size)
+    rows = [_row(1, ids), _row(2, ids[::-1])]
+    last = len(ids) - 1
+    steps.give([Work(row, 0, last, yields=False) for row in rows], {1, 2})
+    step = steps.give([Work(row, last, 1, yields=True) for row in rows], {1, 2})
+    step.wait()
+    found = device.now(lambda: step.held(step.step.waiting).last.clone())
+    steps.release()
+    return found
+
+
+def _row(id: int, tokens: list[int]) -> LiveRow:
+    """A row whose logits are kept for the host."""
+    return LiveRow(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, want=OutputOptions(top_n=1)), tokens, 0, ([id],))

@@ -1,0 +1,215 @@
+"""Laying out a step on the host: from rows of the ledger to the words of its inputs, and the bounds beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from tgi_core.backend.ledger import Work
+from tgi_core.engine.ahead.bounds import StepBounds
+from tgi_core.engine.ahead.inputs import Counts
+from tgi_core.engine.ahead.row_slots import RowSlots
+from tgi_core.engine.ahead.sampling import uniforms
+from tgi_core.engine.runner import prompt_positions
+
+
+@dataclass(slots=True)
+class StepLayout:
+    """A step on the host. `order` is that of its flat tokens: single tokens first.
+
+    `plain` are the works whose tokens are chosen on the device, `waiting` those that the host's sampler answers, with the places of
+    their logits in `last` (the row's last token, where it yields) and `prompt` (first and count, where the prompt's are asked for).
+    Where every row is plain and yields, as in most decode steps, `last` is left empty.
+    """
+
+    order: list[Work]
+    row_slots: list[int]
+    starts: np.ndarray
+    takes: np.ndarray
+    plain: list[Work]
+    plain_rows: list[int]
+    waiting: list[Work]
+    last: dict[int, int]
+    prompt: dict[int, tuple[int, int]]
+    kept: np.ndarray
+    """Flat tokens whose logits are wanted."""
+    cells: list[int]
+    blocks: list[int]
+    draws: bool
+
+    @property
+    def decodes(self) -> bool:
+        """Whether every row runs one token, and none has an adapter: such a step has a fixed shape."""
+        return bool((self.takes == 1).all()) and all(work.row.request.adapter is None for work in self.order)
+
+    @property
+    def decode_rows(self) -> int:
+        """How many rows run one token; they are the first."""
+        return int((self.takes == 1).sum())
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens run."""
+        return int(self.takes.sum())
+
+
+def lay_out_step(works: Sequence[Work], row_slots: RowSlots, live: Set[int], block_size: int) -> StepLayout:
+    """Seat the rows, let them reach the blocks they write to, and sort out who is sampled where."""
+    order = sorted(works, key=lambda work: (work.take > 1, work.row.request.adapter or ""))
+    taken = row_slots.take([work.row for work in order], live)
+    starts = np.fromiter((work.start for work in order), np.int64, len(order))
+    takes = np.fromiter((work.take for work in order), np.int64, len(order))
+    step = StepLayout(order, taken, starts, takes, [], [], [], {}, {}, np.zeros(0, np.int64), [], [], False)
+    needed = -(-(starts + takes) // block_size)
+    for row in np.flatnonzero(needed > row_slots.reached[taken]).tolist():
+        cells, blocks = row_slots.reach(taken[row], order[row].row.tables[0], int(needed[row]))
+        step.cells += cells
+        step.blocks += blocks
+    _sort_out(step, row_slots)
+    return step
+
+
+def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
+    """Which logits are wanted, and for whom."""
+    plain = row_slots.plain[step.row_slots]
+    step.draws = bool((plain & (row_slots.temperatures[step.row_slots] > 0)).any())
+    if plain.all() and step.decode_rows == len(step.order) and all(work.yields for work in step.order):
+        step.plain, step.plain_rows = step.order, list(range(len(step.order)))
+        step.kept = np.arange(len(step.order))
+        return
+    ends = np.cumsum(step.takes).tolist()
+    kept: list[int] = []
+    for row, (work, is_plain, end) in enumerate(zip(step.order, plain.tolist(), ends, strict=True)):
+        count = prompt_positions(work)
+        first = end - work.take
+        if count:
+            step.prompt[work.row.request.id] = (len(kept), count)
+            kept += range(first, first + count)
+        if not work.yields:
+            if work.row.request.want.prompt_logprobs:
+                step.waiting.append(work)
+            continue
+        if not (count and first + count == end):  # else its last token is among the prompt's already
+            kept.append(end - 1)
+        step.last[work.row.request.id] = len(kept) - 1
+        if is_plain:
+            step.plain.append(work)
+            step.plain_rows.append(row)
+        else:
+            step.waiting.append(work)
+    step.kept = np.array(kept, np.int64)
+
+
+def exact(step: StepLayout) -> Counts:
+    """The counts of a step that runs as it is."""
+    plain, kept = len(step.plain), len(step.kept)
+    return Counts(
+        rows=len(step.order),
+        tokens=step.tokens,
+        plain=plain,
+        picked=0 if plain == kept else plain,
+        kept=0 if kept == step.tokens else kept,
+        updates=len(step.cells),
+    )
+
+
+def bounds(step: StepLayout, row_slots: RowSlots, block_size: int) -> StepBounds:
+    """The bounds of a step that runs as it is."""
+    ends = step.starts + step.takes
+    width = int(-(-ends.max() // block_size))
+    decoding = ends[: step.decode_rows]
+    return StepBounds(
+        order=step.order,
+        starts=step.starts,
+        takes=step.takes,
+        tables=row_slots.tables[step.row_slots, :width],
+        decode_rows=step.decode_rows,
+        width=width,
+        max_length=int(ends.max()),
+        equal=bool(step.decode_rows) and bool((decoding == decoding[0]).all()),
+        begins=bool(_begins(step, block_size).any()),
+        every=len(step.kept) == step.tokens,
+        block_size=block_size,
+        fixed=False,
+    )
+
+
+def fill(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
+    """Write a step as it is into the views of its words."""
+    _fill_tokens(step, row_slots, into, block_size)
+    _fill_sampling(step, step.plain_rows, row_slots, into)
+    if len(into["picked"]):
+        into["picked"][:] = [step.last[work.row.request.id] for work in step.plain]
+    if len(into["kept"]):
+        into["kept"][:] = step.kept
+
+
+def fill_fixed(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
+    """Write a decode step into the views of a fixed shape: every row in its place gets a token, and the places left are nobody's."""
+    rows = len(step.order)
+    _fill_tokens(step, row_slots, into, block_size)
+    _fill_sampling(step, list(range(rows)), row_slots, into)
+    pad(row_slots, into, rows, len(step.cells))
+
+
+def pad(row_slots: RowSlots, into: dict[str, np.ndarray], rows: int, updates: int) -> None:
+    """Fill the places behind so many rows and updates: they write nowhere, see nothing, and their tokens are nobody's."""
+    for name in ("ids", "positions", "begun", "lengths", "temperatures", "uniforms"):
+        into[name][rows:] = 0
+    into["slots"][rows:] = -1
+    into["row_slots"][rows:] = into["sampled"][rows:] = row_slots.padding
+    into["cu_seqlens"][rows + 1 :] = np.arange(rows + 1, len(into["cu_seqlens"]))
+    into["cells"][updates:] = row_slots.waste * row_slots.width
+    into["blocks"][updates:] = 0
+
+
+def _fill_tokens(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
+    rows, tokens, taken = len(step.order), step.tokens, np.array(step.row_slots, np.int64)
+    firsts = np.cumsum(step.takes) - step.takes
+    positions = np.arange(tokens) + np.repeat(step.starts - firsts, step.takes)
+    owners = np.repeat(taken, step.takes)
+    last = (step.starts + step.takes) // block_size
+    into["ids"][:tokens] = _ids(step)
+    into["positions"][:tokens] = positions
+    into["slots"][:tokens] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
+    into["row_slots"][:rows] = taken
+    into["begun"][:rows] = np.where(_begins(step, block_size), row_slots.tables[taken, np.minimum(last, row_slots.width - 1)], 0)
+    into["lengths"][:rows] = step.starts + step.takes
+    into["cu_seqlens"][: rows + 1] = np.append(firsts, tokens)
+    into["cells"][: len(step.cells)] = step.cells
+    into["blocks"][: len(step.cells)] = step.blocks
+
+
+def _ids(step: StepLayout) -> list[int]:
+    """Flat token ids; a token that the host has not read yet is named by its row_slot."""
+    ids: list[int] = []
+    for work, row_slot in zip(step.order, step.row_slots, strict=True):
+        tokens = work.row.tokens
+        if work.take > 1:
+            ids += tokens[work.start : work.start + work.take]
+        else:
+            ids.append(tokens[work.start] if work.start < len(tokens) else -1 - row_slot)
+    return ids
+
+
+def _begins(step: StepLayout, block_size: int) -> np.ndarray:
+    """[rows] bool: whether a row enters its last block at the block's first position, and does not fill it."""
+    ends = step.starts + step.takes
+    filled: np.ndarray = (ends % block_size != 0) & (step.starts <= ends // block_size * block_size)
+    return filled
+
+
+def _fill_sampling(step: StepLayout, rows: list[int], row_slots: RowSlots, into: dict[str, np.ndarray]) -> None:
+    """What the device chooses the tokens of these rows by."""
+    chosen = np.array([step.row_slots[row] for row in rows], np.int64)
+    temperatures = row_slots.temperatures[chosen]
+    into["sampled"][: len(rows)] = chosen
+    into["temperatures"][: len(rows)] = temperatures
+    into["uniforms"][: len(rows)] = 0
+    drawing = np.flatnonzero(temperatures > 0).tolist()
+    if drawing:
+        works = [step.order[rows[place]] for place in drawing]
+        positions = [work.start + work.take for work in works]
+        into["uniforms"][drawing] = uniforms([work.row.request.sampling.seed for work in works], positions)

@@ -1,0 +1,158 @@
+"""What every session of the engine shares: capabilities, the books, and the outcomes of steps until they are read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from tgi_core.backend import (
+    BackendError,
+    Capabilities,
+    Capacity,
+    Cleared,
+    Determinism,
+    Feature,
+    Grant,
+    Handle,
+    InvalidRequest,
+    Kernel,
+    MaskSource,
+    Mixing,
+    Request,
+    Row,
+    Rows,
+    Step,
+    WarmupPlan,
+    hookimpl,
+)
+from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
+from tgi_core.backend.sampling_checks import check_sampling
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.runner import Runner
+from tgi_core.engine.sampler import FIELDS
+
+_FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TENSOR_PARALLEL, Feature.TOP_N})
+"""Of every session here. A model that cannot be divided refuses its group of ranks when it is opened."""
+
+
+class BaseSession(ABC):
+    """One rank's session over one model, as far as the device does not matter."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        shape: ModelShape,
+        masks: MaskSource | None,
+        adapters: tuple[str, ...] = (),
+        kernels: tuple[Kernel, ...] = (),
+    ) -> None:
+        self._runner, self._shape, self._masks = runner, shape, masks
+        asked = runner.cache_dtype
+        narrow = () if asked == "auto" else (Kernel("kv cache", asked, "as --kv-cache-dtype says"),)
+        self._capabilities = Capabilities(
+            features=_FEATURES | runner.features | _features_of(masks, adapters),
+            sampling=FIELDS,
+            block_sizes=runner.block_sizes,
+            mixing=Mixing.EAGER,
+            determinism=Determinism.CORE,
+            vocab_size=shape.vocab_size,
+            max_positions=shape.max_positions,
+            adapters=adapters,
+            kernels=kernels + runner.kernels + narrow,
+            cache_dtype=asked,
+        )
+        self._capacity: Capacity | None = None
+        self._ledger: Ledger | None = None
+        self._outcomes: dict[int, Rows | BackendError] = {}
+        self._failed: set[int] = set()
+        self._steps = 0
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """What this session can do."""
+        return self._capabilities
+
+    @hookimpl
+    def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
+        """Start new requests beside a live batch."""
+        self._make_ready()
+        for request in batch:
+            check_sampling(request)
+        return self._launch(self._book.prefill(batch, cached, grants))
+
+    @hookimpl
+    def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
+        """Go on with live batches, merged into one."""
+        self._make_ready()
+        return self._launch(self._book.decode(batches, grants))
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """Keep the named rows, in the order of the batch."""
+        return self._book.filter(batch, keep)
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """Drop one batch, or all."""
+        return Cleared(self._book.clear(batch))
+
+    @abstractmethod
+    def _make_ready(self) -> None:
+        """What comes before the books of a step verb are opened. Raises DeviceLost."""
+
+    @abstractmethod
+    def _launch(self, launch: Launch) -> Step:
+        """Take on a step that the books have accepted."""
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the model."""
+        return self._runner
+
+    @property
+    def _book(self) -> Ledger:
+        if self._ledger is None:
+            raise InvalidRequest("the session is not warmed up, or closed")
+        return self._ledger
+
+    def _check_plan(self, plan: WarmupPlan) -> None:
+        """Raises InvalidRequest on a second warmup or an impossible plan."""
+        if self._capacity is not None:
+            raise InvalidRequest("the session is warmed up already")
+        if plan.block_size is not None and plan.block_size not in self._capabilities.block_sizes:
+            raise InvalidRequest(f"block size {plan.block_size} is not among {self._capabilities.block_sizes}")
+
+    def _promise(self, capacity: Capacity) -> Capacity:
+        """Open the books with these limits."""
+        self._capacity = capacity
+        self._ledger = Ledger(self._capabilities, capacity)
+        return capacity
+
+    def _taken(self, step: Step) -> Rows:
+        """The outcome of a step that is done; each is read once. Raises InvalidRequest, or what the step failed with."""
+        outcome = self._outcomes.pop(step.id, None)
+        if outcome is None:
+            raise InvalidRequest(f"step {step.id} was read before, or never launched")
+        self._outcomes = {id: item for id, item in self._outcomes.items() if id > step.id}  # older ones are not read any more
+        if isinstance(outcome, BackendError):
+            self._book.kill(step)
+            raise outcome
+        return outcome
+
+    def _going(self, launch: Launch, unread: Iterable[Launch] = ()) -> list[Work]:
+        """The work of a step without the rows that failed: those sit out every step until the core filters them away, and those
+        launched before that, of which some may be `unread`."""
+        if self._failed:
+            self._failed &= self._book.live_ids | {work.row.request.id for item in (launch, *unread) for work in item.work}
+        return [work for work in launch.work if work.row.request.id not in self._failed]
+
+    def _keep(self, live: LiveRow, row: Row) -> None:
+        """Note what a step made for a row."""
+        live.tokens.extend(row.tokens)
+        if row.fault is not None:
+            self._failed.add(row.request_id)
+
+
+def _features_of(masks: MaskSource | None, adapters: tuple[str, ...]) -> frozenset[Feature]:
+    """Those that depend on what the session was opened with."""
+    return frozenset({Feature.MASKS} if masks else ()) | frozenset({Feature.LORA} if adapters else ())

@@ -1,0 +1,66 @@
+"""A runner of decoder tables on any device that torch knows: products by torch, attention by a provider, the rest by `Operators`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from tgi_core.backend import Kernel, Progress
+from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.decoder.forward import DecoderForward
+from tgi_core.engine.decoder.loading import LoadedDecoder, attention_layers, load_decoder
+from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device import DeviceKit, unserved
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.paged_runner import PagedRunner
+from tgi_core.engine.quantization.linear import Linears
+
+
+class PagedDecoderRunner(PagedRunner):
+    """Runs a decoder from its table on one rank; see `TableRunner`."""
+
+    def __init__(self, kit: DeviceKit, weights: DecoderWeights, operators: Sequence[Operators], progress: Progress) -> None:
+        """Load the weights; the first of `operators` and of the kit's attention that serve them are used. Raises UnsupportedFamily."""
+        if weights.adapters:
+            raise UnsupportedFamily("adapters change single modules")
+        table, dtype = weights.table, weights.dtype
+        layers = attention_layers(table)
+        self.operators, why = _first("operators", operators, lambda choice: choice.refusal(dtype))
+        provider, why_attention = _first("attention", kit.attention(), lambda choice: unserved(choice, layers, dtype, kit))
+        linears = Linears(kit.linears(), kit.device)
+        self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
+        weight_bytes = weights.num_bytes - linears.saved_bytes
+        shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
+        super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
+        self.kernels = (
+            Kernel("step", "table", f"{table.model_type} is of the decoder family"),
+            Kernel("operators", self.operators.name, why),
+            Kernel("attention", provider.name, why_attention),
+            *linears.kernels(),
+        )
+
+    def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """Logits [kept, vocabulary] of a step's flat tokens `keep`, or of all; see `DecoderForward`."""
+        return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)(step, keep)
+
+
+class _Named(Protocol):
+    name: str
+
+
+_Choice = TypeVar("_Choice", bound=_Named)
+
+
+def _first(kind: str, choices: Sequence[_Choice], reason_against: Callable[[_Choice], str]) -> tuple[_Choice, str]:
+    """The first that serves, and why not those before it. Raises UnsupportedFamily."""
+    rejected: list[str] = []
+    for choice in choices:
+        reason = reason_against(choice)
+        if not reason:
+            return choice, "; ".join(rejected)
+        rejected.append(f"not {choice.name}: {reason}")
+    raise UnsupportedFamily(f"no {kind}: " + "; ".join(rejected))

@@ -1,0 +1,166 @@
+"""The padded path's simplest form: one row at a time, each with the cache object that transformers makes for the model.
+
+For models that the ragged engine cannot run: state-space and hybrid models, and those whose attention does not go through
+transformers' interface. A block holds a whole row, so a block is a slot. Right, and slow: the rows of a step run one after another.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Memory, OutOfMemory, WarmupPlan
+from tgi_core.backend.ledger import Work
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.lora.adapters import Adapters
+from tgi_core.engine.memory import Agree
+from tgi_core.engine.models.build import text_config
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.runner import StepLogits, prompt_positions
+
+CACHE_NAMES = ("past_key_values", "cache_params", "state")
+"""Under which names transformers' models return their caches, and take them back."""
+
+
+class HFCacheModel:
+    """Calls a model with its own cache. A model that returns none is run over the whole row every time."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._takes = set(inspect.signature(model.forward).parameters)
+        # One row has no padding, so a mask of ones says nothing, except where positions are counted from it. State-space models
+        # go wrong with one: they multiply it into their tokens.
+        if "position_ids" in self._takes or "cache_params" in self._takes:
+            self._takes.discard("attention_mask")
+
+    def new_cache(self) -> dict[str, Any]:
+        """The cache of a row before its first token, by argument name."""
+        if not self._model._supports_default_dynamic_cache():
+            return {}
+        name = "cache_params" if "cache_params" in self._takes else "past_key_values"
+        return {name: DynamicCache(config=text_config(self._model.config))} if name in self._takes else {}
+
+    def run(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> Tensor:
+        """Logits [keep, vocabulary] of the last `keep` of tokens start…; changes `cache`."""
+        if start and not any(value is not None for value in cache.values()):
+            start = 0
+        arguments = self._arguments(torch.tensor([tokens[start:]], device=self._model.device), start, len(tokens), keep)
+        arguments |= cache
+        output = self._model(**{name: value for name, value in arguments.items() if name in self._takes})
+        for name in CACHE_NAMES:
+            if name in self._takes and getattr(output, name, None) is not None:
+                cache[name] = getattr(output, name)
+        return output.logits[0, -keep:]
+
+    def _arguments(self, ids: Tensor, start: int, end: int, keep: int) -> dict[str, Any]:
+        positions = torch.arange(start, end, device=ids.device)
+        return {
+            "input_ids": ids,
+            "attention_mask": torch.ones(1, end, dtype=torch.long, device=ids.device),
+            "position_ids": positions.unsqueeze(0),
+            "cache_position": positions,
+            "use_cache": True,
+            "logits_to_keep": keep,
+        }
+
+
+class HFCacheRunner:
+    """Runs rows one by one; `block_size` is the longest row."""
+
+    features: frozenset[Feature] = frozenset()
+    cache_dtype = "auto"
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        shape: ModelShape,
+        kit: DeviceKit,
+        adapters: Adapters,
+        agree: Agree = int,
+        reason: str = "",
+    ) -> None:
+        self.kernels = (Kernel("attention", "the model's own, row by row", reason),)
+        self._model, self.shape, self._kit, self._adapters, self.agree = HFCacheModel(model), shape, kit, adapters, agree
+        self._slots: dict[int, dict[str, Any]] = {}
+        self.block_sizes = (shape.max_positions,)
+
+    def use_probe_cache(self) -> None:
+        """Rows bring their own caches: nothing to reserve for a proof."""
+
+    def reserve(self, plan: WarmupPlan) -> Capacity:
+        """Promise as many rows as their caches fit. Raises OutOfMemory."""
+        fixed, per_token = self._cache_bytes()
+        row_tokens = min(plan.max_row_tokens or self.shape.max_positions, self.shape.max_positions)
+        wanted = plan.max_rows or self._kit.default_rows()
+        step_tokens = max(plan.max_step_tokens or 0, row_tokens)
+        activations = self.shape.activation_bytes(wanted, step_tokens)
+        row_bytes = fixed + per_token * row_tokens
+        free = self._kit.free_bytes() - activations
+        rows = min(wanted, plan.num_blocks or wanted, self.agree(max(0, free) // max(1, row_bytes)))
+        if rows < min(1, wanted):
+            raise OutOfMemory(f"cache: a row of {row_tokens} tokens needs {row_bytes:,} bytes, and {max(0, free):,} are free")
+        memory = (
+            *self.shape.weights,
+            Memory("kv cache", rows * row_bytes),
+            Memory("activations", activations),
+            Memory("reserve", max(0, free - rows * row_bytes)),
+        )
+        group = CacheGroup(CacheKind.STATE, row_tokens, rows)
+        return Capacity((group,), rows, row_tokens, step_tokens, rows, memory=memory)
+
+    def _cache_bytes(self) -> tuple[int, int]:
+        """Bytes of a row's cache that don't grow, and those per token; measured."""
+        sizes = []
+        for count in (4, 8):
+            cache = self._model.new_cache()
+            with torch.inference_mode():
+                self._model.run([1] * count, 0, cache, 1)
+            sizes.append(_tensor_bytes(cache, set()))
+        per_token = -(-(sizes[1] - sizes[0]) // 4)
+        return max(0, sizes[0] - 4 * per_token), per_token
+
+    def run(self, works: Sequence[Work]) -> StepLogits:
+        """Compute one step, row by row."""
+        last: list[Tensor] = []
+        prompt: dict[int, Tensor] = {}
+        with torch.inference_mode():
+            for work in works:
+                count = prompt_positions(work)
+                logits = self._run(work, work.take if count else 1)
+                if work.yields:
+                    last.append(logits[-1])
+                if count:
+                    prompt[work.row.request.id] = logits[:count]
+            return StepLogits(torch.stack(last) if last else torch.zeros(0, self.shape.vocab_size), prompt)
+
+    def _run(self, work: Work, keep: int) -> Tensor:
+        slot = work.row.tables[0][0]
+        if work.start == 0:
+            self._slots[slot] = self._model.new_cache()
+        with self._adapters.whole(work.row.request.adapter):
+            return self._model.run(work.row.tokens[: work.start + work.take], work.start, self._slots[slot], keep)
+
+    def release(self) -> None:
+        """Give the caches back."""
+        self._slots.clear()
+
+
+def _tensor_bytes(value: Any, seen: set[int]) -> int:
+    """Bytes of all tensors in a cache object, whatever its structure."""
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        return value.numel() * value.itemsize
+    if isinstance(value, dict):
+        return sum(_tensor_bytes(item, seen) for item in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_tensor_bytes(item, seen) for item in value)
+    if type(value).__module__.startswith("transformers") and hasattr(value, "__dict__"):
+        return _tensor_bytes({k: v for k, v in vars(value).items() if "config" not in k}, seen)
+    return 0

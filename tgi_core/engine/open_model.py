@@ -1,0 +1,140 @@
+"""Opening a model on a device: what a device package calls from `backend_open`.
+
+A decoder of the Llama family is run from a table by devices that can, which needs no transformers. All others, and whatever the table
+has no word for, run through transformers' own modules.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from tgi_core.backend import InvalidModel, Kernel, MaskSource, OpenOptions, Progress, Unsupported
+from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
+from tgi_core.engine.ahead.session import AheadSession
+from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.base_session import BaseSession
+from tgi_core.engine.decoder.reference import reference_logits
+from tgi_core.engine.decoder.table import read_table
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
+from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device import DeviceKit, TableRunner
+from tgi_core.engine.lora.files import open_adapter
+from tgi_core.engine.lora.matmuls import probes
+from tgi_core.engine.lora.table import TableAdapter
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.runner import Runner
+from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, probe_ids, prove
+from tgi_core.engine.sync_session import SyncSession
+from tgi_core.engine.weights.stored import open_weights
+from tgi_core.errors import StartupError
+from tgi_core.model_files import read_json
+
+_log = logging.getLogger("tgi_core.engine")
+
+
+def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSession:
+    """Load a model and choose how it runs. Raises InvalidModel, Unsupported, PeerLost."""
+    try:
+        runner = open_table(options, kit, progress)
+    except UnsupportedFamily as reason:
+        _log.info("runs through transformers' modules: %s", reason)
+        return open_modules(options, kit, progress, Kernel("step", "transformers' modules", str(reason)))
+    return _session(runner, runner.shape, kit, options.masks, tuple(each.name for each in options.adapters), kit.choices())
+
+
+def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel) -> BaseSession:
+    """A session over transformers' modules, or this rank's part of them; `step` says why. Raises InvalidModel, Unsupported, PeerLost."""
+    # transformers takes seconds to import: only models that need it pay for it.
+    from tgi_core.engine.collectives import open_collectives
+    from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
+    from tgi_core.engine.rank_session import RankSession
+    from tgi_core.engine.runner_selection import select_runner
+    from tgi_core.engine.weights.partial import check_partition, load_partition
+
+    directory, group, kernels = Path(options.model), options.group, (*kit.choices(), step)
+    if options.adapters and group.world != 1:
+        raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
+    config = read_config(directory)
+    adapters = tuple(map(open_adapter, options.adapters))
+    source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), adapters, device=kit.device)
+    if group.world == 1:
+        runner, shape = select_runner(source, kit, progress)
+        return _session(runner, shape, kit, options.masks, tuple(adapter.name for adapter in adapters), kernels)
+    check_partition(config, source.dtype, group.rank, group.world, open_weights(directory).most_elements)
+    collectives = open_collectives(group, kit.collectives, kit.device)
+    load = partial(load_partition, collectives=collectives)
+    runner, shape = select_runner(replace(source, load=load), kit, progress, collectives)
+    return RankSession(runner, shape, options.masks, collectives, kernels)
+
+
+def _session(
+    runner: Runner,
+    shape: ModelShape,
+    kit: DeviceKit,
+    masks: MaskSource | None,
+    adapters: tuple[str, ...],
+    kernels: tuple[Kernel, ...],
+) -> BaseSession:
+    """One step ahead where the device works behind the host and the runner's steps can be enqueued; else a step at a time."""
+    queue = kit.queue()
+    if queue is None:
+        return SyncSession(runner, shape, masks, adapters, kernels)
+    if not hasattr(type(runner), "forward"):  # asked of the class: a runner without a cache cannot answer for itself
+        kernels = (*kernels, Kernel("run ahead", "lock step", "this model's steps cannot be enqueued"))
+        return SyncSession(runner, shape, masks, adapters, kernels)
+    ahead = "one step" if queue.in_flight > 1 else "lock step"
+    kernels = (*kernels, Kernel("run ahead", ahead))
+    return AheadSession(cast(AheadRunner, runner), QueuedDevice(kit, queue, shape), masks, adapters, kernels)
+
+
+def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> TableRunner:
+    """The device's own step over the model's table, proven against plain torch. Raises UnsupportedFamily with the reason, Unsupported."""
+    if reason := per_call_reason(options):
+        raise UnsupportedFamily(reason)
+    if reason := kit.table_refusal():
+        raise UnsupportedFamily(reason)
+    directory = Path(options.model)
+    try:
+        config = read_json(directory / "config.json")
+    except StartupError as error:
+        raise UnsupportedFamily(str(error)) from error
+    table = read_table(config)
+    dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
+    adapters = tuple(TableAdapter(open_adapter(each), table) for each in options.adapters)
+    try:
+        weights = DecoderWeights(table, open_weights(directory), dtype, adapters)
+    except InvalidModel as error:
+        raise UnsupportedFamily(str(error)) from error
+    runner = kit.table_runner(weights, progress)
+    try:
+        prove(runner, _expected(weights), RAGGED_CHUNKS)
+    except NotRagged as error:
+        raise UnsupportedFamily(f"its step from the table does not prove: {error}") from error
+    weights.forget()
+    _log.info("%s runs from its table", table.model_type)
+    return runner
+
+
+def _expected(weights: DecoderWeights) -> Expected:
+    """What a step from the table is proven against: the model without an adapter, and with some."""
+    ids, by_name = probe_ids(weights.table.vocab_size), {adapter.name: adapter for adapter in weights.adapters}
+    proven = probes({name: adapter.changed for name, adapter in by_name.items()})
+    return {None: reference_logits(weights, ids)} | {name: reference_logits(weights, ids, by_name[name]) for name in proven}
+
+
+def per_call_reason(options: OpenOptions) -> str:
+    """Why a model must run module by module, whatever it is: the one place for what works on single modules."""
+    return "several ranks share single modules" if options.group.world != 1 else ""
+
+
+def _stored_dtype(config: dict[str, Any]) -> torch.dtype:
+    """The dtype that the config names; float32 when it names none."""
+    named = config.get("dtype") or config.get("torch_dtype")
+    found = getattr(torch, named, None) if isinstance(named, str) else None
+    return found if isinstance(found, torch.dtype) else torch.float32

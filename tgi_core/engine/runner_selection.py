@@ -1,0 +1,166 @@
+"""Choosing how a model runs, and proving the choice on the model itself before anything is served."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
+from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.attention.sharing import forget_shares
+from tgi_core.engine.collectives import Collectives
+from tgi_core.engine.device import DeviceKit, unserved
+from tgi_core.engine.hf_cache import HFCacheRunner
+from tgi_core.engine.lora.adapters import Adapters
+from tgi_core.engine.memory import Agree
+from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
+from tgi_core.engine.models.build import ModelSource
+from tgi_core.engine.models.calling import Call
+from tgi_core.engine.models.linear import ProductLinear
+from tgi_core.engine.models.merging import observed_inputs
+from tgi_core.engine.models.preparing import replace_linears
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.quantization.linear import Linears
+from tgi_core.engine.ragged import RaggedRunner
+from tgi_core.engine.runner import Runner
+from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, probe_ids, prove
+
+_log = logging.getLogger("tgi_core.engine")
+
+_MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
+"""What a model's own code raises when it is called in a way that it wasn't written for."""
+
+
+def select_runner(
+    source: ModelSource, kit: DeviceKit, progress: Progress, collectives: Collectives | None = None
+) -> tuple[Runner, ModelShape]:
+    """The ragged engine where it proves right, else the model's own cache; alike on all ranks. Raises InvalidModel, Unsupported."""
+    agree = int if collectives is None else collectives.least
+    model = source.build(progress)
+    # In float32 for a model in bfloat16 too: a CPU computes products as small as these in a quarter of the time (8 instead of 30 µs
+    # for one token, rank 16, 576 → 1536), and an adapter is small.
+    adapters = Adapters(model, source.adapters, torch.float32, kit.device)
+    shape = ModelShape.of(model, source.dtype)
+    expected = expected_logits(model, adapters, probe_ids(shape.vocab_size))
+    adapters.pack(kit.low_rank_sums)
+    shape = replace(shape, adapter_bytes=adapters.num_bytes)
+    while True:
+        try:
+            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree)
+            return runner, runner.shape
+        except _MODEL_ERRORS as reason:
+            if forget_shares(model):
+                _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
+                continue
+            _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
+            why_own = _one_line(reason)
+            break
+    adapters.remove(model)
+    model.set_attn_implementation(source.attention(model))
+    adapters.install(model)
+    own = HFCacheRunner(model, shape, kit, adapters, agree, why_own)
+    try:
+        prove(own, expected, OWN_CACHE_CHUNKS)
+    except _MODEL_ERRORS as reason:
+        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {_one_line(reason)}") from reason
+    return own, shape
+
+
+def _ragged(
+    model: PreTrainedModel,
+    expected: Expected,
+    shape: ModelShape,
+    source: ModelSource,
+    kit: DeviceKit,
+    progress: Progress,
+    adapters: Adapters,
+    agree: Agree,
+) -> RaggedRunner:
+    """Ragged with the model's own modules, proven; then with the device's and the adapters, if that proves as well."""
+    if adapters.partial:
+        raise NotRagged(f"adapters change {min(adapters.partial)}, which gets some of a step's tokens only")
+    call, seen_layers = use_ragged_attention(model)
+    runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree)
+    with observed_inputs(model) as seen:
+        probe_forward(model, call)
+    linears = Linears(kit.linears(), kit.device)
+    replace_linears(model, seen, lambda weight, bias: ProductLinear(linears.load(weight, bias), weight, bias))
+    adapters.install(model)
+    try:
+        prove(runner, expected, RAGGED_CHUNKS)
+    except _MODEL_ERRORS as reason:
+        _log.warning("%s keeps its own modules: %s", model.config.model_type, reason)
+        model = source.build(progress)
+        call, _ = use_ragged_attention(model)
+        adapters.install(model)
+        kernels = (*runner.kernels, Kernel("linear", "transformers' own", _one_line(reason)))
+        runner = RaggedRunner(call, runner.layers, shape, kit, runner.provider, adapters, agree)
+        runner.kernels = kernels
+        if adapters.names:
+            prove(runner, expected, RAGGED_CHUNKS)
+        return runner
+    runner.kernels = (*runner.kernels, *linears.kernels())
+    runner.shape = replace(shape, weight_bytes=shape.weight_bytes - linears.saved_bytes)
+    return runner
+
+
+def _with_attention(
+    call: Call, seen: ShapeRecorder, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree
+) -> RaggedRunner:
+    """A runner with the first attention provider that serves the layers and proves, on all ranks alike. Rejections are logged.
+
+    Raises what the last one failed with, or Unsupported.
+    """
+    rejected: list[str] = []
+    failure: Exception | None = None
+    for provider in kit.attention():
+        reason = unserved(provider, seen.layers, shape.dtype, kit)
+        runner = RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
+        if agree(int(not reason)):
+            try:
+                prove(runner, {None: expected[None]}, RAGGED_CHUNKS)
+            except _MODEL_ERRORS as error:
+                failure, reason = error, _one_line(error)
+            else:
+                _log.info("attention: %s", provider.name)
+                runner.kernels = (Kernel("attention", provider.name, "; ".join(rejected)),)
+                return runner
+        reason = reason or "another rank cannot"
+        _log.info("attention: not %s: %s", provider.name, reason)
+        rejected.append(f"not {provider.name}: {reason}")
+    raise failure or Unsupported("; ".join(["no attention provider can run on this device", *rejected]))
+
+
+def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
+    """Logits [tokens, vocabulary] as transformers computes them, with the arguments of `generate`. Raises InvalidModel."""
+    # With a cache, since in transformers 4 layers that share keys and values (Gemma 3n) do so through it, or not at all.
+    arguments = {"input_ids": torch.tensor([ids], device=model.device), "use_cache": True}
+    arguments["position_ids"] = torch.arange(len(ids), device=model.device).unsqueeze(0)
+    takes = inspect.signature(model.forward).parameters
+    try:
+        with torch.inference_mode():
+            logits: Tensor = model(**{name: value for name, value in arguments.items() if name in takes}).logits[0]
+    except _MODEL_ERRORS as error:
+        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run: {_one_line(error)}") from error
+    return logits
+
+
+def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int]) -> Expected:
+    """What a runner is proven against: the model's logits without an adapter, and with some. Raises InvalidModel."""
+    with adapters.watched(model, len(ids)):
+        expected: Expected = {None: plain_logits(model, ids)}
+    adapters.install(model)
+    for name in adapters.probes():
+        with adapters.whole(name):
+            expected[name] = plain_logits(model, ids)
+    adapters.remove(model)
+    return expected
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

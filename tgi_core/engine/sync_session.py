@@ -1,0 +1,114 @@
+"""The session of a device that is done when its call returns: the contract's hooks over a runner.
+
+A verb only does bookkeeping, so its errors change nothing. A step is computed when it is read or when the next one is launched,
+whichever comes first, and always in the order of the calls.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from tgi_core.backend import (
+    BackendError,
+    Capacity,
+    Closed,
+    Kernel,
+    MaskSource,
+    Progress,
+    Row,
+    Rows,
+    Stats,
+    Step,
+    WarmupPlan,
+    hookimpl,
+)
+from tgi_core.backend.ledger import Launch, Work
+from tgi_core.engine.base_session import BaseSession
+from tgi_core.engine.failures import FOREIGN, translated
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.row_results import row_results
+from tgi_core.engine.runner import Runner, StepLogits
+
+
+class SyncSession(BaseSession):
+    """One rank's session over one model, a step at a time."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        shape: ModelShape,
+        masks: MaskSource | None,
+        adapters: tuple[str, ...] = (),
+        kernels: tuple[Kernel, ...] = (),
+    ) -> None:
+        super().__init__(runner, shape, masks, adapters, kernels)
+        self._launched: Launch | None = None
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Reserve the cache and promise limits. Raises InvalidRequest on a second call or an impossible plan, OutOfMemory."""
+        self._check_plan(plan)
+        progress("warming up", 0, 1, "step")
+        capacity = self._promise(self._runner.reserve(plan))
+        progress("warming up", 1, 1, "step")
+        return capacity
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """The rows of a step; each step is read once. Raises InvalidRequest, or what the step failed with."""
+        self._settle()
+        return self._taken(step)
+
+    @hookimpl
+    def stats(self) -> Stats:
+        """Counters since open."""
+        return Stats(self._steps, 0, self._capacity.memory if self._capacity else ())
+
+    @hookimpl
+    def close(self) -> Closed:
+        """Give everything back. Idempotent."""
+        self._launched = self._ledger = None
+        self._outcomes.clear()
+        self._runner.release()
+        return Closed()
+
+    def _launch(self, launch: Launch) -> Step:
+        self._launched = launch
+        return launch.step
+
+    def _make_ready(self) -> None:
+        self._settle()
+
+    def _settle(self) -> None:
+        """Compute the launched step, if one waits."""
+        launch, self._launched = self._launched, None
+        if launch is None:
+            return
+        works = self._going(launch)
+        try:
+            outcome: Rows | BackendError = self._compute(launch.step.id, works)
+        except BackendError as error:
+            outcome = error
+        except FOREIGN as error:
+            outcome = translated(error)
+            outcome.__cause__ = error
+        self._outcomes[launch.step.id] = outcome
+
+    def _compute(self, step_id: int, works: list[Work]) -> Rows:
+        self._steps += 1
+        if not works:
+            return Rows(step_id, ())
+        start = time.perf_counter_ns()
+        logits = self._runner.run(works)
+        between = time.perf_counter_ns()
+        with torch.inference_mode():
+            rows = self._sample(works, logits)
+        return Rows(step_id, rows, between - start, time.perf_counter_ns() - between)
+
+    def _sample(self, works: list[Work], logits: StepLogits) -> tuple[Row, ...]:
+        rows = row_results(works, logits, self._masks)
+        for work, row in zip(works, rows, strict=True):
+            self._keep(work.row, row)
+        return rows

@@ -1,0 +1,182 @@
+"""What a shard is and promises, as messages and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import TypeVar
+
+from tgi_core.backend import (
+    CacheGroup,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    Determinism,
+    Feature,
+    Kernel,
+    Memory,
+    Mixing,
+    SamplingField,
+    WarmupPlan,
+)
+from tgi_core.proto import contract_pb2 as contract
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.wire.health import ShardHealth, ShardState, Work
+from tgi_core.wire.types import ShardInfo
+
+Word = TypeVar("Word", bound=Enum)
+
+
+def encode_info(info: ShardInfo, tokenizer_hash: str = "") -> pb.InfoResponse:
+    """Everything of ours; TGI's own fields are filled as far as they mean the same."""
+    return pb.InfoResponse(
+        dtype=info.dtype,
+        device_type=info.device_kind,
+        attention_impl="paged",
+        block_size=info.capabilities.block_sizes[0] if info.capabilities.block_sizes else 0,
+        api=contract.Api(major=info.api[0], minor=info.api[1]),
+        model=info.model,
+        backend=info.backend,
+        capabilities=_encode_capabilities(info.capabilities),
+        tokenizer_hash=tokenizer_hash,
+    )
+
+
+def decode_info(message: pb.InfoResponse) -> ShardInfo:
+    """Of a shard that announces its API."""
+    return ShardInfo(
+        model=message.model,
+        backend=message.backend,
+        device_kind=message.device_type,
+        dtype=message.dtype,
+        api=(message.api.major, message.api.minor),
+        capabilities=_decode_capabilities(message.capabilities),
+    )
+
+
+def encode_plan(plan: WarmupPlan) -> contract.WarmupPlan:
+    """A limit of None is left out."""
+    return contract.WarmupPlan(
+        max_rows=plan.max_rows,
+        max_row_tokens=plan.max_row_tokens,
+        max_step_tokens=plan.max_step_tokens,
+        num_blocks=plan.num_blocks,
+        block_size=plan.block_size,
+        features=sorted(feature.value for feature in plan.features),
+    )
+
+
+def decode_plan(message: contract.WarmupPlan) -> WarmupPlan:
+    """The plan of a router."""
+    return WarmupPlan(
+        max_rows=message.max_rows if message.HasField("max_rows") else None,
+        max_row_tokens=message.max_row_tokens if message.HasField("max_row_tokens") else None,
+        max_step_tokens=message.max_step_tokens if message.HasField("max_step_tokens") else None,
+        num_blocks=message.num_blocks if message.HasField("num_blocks") else None,
+        block_size=message.block_size if message.HasField("block_size") else None,
+        features=frozenset(_known(Feature, message.features)),
+    )
+
+
+def encode_capacity(capacity: Capacity) -> contract.Capacity:
+    """What the backend promised."""
+    return contract.Capacity(
+        groups=[
+            contract.CacheGroup(
+                kind=group.kind.value, block_size=group.block_size, num_blocks=group.num_blocks, window=group.window
+            )
+            for group in capacity.groups
+        ],
+        max_rows=capacity.max_rows,
+        max_row_tokens=capacity.max_row_tokens,
+        max_step_tokens=capacity.max_step_tokens,
+        max_prefill_rows=capacity.max_prefill_rows,
+        max_step_blocks=capacity.max_step_blocks,
+        shapes=[contract.Shape(rows=rows, tokens=tokens) for rows, tokens in capacity.shapes],
+        in_flight=capacity.in_flight,
+        draft=capacity.draft,
+        memory=[contract.Memory(name=item.name, num_bytes=item.num_bytes) for item in capacity.memory],
+        compiles=capacity.compiles,
+    )
+
+
+def decode_capacity(message: contract.Capacity) -> Capacity:
+    """Raises ValueError for a kind of cache that this version does not know: its blocks could not be granted."""
+    return Capacity(
+        groups=tuple(
+            CacheGroup(
+                CacheKind(group.kind), group.block_size, group.num_blocks, group.window if group.HasField("window") else None
+            )
+            for group in message.groups
+        ),
+        max_rows=message.max_rows,
+        max_row_tokens=message.max_row_tokens,
+        max_step_tokens=message.max_step_tokens,
+        max_prefill_rows=message.max_prefill_rows,
+        max_step_blocks=message.max_step_blocks,
+        shapes=tuple((shape.rows, shape.tokens) for shape in message.shapes),
+        in_flight=message.in_flight,
+        draft=message.draft,
+        memory=tuple(Memory(item.name, item.num_bytes) for item in message.memory),
+        compiles=message.compiles,
+    )
+
+
+def encode_health(health: ShardHealth) -> pb.HealthResponse:
+    """How a shard is."""
+    work = health.work
+    return pb.HealthResponse(
+        state=health.state.value,
+        progress=None if work is None else contract.Progress(what=work.what, done=work.done, total=work.total, unit=work.unit),
+        last_step_age_ns=health.last_step_age_ns,
+        turn_age_ns=health.turn_age_ns,
+        turns=health.turns,
+    )
+
+
+def decode_health(message: pb.HealthResponse) -> ShardHealth:
+    """A foreign shard that answers is ready."""
+    work = message.progress
+    return ShardHealth(
+        state=ShardState(message.state or "ready"),
+        work=Work(work.what, work.done, work.total, work.unit) if message.HasField("progress") else None,
+        turns=message.turns,
+        last_step_age_ns=message.last_step_age_ns if message.HasField("last_step_age_ns") else None,
+        turn_age_ns=message.turn_age_ns if message.HasField("turn_age_ns") else None,
+    )
+
+
+def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
+    return contract.Capabilities(
+        features=sorted(feature.value for feature in capabilities.features),
+        sampling=sorted(field.value for field in capabilities.sampling),
+        block_sizes=capabilities.block_sizes,
+        mixing=capabilities.mixing.value,
+        determinism=capabilities.determinism.value,
+        vocab_size=capabilities.vocab_size,
+        max_positions=capabilities.max_positions,
+        adapters=capabilities.adapters,
+        kernels=[contract.Kernel(part=kernel.part, name=kernel.name, reason=kernel.reason) for kernel in capabilities.kernels],
+        cache_dtype=capabilities.cache_dtype,
+    )
+
+
+def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
+    """A word that this version does not know promises nothing."""
+    return Capabilities(
+        features=frozenset(_known(Feature, message.features)),
+        sampling=frozenset(_known(SamplingField, message.sampling)),
+        block_sizes=tuple(message.block_sizes),
+        mixing=next(_known(Mixing, [message.mixing]), Mixing.NONE),
+        determinism=next(_known(Determinism, [message.determinism]), Determinism.NONE),
+        vocab_size=message.vocab_size,
+        max_positions=message.max_positions,
+        adapters=tuple(message.adapters),
+        kernels=tuple(Kernel(kernel.part, kernel.name, kernel.reason) for kernel in message.kernels),
+        cache_dtype=message.cache_dtype or "auto",
+    )
+
+
+def _known(kind: type[Word], words: Iterable[str]) -> Iterator[Word]:
+    values = {member.value: member for member in kind}
+    return (values[word] for word in words if word in values)

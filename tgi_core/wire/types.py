@@ -1,0 +1,219 @@
+"""The values that cross the wire seam, between the scheduler and a model server ("shard").
+
+They carry the meaning of TGI's `generate.v3` interface, with our numbered steps, grants and row faults. In process they are passed
+as they are; the gRPC codec translates them. One `Turn` goes out per step, one `TurnResult` comes back.
+
+Nobody changes a value once it is made. Those of which one is made for every token or step are not frozen all the same: freezing makes
+that twice as dear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tgi_core.backend import Capabilities, Grant, OutputOptions, RowFault, Sampling, Scope
+from tgi_core.grammar import Grammar
+
+
+class FinishReason(Enum):
+    """Why a request ended; the values are TGI's own."""
+
+    LENGTH = "length"
+    EOS_TOKEN = "eos_token"
+    STOP_SEQUENCE = "stop_sequence"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """What a shard says of itself once its model is open."""
+
+    model: str
+    backend: str
+    device_kind: str
+    dtype: str
+    api: tuple[int, int]
+    capabilities: Capabilities
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it speaks none of our extras: no row of it sits a step out."""
+        return self.api == (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """When a request ends: after `max_new_tokens`, at an end-of-sequence token, or once its text ends a stop string."""
+
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRequest:
+    """One request as the shard gets it. `input_ids`, `prompt_len`, `cached`, `blocks` and `take` mean what they do in
+    `tgi_core.backend.Request`; a continued request carries the tokens made so far behind its prompt."""
+
+    id: int
+    input_ids: tuple[int, ...]
+    prompt_len: int
+    cached: int
+    blocks: tuple[tuple[int, ...], ...]
+    take: int
+    sampling: Sampling
+    want: OutputOptions
+    stopping: Stopping
+    adapter: str | None = None
+    grammar: Grammar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Start `requests`, going on with the batch `cached` in the same step. The batch it leaves is named by the step's number."""
+
+    step: int
+    requests: tuple[ShardRequest, ...]
+    cached: int | None = None
+    grants: tuple[Grant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Go on with `batches`, merged. The batch it leaves is named by the step's number."""
+
+    step: int
+    batches: tuple[int, ...]
+    grants: tuple[Grant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keep only the rows `keep` of a batch, which retains its name."""
+
+    batch: int
+    keep: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Drop one batch, or all of them (None)."""
+
+    batch: int | None
+
+
+Bookkeeping = Filter | Clear
+StepVerb = Prefill | Decode
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message to the shard: bookkeeping first, then at most one step to launch, then at most one launched step to wait for."""
+
+    bookkeeping: tuple[Bookkeeping, ...] = ()
+    launch: StepVerb | None = None
+    read: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to tell and nothing to hear."""
+        return self.launch is None and self.read is None and not self.bookkeeping
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error from a verb or from reading a step, by scope. `lost` is true when the shard's batches are gone."""
+
+    scope: Scope
+    kind: str
+    message: str
+    request_ids: tuple[int, ...] = ()
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token among the likeliest ones at a place."""
+
+    id: int
+    text: str
+    logprob: float
+    special: bool
+
+
+@dataclass(slots=True)
+class Token:
+    """A generated token. `text` is what it adds to the text, "" while a character is incomplete."""
+
+    id: int
+    text: str
+    logprob: float
+    special: bool
+    top: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptToken:
+    """A token of the prompt; the first one has no logprob."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedText:
+    """The whole answer: the text of all generated tokens without special ones."""
+
+    text: str
+    generated_tokens: int
+    finish_reason: FinishReason
+
+
+@dataclass(slots=True)
+class Generation:
+    """What one step made for one request. `prompt` comes once, with the first token; `finished` or `fault` come last."""
+
+    request_id: int
+    tokens: tuple[Token, ...] = ()
+    prompt: tuple[PromptToken, ...] = ()
+    finished: GeneratedText | None = None
+    fault: RowFault | None = None
+
+    @property
+    def steps(self) -> int:
+        """How many steps made it."""
+        return 1
+
+
+@dataclass(slots=True)
+class StepResult:
+    """The rows of one step as text; or the fault that killed the step."""
+
+    step: int
+    generations: tuple[Generation, ...] = ()
+    fault: Fault | None = None
+    forward_ns: int = 0
+    sample_ns: int = 0
+    unusual: Sequence[Generation] | None = field(default=None, compare=False)
+    """The generations that have anything but one token; None where nobody has looked."""
+
+
+@dataclass(slots=True)
+class VerbCall:
+    """One call of a backend's hook: what it took, and the class of its error, "" if it went well."""
+
+    verb: str
+    ns: int
+    error: str = ""
+
+
+@dataclass(slots=True)
+class TurnResult:
+    """The answer to a turn. With `refused` the step was not launched, and nothing changed unless it says that all batches are lost;
+    `result` is the step that was read; `verbs` are what the turn asked of the backend, in order."""
+
+    refused: Fault | None = None
+    result: StepResult | None = None
+    verbs: tuple[VerbCall, ...] = ()
