@@ -195,7 +195,7 @@ def test_a_device_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kit.triton(100) == () and kit.choices()[-1] == Kernel("tiles", "none", "no tiles for Device 0")
 
 
-class NarrowKit(SomeKit):
+class Fp8Kit(SomeKit):
     """A kit of a chip that reads numbers of 8 bits."""
 
     variant = "fp8e4nv"
@@ -208,17 +208,17 @@ class NarrowKit(SomeKit):
 @pytest.mark.parametrize(("variant", "dtype"), [("fp8e4nv", torch.float8_e4m3fn), ("fp8e4b8", torch.float8_e4m3fnuz)])
 def test_cache_of_8_bits(variant: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache has the chip's own variant of the numbers that are asked for."""
-    monkeypatch.setattr(NarrowKit, "variant", variant)
-    kit = NarrowKit(0, 0.9, FakeRuntime())
-    assert kit.with_cache("auto").narrow_cache is None
-    assert kit.with_cache("float8_e4m3fn").narrow_cache == Fp8Cache("float8_e4m3fn", dtype)
+    monkeypatch.setattr(Fp8Kit, "variant", variant)
+    kit = Fp8Kit(0, 0.9, FakeRuntime())
+    assert kit.with_cache("auto").fp8_cache is None
+    assert kit.with_cache("float8_e4m3fn").fp8_cache == Fp8Cache("float8_e4m3fn", dtype)
 
 
 @pytest.mark.parametrize(
     ("kit", "asked", "said"),
     [
         (SomeKit, "float8_e4m3fn", "Device 0 reads no cache in float8_e4m3fn; leave it out"),
-        (NarrowKit, "float8_e5m2", "Device 0 reads no cache in float8_e5m2; it reads float8_e4m3fn"),
+        (Fp8Kit, "float8_e5m2", "Device 0 reads no cache in float8_e5m2; it reads float8_e4m3fn"),
     ],
 )
 def test_cache_of_8_bits_refused(kit: type[SomeKit], asked: str, said: str) -> None:

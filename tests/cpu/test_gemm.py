@@ -24,8 +24,8 @@ SHAPES = [(1, 2, 1), (3, 16, 16), (5, 64, 48), (8, 98, 130), (13, 576, 96), (25,
 def run(kernels: Kernels, name: str, linear: Linear, x: Tensor, columns: int) -> Tensor:
     """Call a product."""
     y = torch.full((x.shape[0], columns), float("nan"), dtype=x.dtype)
-    narrow = int(x.dtype is torch.bfloat16)
-    getattr(kernels.call, name)(kernels.pool, narrow, ctypes.byref(linear), x.data_ptr(), y.data_ptr(), x.shape[0])
+    is_bf16 = int(x.dtype is torch.bfloat16)
+    getattr(kernels.call, name)(kernels.pool, is_bf16, ctypes.byref(linear), x.data_ptr(), y.data_ptr(), x.shape[0])
     return y
 
 
@@ -106,37 +106,35 @@ def wild(rows: int, depth: int, seed: int) -> Tensor:
     rows=st.integers(1, 60),
     depth=st.integers(1, 120).map(lambda half: 2 * half),
     columns=st.integers(1, 12).map(lambda blocks: 16 * blocks),
-    rare=st.sampled_from([0.0, 0.003]),
+    outliers=st.sampled_from([0.0, 0.003]),
     seed=st.integers(0, 1 << 20),
 )
-@example(rows=1, depth=10, columns=192, rare=0.003, seed=1)
-@example(rows=33, depth=10, columns=192, rare=0.0, seed=2)
-def test_narrow_weights_lose_nothing(kernels: Kernels, rows: int, depth: int, columns: int, rare: float, seed: int) -> None:
+@example(rows=1, depth=10, columns=192, outliers=0.003, seed=1)
+@example(rows=33, depth=10, columns=192, outliers=0.0, seed=2)
+def test_bf12_weights_lose_nothing(kernels: Kernels, rows: int, depth: int, columns: int, outliers: float, seed: int) -> None:
     """Weights in twelve bits give the same bits as whole ones, which those are that stand beside numbers of all exponents."""
     x, weight, other = (
         numbers(rows, depth, dtype=torch.bfloat16, seed=seed),
         numbers(columns, depth, dtype=torch.bfloat16, seed=seed + 1),
         wild(columns, depth, seed),
     )
-    strange = torch.rand(columns, depth, generator=torch.Generator().manual_seed(seed)) < rare
+    strange = torch.rand(columns, depth, generator=torch.Generator().manual_seed(seed)) < outliers
     weight[strange] = torch.where(other[strange].abs() < 1, other[strange], 0)
     arena = Arena(kernels)
-    narrow, whole = packed(kernels, arena, [weight]), packed(kernels, arena, [weight, other])
+    bf12, whole = packed(kernels, arena, [weight]), packed(kernels, arena, [weight, other])
     assert whole.layout == Layout.DENSE
     assert torch.equal(
-        run(kernels, "tgi_linear", narrow, x, columns), run(kernels, "tgi_linear", whole, x, 2 * columns)[:, :columns]
+        run(kernels, "tgi_linear", bf12, x, columns), run(kernels, "tgi_linear", whole, x, 2 * columns)[:, :columns]
     )
-    narrow = packed(kernels, arena, [weight, weight / 2], panels=Panels.PAIRS)
+    bf12 = packed(kernels, arena, [weight, weight / 2], panels=Panels.PAIRS)
     whole = packed(kernels, arena, [torch.cat([weight, other]), torch.cat([weight / 2, other])], panels=Panels.PAIRS)
-    assert torch.equal(
-        run(kernels, "tgi_gated", narrow, x, columns), run(kernels, "tgi_gated", whole, x, 2 * columns)[:, :columns]
-    )
+    assert torch.equal(run(kernels, "tgi_gated", bf12, x, columns), run(kernels, "tgi_gated", whole, x, 2 * columns)[:, :columns])
 
 
 def test_weights_take_twelve_bits_where_that_saves_memory(kernels: Kernels) -> None:
     """Numbers of a few sizes do, numbers of all sizes and float32 don't."""
     arena = Arena(kernels)
-    assert packed(kernels, arena, [numbers(480, 576, dtype=torch.bfloat16, seed=1)]).layout == Layout.NARROW
+    assert packed(kernels, arena, [numbers(480, 576, dtype=torch.bfloat16, seed=1)]).layout == Layout.BF12
     assert arena.num_bytes <= 0.77 * 480 * 576 * 2
     for weight in (wild(480, 576, seed=1), numbers(480, 576, dtype=torch.float32, seed=1)):
         arena = Arena(kernels)

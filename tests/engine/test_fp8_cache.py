@@ -16,20 +16,20 @@ from tests.engine.test_table_decoder import PLAN, PROMPTS, TorchKit
 from tests.engine.tiny_models import silent
 from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Unsupported
 from tgi_core.backend.session import Session
-from tgi_core.engine.attention.cache import Fp8Cache, LayerShape, narrowed
+from tgi_core.engine.attention.cache import Fp8Cache, LayerShape, cast_for_cache
 from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import DeviceKit, unserved
 from tgi_core.engine.open_model import open_session
 
-NARROW = Fp8Cache("float8_e4m3fn", torch.float8_e4m3fn)
+FP8_DTYPES = Fp8Cache("float8_e4m3fn", torch.float8_e4m3fn)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float8_e4m3fn, 448.0), (torch.float8_e4m3fnuz, 240.0)])
 def test_too_great_numbers(dtype: torch.dtype, most: float) -> None:
     """What a type cannot hold becomes its greatest number, where a cast alone makes it none; what is no number stays none."""
-    found = narrowed(torch.tensor([1.0, 1e4, -math.inf, math.nan]), dtype).float()
+    found = cast_for_cache(torch.tensor([1.0, 1e4, -math.inf, math.nan]), dtype).float()
     assert found[:3].tolist() == [1.0, most, -most] and found[3].isnan()
 
 
@@ -54,7 +54,7 @@ def test_a_model_over_it(by: str, llama: Path) -> None:
         return TorchKit() if by == "table" else GivenKit(TorchAttention())
 
     plain, narrow = kit(), kit()
-    narrow.narrow_cache = NARROW
+    narrow.fp8_cache = FP8_DTYPES
     found = []
     for each, name in ((plain, "auto"), (narrow, "float8_e4m3fn")):
         session, capacity = opened(llama, each)
@@ -70,7 +70,7 @@ def test_a_model_over_it(by: str, llama: Path) -> None:
 def test_a_provider_without_it() -> None:
     """Native attention has no cache of 8 bits, and is passed over with that reason."""
     kit = CpuKit(1, 0.5)
-    kit.narrow_cache = NARROW
+    kit.fp8_cache = FP8_DTYPES
     layers = [AskedLayer(LayerShape(1, 16, 16), 2, AttentionParameters(0.25))]
     assert [unserved(provider, layers, torch.float32, kit) for provider in kit.attention()] == ["no cache in float8_e4m3fn", ""]
 

@@ -63,7 +63,7 @@ class TorchKit:
         self.device = torch.device("cpu")
         self.operators = operators or (TorchOperators(),)
         self.provider: AttentionProvider = TorchAttention()
-        self.narrow_cache: Fp8Cache | None = None
+        self.fp8_cache: Fp8Cache | None = None
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """What is asked for."""

@@ -19,8 +19,8 @@ def test_a_mask_acts_between_penalties_and_temperature(values: dict[int, float],
     allowed = data.draw(st.sets(st.sampled_from(sorted(values)), min_size=1))
     how = Sampling(True, 0.7, top_k=3, top_p=0.9, repetition_penalty=1.5, frequency_penalty=0.3)
     tokens = [1, 2, 3, 3]
-    narrowed = {token: value for token, value in values.items() if token in allowed}
-    assert distribution(values, how, tokens, 1, allowed) == distribution(narrowed, how, tokens, 1)
+    masked = {token: value for token, value in values.items() if token in allowed}
+    assert distribution(values, how, tokens, 1, allowed) == distribution(masked, how, tokens, 1)
     kept = distribution(values, Sampling(repetition_penalty=1.5), tokens, 1, allowed)
-    best = penalize(narrowed, Sampling(repetition_penalty=1.5), tokens, 1)
+    best = penalize(masked, Sampling(repetition_penalty=1.5), tokens, 1)
     assert kept.keys() == allowed and math.isclose(max(kept.values()), kept[max(best, key=lambda token: best[token])])

@@ -65,7 +65,7 @@ class Device:
         raise AssertionError(f"not idle after {limit} turns")
 
 
-class NarrowSession(ReferenceSession):
+class RestrictedSession(ReferenceSession):
     """A session that declares less than the reference backend can."""
 
     def __init__(self, *arguments: Any, without: frozenset[Feature], mixing: Mixing, **options: Any) -> None:
@@ -94,10 +94,10 @@ def device(
 
 def shard(tokenizer: Tokenizer, **options: Any) -> tuple[ShardInfo, ModelServer, ReferenceSession]:
     """A model server that is not warmed up."""
-    narrow = {"without", "mixing"} & options.keys()
-    if narrow:
+    restricted = {"without", "mixing"} & options.keys()
+    if restricted:
         options = {"without": frozenset(), "mixing": Mixing.EAGER} | options
-    session = (NarrowSession if narrow else ReferenceSession)(tokenizer.vocab_size, 512, **options)
+    session = (RestrictedSession if restricted else ReferenceSession)(tokenizer.vocab_size, 512, **options)
     wrapped = Session(session, "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), wrapped.capabilities())
     return info, ModelServer(wrapped, tokenizer, info), session

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.device import NarrowSession, alone, quiet, request
+from tests.scheduler.device import RestrictedSession, alone, quiet, request
 from tgi_core.backend import DeviceLost, Mixing, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
@@ -32,8 +32,8 @@ async def running(
     **options: Any,
 ) -> AsyncGenerator[SchedulerLoop, None]:
     """A loop over a shard in this process."""
-    narrow = NarrowSession if "mixing" in options else ReferenceSession
-    session = Session(narrow(tokenizer.vocab_size, 512, **options), "reference")
+    restricted = RestrictedSession if "mixing" in options else ReferenceSession
+    session = Session(restricted(tokenizer.vocab_size, 512, **options), "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
     client = shard(ModelServer(session, tokenizer, info))
     capacity = await client.warmup(plan, quiet)

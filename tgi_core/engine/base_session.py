@@ -48,7 +48,7 @@ class BaseSession(ABC):
     ) -> None:
         self._runner, self._shape, self._masks = runner, shape, masks
         asked = runner.cache_dtype
-        narrow = () if asked == "auto" else (Kernel("kv cache", asked, "as --kv-cache-dtype says"),)
+        fp8 = () if asked == "auto" else (Kernel("kv cache", asked, "as --kv-cache-dtype says"),)
         self._capabilities = Capabilities(
             features=_FEATURES | runner.features | _features_of(masks, adapters),
             sampling=FIELDS,
@@ -58,7 +58,7 @@ class BaseSession(ABC):
             vocab_size=shape.vocab_size,
             max_positions=shape.max_positions,
             adapters=adapters,
-            kernels=kernels + runner.kernels + narrow,
+            kernels=kernels + runner.kernels + fp8,
             cache_dtype=asked,
         )
         self._capacity: Capacity | None = None

@@ -28,7 +28,7 @@ class AttentionProvider(Protocol):
     name: str
     block_sizes: tuple[int, ...]
     """Positions per block that it reads, the best first."""
-    narrow_caches: tuple[torch.dtype, ...]
+    fp8_caches: tuple[torch.dtype, ...]
     """Types of 8 bits that its cache may have, beside the dtype that the model runs in."""
 
     def probe(self) -> str:
@@ -62,7 +62,7 @@ class DeviceKit(Protocol):
     device: torch.device
     collectives: str
     """torch.distributed's name for what ranks on this device talk over: gloo, nccl, …"""
-    narrow_cache: Fp8Cache | None
+    fp8_cache: Fp8Cache | None
     """What the cache is to be made of, where the operator wants numbers of 8 bits; None: of the dtype that a model runs in."""
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
@@ -103,11 +103,11 @@ class DeviceKit(Protocol):
 def unserved(provider: AttentionProvider, layers: Sequence[AskedLayer], dtype: torch.dtype, kit: DeviceKit) -> str:
     """Why a provider cannot be used for these layers on a kit's device; empty when it can."""
     shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
-    narrow = kit.narrow_cache
-    if narrow is not None and narrow.dtype not in provider.narrow_caches:
-        return f"no cache in {narrow.name}"
+    fp8 = kit.fp8_cache
+    if fp8 is not None and fp8.dtype not in provider.fp8_caches:
+        return f"no cache in {fp8.name}"
     reason = provider.probe() or provider.refusal(shapes, asked, dtype) or provider.self_check(layers, dtype, kit.device)
-    if reason or narrow is None:
+    if reason or fp8 is None:
         return reason
-    case = Case(block_size=provider.block_sizes[0], cache_dtype=narrow.dtype)
+    case = Case(block_size=provider.block_sizes[0], cache_dtype=fp8.dtype)
     return disagreement(provider, layers, dtype, kit.device, case)

@@ -38,8 +38,8 @@ class PagedRunner(ABC):
         self.block_sizes = provider.block_sizes
         self.block_size = self.block_sizes[0]
         """Positions per block of the cache in use."""
-        self.cache_dtype = "auto" if kit.narrow_cache is None else kit.narrow_cache.name
-        self._kept_as = shape.dtype if kit.narrow_cache is None else kit.narrow_cache.dtype
+        self.cache_dtype = "auto" if kit.fp8_cache is None else kit.fp8_cache.name
+        self._kept_as = shape.dtype if kit.fp8_cache is None else kit.fp8_cache.dtype
         self._kit = kit
         self._cache: PagedCache | None = None
 

@@ -19,7 +19,7 @@ RAGGED_CHUNKS = (3, 2, 1)
 
 OWN_CACHE_CHUNKS = (4, 1, 1)
 
-NARROW_LIMIT = 0.25
+FP8_LIMIT = 0.25
 """How far logits may be off, by their size, over a cache of 8 bits."""
 
 Expected = dict[str | None, Tensor]
@@ -78,7 +78,7 @@ def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tupl
     difference = relative_difference(torch.stack(found).to(expected.device), expected[torch.tensor(chunks).cumsum(0) - 1])
     limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
     if runner.cache_dtype != "auto":
-        limit = NARROW_LIMIT
+        limit = FP8_LIMIT
     if not runner.agree(int(difference <= limit)):
         raise NotRagged(f"logits differ from the reference by {difference:.2g} of their size")
 

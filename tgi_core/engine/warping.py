@@ -64,10 +64,10 @@ def warp(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
     if not cut:
         return Candidates(scores.log_softmax(-1), None)
     if len(cut) == len(sampling):
-        return _narrow(scores, sampling)
-    narrow = _narrow(scores[cut], [sampling[i] for i in cut])
+        return _filter_rows(scores, sampling)
+    filtered = _filter_rows(scores[cut], [sampling[i] for i in cut])
     logprobs = scores.log_softmax(-1)
-    logprobs[cut] = torch.full_like(scores[cut], -torch.inf).scatter_(-1, narrow.rising_ids(), narrow.logprobs)
+    logprobs[cut] = torch.full_like(scores[cut], -torch.inf).scatter_(-1, filtered.rising_ids(), filtered.logprobs)
     return Candidates(logprobs, None)
 
 
@@ -78,7 +78,7 @@ def is_cut(sampling: Sampling, vocab: int) -> bool:
     return sampling.top_k < vocab or not without(FILTERS, replace(sampling, top_k=0))
 
 
-def _narrow(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
+def _filter_rows(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
     """Filter rows. Each is computed in the width that its own filters need, so that its last bits do not depend on its mates."""
     vocab = scores.shape[-1]
     widths = [_head(s, vocab) for s in sampling]

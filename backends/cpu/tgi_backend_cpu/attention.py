@@ -50,7 +50,7 @@ class NativeAttention:
     """The provider `native`."""
 
     name = "native"
-    narrow_caches: tuple[torch.dtype, ...] = ()
+    fp8_caches: tuple[torch.dtype, ...] = ()
     block_sizes = BLOCK_SIZES
 
     def __init__(self, kernels: Kernels | None, reason: str) -> None:

@@ -59,11 +59,11 @@ class PackedDecoder:
     def in_words(self) -> str:
         """How the weights are kept."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
-        narrow = sum(linear.layout == Layout.NARROW for linear in (*found, self.model.head))
+        compressed = sum(linear.layout == Layout.BF12 for linear in (*found, self.model.head))
         size = f"{(self._arena.num_bytes - self.adapters.num_bytes) / 2**20:,.0f} MiB"
-        if not narrow:
+        if not compressed:
             return f"{size}, all bits of each"
-        return f"{size}, in 12 of 16 bits without loss in {narrow} of {len(found) + 1} matrices"
+        return f"{size}, in 12 of 16 bits without loss in {compressed} of {len(found) + 1} matrices"
 
     def _layer(self, weights: DecoderWeights, index: int) -> Layer:
         found, kind = weights.layer(index), self.table.layers[index]

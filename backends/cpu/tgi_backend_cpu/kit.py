@@ -31,7 +31,7 @@ class CpuKit:
     """Memory, threads and kernels of this machine, of which `ranks` have equal shares."""
 
     collectives = "gloo"
-    narrow_cache: Fp8Cache | None = None
+    fp8_cache: Fp8Cache | None = None
 
     def __init__(self, threads: int, memory_fraction: float, ranks: int = 1) -> None:
         self.device = torch.device("cpu")

@@ -25,7 +25,7 @@ class Layout(IntEnum):
     """How the numbers of a panel are kept; `Layout` in layouts.h."""
 
     DENSE = 0
-    NARROW = 1
+    BF12 = 1
 
 
 class Linear(Structure):
@@ -143,7 +143,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_unmap": (None, (_AT, _SIZE)),
     "tgi_packed_size": (None, (_FLAG, _FLAG, _COUNT, _COUNT, POINTER(c_size_t), POINTER(c_size_t))),
     "tgi_pack": (None, (_AT, _FLAG, _FLAG, _AT, _AT, _COUNT, _COUNT, _COUNT)),
-    "tgi_narrow": (_SIZE, (_AT, _AT, _SIZE, _SIZE, _AT)),
+    "tgi_pack_bf12": (_SIZE, (_AT, _AT, _SIZE, _SIZE, _AT)),
     "tgi_linear": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
     "tgi_adapt": (None, (_AT, _FLAG, POINTER(LowRanks), POINTER(Segment), _COUNT, _AT, _SIZE, _AT, _SIZE, _SIZE)),
     "tgi_gated": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),

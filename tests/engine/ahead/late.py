@@ -110,7 +110,7 @@ class LateKit:
 
     device = torch.device("cpu")
     collectives = "gloo"
-    narrow_cache: Fp8Cache | None = None
+    fp8_cache: Fp8Cache | None = None
 
     def __init__(self, queue: LateQueue | None) -> None:
         self._queue = queue

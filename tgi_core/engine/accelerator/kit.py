@@ -27,7 +27,7 @@ from tgi_core.engine.lora.matmuls import Products
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.triton import probing
-from tgi_core.engine.triton.provider import NARROW, TritonAttention
+from tgi_core.engine.triton.provider import FP8_DTYPES, TritonAttention
 from tgi_core.engine.triton.tiles import TileTable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
@@ -46,7 +46,7 @@ class AcceleratorKit(ABC):
     precision: torch.dtype = torch.float64
     """In which draws are computed."""
 
-    narrow_cache: Fp8Cache | None = None
+    fp8_cache: Fp8Cache | None = None
 
     def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
         self.device = torch.device(self.device_type, index)
@@ -79,7 +79,7 @@ class AcceleratorKit(ABC):
                 f"--kv-cache-dtype: {self.runtime.get_device_name(self.device)} reads no cache in {asked}; "
                 + ("it reads float8_e4m3fn" if variant else "leave it out")
             )
-        self.narrow_cache = Fp8Cache(asked, NARROW[variant])
+        self.fp8_cache = Fp8Cache(asked, FP8_DTYPES[variant])
         return self
 
     def triton(self, multiprocessors: int) -> Sequence[AttentionProvider]:

@@ -69,7 +69,7 @@ class VendorAttention(ABC):
     calls: tuple[Call, ...]
     limits: Limits
     block_sizes: tuple[int, ...] = BLOCK_SIZES
-    narrow_caches: tuple[torch.dtype, ...] = ()
+    fp8_caches: tuple[torch.dtype, ...] = ()
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -56,7 +56,7 @@ class Fp8Cache:
     dtype: torch.dtype
 
 
-def narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
+def cast_for_cache(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Values as a cache of this dtype holds them: in a type of 8 bits, what is beyond its greatest number becomes that."""
     if values.dtype is dtype or dtype.itemsize > 1:
         return values.to(dtype)
@@ -84,7 +84,7 @@ class LayerCache:
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; −1 counts from the end, which is in nobody's block."""
         for flat, given in ((self.flat_keys, key), (self.flat_values, value)):
-            movable(flat).index_put_((slots,), movable(narrowed(given, flat.dtype)).transpose(0, 1))
+            movable(flat).index_put_((slots,), movable(cast_for_cache(given, flat.dtype)).transpose(0, 1))
 
     def wipe(self, blocks: Tensor) -> None:
         """Zero whole blocks.

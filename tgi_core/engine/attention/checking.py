@@ -20,7 +20,7 @@ from tgi_core.engine.attention.torch_sdpa import TorchAttention
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """By how much of their norm outputs may differ, by dtype: a few times what rounding alone does."""
 
-NARROW_TOLERANCE = 0.1
+FP8_TOLERANCE = 0.1
 """The same where the cache has numbers of 8 bits: three bits behind the point are off by 3 % on average."""
 
 ROWS = ((16, 1), (0, 1), (131, 1), (0, 5), (63, 2), (20, 50))
@@ -78,7 +78,7 @@ def disagreement(
 ) -> str:
     """How far outputs are from the reference, where too far; empty when all layers agree. Layers that are alike are run once."""
     case, seen = case or Case(), set()
-    tolerance = TOLERANCES[dtype] if case.cache_dtype is None else NARROW_TOLERANCE
+    tolerance = TOLERANCES[dtype] if case.cache_dtype is None else FP8_TOLERANCE
     for layer in layers:
         kind = (layer.shape, layer.heads, replace(layer.parameters, sinks=None), layer.parameters.sinks is None)
         if kind in seen:

@@ -21,7 +21,7 @@ class TorchAttention:
 
     name = "torch"
     block_sizes = BLOCK_SIZES
-    narrow_caches: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+    fp8_caches: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty when it can."""

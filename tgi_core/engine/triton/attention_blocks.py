@@ -23,7 +23,7 @@ def product(left: tl.tensor, right: tl.tensor, onto: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def narrowed(values: tl.tensor, kind: tl.constexpr) -> tl.tensor:
+def cast_for_cache(values: tl.tensor, kind: tl.constexpr) -> tl.tensor:
     """float32 in the type of a cache: in one of 8 bits, what is beyond its greatest number becomes that."""
     if kind == tl.float8e4nv:
         values = tl.clamp(values, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)

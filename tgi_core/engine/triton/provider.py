@@ -17,7 +17,7 @@ from tgi_core.engine.triton.tiles import Phase, Tile, TileTable, grown
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
-NARROW = {"fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz}
+FP8_DTYPES = {"fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz}
 """Types of 8 bits by Triton's names."""
 
 WIDEST = 256
@@ -61,7 +61,7 @@ class TritonAttention:
     block_sizes = BLOCK_SIZES
 
     def __init__(self, tiles: TileTable, multiprocessors: int, splits: int | None = None) -> None:
-        self.narrow_caches = tuple(dtype for name, dtype in NARROW.items() if name == tiles.fp8)
+        self.fp8_caches = tuple(dtype for name, dtype in FP8_DTYPES.items() if name == tiles.fp8)
         self._tiles, self._multiprocessors, self._splits = tiles, multiprocessors, splits
 
     def probe(self) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import DenseLayer
 from tgi_core.engine.decoder.operators import Heads, HeadSizes
-from tgi_core.engine.triton.attention_blocks import narrowed
+from tgi_core.engine.triton.attention_blocks import cast_for_cache
 from tgi_core.engine.triton.builds import ITEMSIZE, Build
 from tgi_core.engine.triton.tiles import TileTable
 
@@ -37,7 +37,7 @@ def _put(
 ) -> None:
     """Queries to where they were, keys to their page."""
     tl.store(own + at[None, :], values.to(own.dtype.element_ty), mask=mask & is_query[:, None])
-    tl.store(page + at[None, :], narrowed(values, page.dtype.element_ty), mask=mask & is_key[:, None])
+    tl.store(page + at[None, :], cast_for_cache(values, page.dtype.element_ty), mask=mask & is_key[:, None])
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def _copy(source: tl.tensor, target: tl.tensor, there: tl.tensor, width: tl.cons
     mask = there[:, None] & (at < width)[None, :]
     values = tl.load(source + at[None, :], mask=mask, other=0.0)
     if target.dtype.element_ty != source.dtype.element_ty:
-        values = narrowed(values.to(tl.float32), target.dtype.element_ty)
+        values = cast_for_cache(values.to(tl.float32), target.dtype.element_ty)
     tl.store(target + at[None, :], values, mask=mask)
 
 
@@ -174,12 +174,12 @@ def builds(tiles: TileTable) -> Iterator[Build]:
         yield _build("bf16", _BUILT[0], 2, True, tiles.fp8)
 
 
-def _build(dtype: str, sizes: HeadSizes, part: int, normed: bool, narrow: str = "") -> Build:
+def _build(dtype: str, sizes: HeadSizes, part: int, normed: bool, fp8: str = "") -> Build:
     types = dict.fromkeys(("qkv", "query_norm", "key_norm"), f"*{dtype}:16")
-    types |= dict.fromkeys(("keys", "values"), f"*{narrow or dtype}:16")
+    types |= dict.fromkeys(("keys", "values"), f"*{fp8 or dtype}:16")
     types |= {"positions": "*i64", "slots": "*i64", "turns": "*fp32:16", "epsilon": "fp32"}
     constants = head_blocks(sizes, sizes.head // part if part else 0) | {"NORMED": normed}
     feature = (f"1/{part} of a head, " if part else "not turned, ") + ("normed" if normed else "plain")
     labels = {"kernel": "turn and store", "dtype": dtype, "width": str(sizes.head)}
-    labels["feature"] = feature + (", 8-bit cache" if narrow else "")
+    labels["feature"] = feature + (", 8-bit cache" if fp8 else "")
     return Build(turn_and_store_kernel, types, constants, {"num_warps": 1}, labels)

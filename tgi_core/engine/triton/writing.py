@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import triton
 import triton.language as tl
 
-from tgi_core.engine.triton.attention_blocks import narrowed
+from tgi_core.engine.triton.attention_blocks import cast_for_cache
 from tgi_core.engine.triton.builds import Build, attention_cases
 from tgi_core.engine.triton.tiles import TileTable
 
@@ -36,7 +36,7 @@ def _store(
     write = cache + (slot * kv_heads + head)[:, None] * width + column[None, :]
     data = tl.load(read, mask=inside, other=0.0)
     if cache.dtype.element_ty != source.dtype.element_ty:
-        data = narrowed(data.to(tl.float32) * inverse, cache.dtype.element_ty)
+        data = cast_for_cache(data.to(tl.float32) * inverse, cache.dtype.element_ty)
     tl.store(write, data, mask=inside)
 
 

@@ -246,8 +246,8 @@ class PanelProduct {
     switch (p_.w.layout) {
       case Layout::dense:
         return run_dense();
-      case Layout::narrow:
-        return run_widened<NarrowLines>(scratch);
+      case Layout::bf12:
+        return run_widened<Bf12Lines>(scratch);
     }
   }
 

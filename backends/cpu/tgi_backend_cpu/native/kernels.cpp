@@ -99,10 +99,10 @@ void tgi_pack(void* pool, int32_t bfloat16, Panels panels, unit* to, const void*
   ((Pool*)pool)->run({phase_of(Part::other, work, (rows + 15) / 16)});
 }
 
-// Makes a packed bfloat16 weight of `panels` panels narrow. Bytes written to `to`, which has room for as much as the weight takes; 0 where
+// Makes a packed bfloat16 weight of `panels` panels a bf12 weight. Bytes written to `to`, which has room for as much as the weight takes; 0 where
 // that saves too little.
-size_t tgi_narrow(void* pool, const unit* weight, size_t panels, size_t panel_bytes, char* to) {
-  return Narrowing(weight, panels, panel_bytes / kLine).run(*(Pool*)pool, to);
+size_t tgi_pack_bf12(void* pool, const unit* weight, size_t panels, size_t panel_bytes, char* to) {
+  return Bf12Encoder(weight, panels, panel_bytes / kLine).run(*(Pool*)pool, to);
 }
 
 // y [rows][columns] = x · Wᵀ + bias, all in one dtype.

@@ -6,11 +6,11 @@
 #pragma once
 
 #include "dense.h"
-#include "narrow.h"
+#include "bf12.h"
 
 namespace tgi {
 
 // Mirrored in tables.py.
-enum class Layout : int32_t { dense = 0, narrow = 1 };
+enum class Layout : int32_t { dense = 0, bf12 = 1 };
 
 }  // namespace tgi

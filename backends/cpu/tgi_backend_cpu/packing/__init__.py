@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from tgi_backend_cpu.kernels import Arena, Kernels
+from tgi_backend_cpu.packing.bf12 import Bf12Panels
 from tgi_backend_cpu.packing.dense import DensePanels
-from tgi_backend_cpu.packing.narrow import NarrowPanels
 from tgi_backend_cpu.packing.panels import PackedLayout, Unpacked
 from tgi_backend_cpu.tables import Linear, Panels
 from tgi_core.engine.quantization.weight import Weight
 
-LAYOUTS: tuple[PackedLayout, ...] = (NarrowPanels(), DensePanels())
+LAYOUTS: tuple[PackedLayout, ...] = (Bf12Panels(), DensePanels())
 """The last serves every weight."""
 
 

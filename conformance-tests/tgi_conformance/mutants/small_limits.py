@@ -26,7 +26,7 @@ from tgi_core.backend.ledger import Launch
 from tgi_core.backend.reference import toy_logits
 
 
-class Narrow(Sound):
+class SmallLimits(Sound):
     """Promises less than it was asked for, and keeps to that."""
 
     def limits(self, promised: Capacity) -> Capacity:
@@ -41,24 +41,24 @@ class Narrow(Sound):
         return promised
 
 
-def _narrow(name: str, origin: str, limits: Callable[[Capacity], Capacity]) -> None:
-    kind = type(name, (Narrow,), {"__doc__": origin, "limits": staticmethod(limits)})
+def _small(name: str, origin: str, limits: Callable[[Capacity], Capacity]) -> None:
+    kind = type(name, (SmallLimits,), {"__doc__": origin, "limits": staticmethod(limits)})
     mutant(name)(kind)
 
 
 for _count, _name in ((1, "one"), (2, "two")):
-    _narrow(
+    _small(
         f"{_name}-prefill-row{'s' * (_count > 1)}",
         f"A static device: {_count} row(s) of a step may take more than one token.",
         lambda promised, count=_count: replace(promised, max_prefill_rows=count),  # type: ignore[misc]
     )
 for _count, _name in ((1, "one"), (2, "two"), (3, "three"), (4, "four")):
-    _narrow(
+    _small(
         f"{_name}-row{'s' * (_count > 1)}",
         f"A small device: {_count} row(s) may live.",
         lambda promised, count=_count: replace(promised, max_rows=count, max_prefill_rows=count),  # type: ignore[misc]
     )
-_narrow(
+_small(
     "step-of-one-row",
     "A step is as large as the longest row, and no larger.",
     lambda promised: replace(promised, max_step_tokens=promised.max_row_tokens),

@@ -1,7 +1,7 @@
 // The layout of bfloat16 in twelve bits each, without loss.
 //
 // A weight's sign and fraction take eight bits and are as good as random; its exponent takes eight more, but nearly all weights of a
-// matrix share sixteen of them. So a number is kept as a byte and four bits that say which of the sixteen, and the rare others are
+// matrix share sixteen of them. So a number is kept as a byte and four bits that say which of the sixteen, and the outlier others are
 // listed beside. A step that is bound by reading its weights reads three quarters of them. What is multiplied is the very same numbers:
 // a panel, or a part of one, is widened into the cache right before it is used.
 //
@@ -22,28 +22,28 @@ constexpr size_t kGroupBytes = 3 * kLine;
 constexpr size_t kReadBeyond = 4 * kGroupBytes;  // so far behind the last panel may be read
 
 // A number with another exponent, by its place in its panel.
-struct Rare {
+struct Outlier {
   uint32_t place;
   bf16 number;
 };
 
-// What stands at the beginning of a narrow weight, all in one piece: then where each panel's rare numbers begin (and the last ones end),
-// the rare numbers, the panels.
-struct Narrow {
+// What stands at the beginning of a bf12 weight, all in one piece: then where each panel's outliers begin (and the last ones end),
+// the outliers, the panels.
+struct Bf12 {
   uint8_t exponents[16];
   uint64_t panel_groups, rare_at, panels_at;  // the latter in bytes from here
 
   const uint32_t* first_rare() const { return (const uint32_t*)(this + 1); }
-  const Rare* rare() const { return (const Rare*)((const char*)this + rare_at); }
+  const Outlier* outlier() const { return (const Outlier*)((const char*)this + rare_at); }
   const char* panel(size_t number) const { return (const char*)this + panels_at + number * panel_groups * kGroupBytes; }
 };
 
 // Lines of one panel as they are asked for, front to back.
-class Widening {
+class Bf12Decoder {
  public:
-  Widening(const Narrow& weight, size_t panel)
-      : from_(weight.panel(panel)), rare_(weight.rare() + weight.first_rare()[panel]),
-        rare_end_(weight.rare() + weight.first_rare()[panel + 1]) {
+  Bf12Decoder(const Bf12& weight, size_t panel)
+      : from_(weight.panel(panel)), rare_(weight.outlier() + weight.first_rare()[panel]),
+        rare_end_(weight.outlier() + weight.first_rare()[panel + 1]) {
     uint8_t low[16], high[16];
     for (int i = 0; i < 16; i++) low[i] = (uint8_t)(weight.exponents[i] << 7), high[i] = (uint8_t)(weight.exponents[i] >> 1);
     low_ = splat_table(low), high_ = splat_table(high);
@@ -72,19 +72,19 @@ class Widening {
   }
 
   const char* from_;
-  const Rare *rare_, *rare_end_;
+  const Outlier *rare_, *rare_end_;
   size_t done_ = 0;
   u32x16 low_, high_;
 };
 
-// Lines of a narrow panel, widened a few steps before they are multiplied: one is done while the other waits. They stay in `to` where other
+// Lines of a bf12 panel, widened a few steps before they are multiplied: one is done while the other waits. They stay in `to` where other
 // rows are going to need them.
-class NarrowLines {
+class Bf12Lines {
  public:
   static constexpr int kSteps = kGroupLines;
   static constexpr size_t kRoom = kGroupLines * kGroupLines;
 
-  NarrowLines(const void* data, size_t panel, unit* room, bool stay) : panel_(*(const Narrow*)data, panel), to_(room), stay_(stay) {}
+  Bf12Lines(const void* data, size_t panel, unit* room, bool stay) : panel_(*(const Bf12*)data, panel), to_(room), stay_(stay) {}
 
   template <int BLOCKS>
   TGI_INLINED const unit* next() {
@@ -95,30 +95,30 @@ class NarrowLines {
   }
 
  private:
-  Widening panel_;
+  Bf12Decoder panel_;
   unit* to_;
   bool stay_;
 };
 
-// Makes a narrow weight of a packed one of `panels` · `lines`.
-class Narrowing {
+// Makes a bf12 weight of a packed one of `panels` · `lines`.
+class Bf12Encoder {
  public:
-  Narrowing(const unit* packed, size_t panels, size_t lines)
+  Bf12Encoder(const unit* packed, size_t panels, size_t lines)
       : packed_(packed), panels_(panels), lines_(lines), groups_((lines + kGroupLines - 1) / kGroupLines) {}
 
   // Bytes written to `to`, which has room for the packed weight and is on a line; 0 where that would save less than a tenth.
   size_t run(Pool& pool, char* to) {
     count(pool);
     choose();
-    const size_t before = sizeof(Narrow) + (panels_ + 1) * sizeof(uint32_t);
-    Narrow head{{}, groups_, rounded_up(before, alignof(Rare)), 0};
+    const size_t before = sizeof(Bf12) + (panels_ + 1) * sizeof(uint32_t);
+    Bf12 head{{}, groups_, rounded_up(before, alignof(Outlier)), 0};
     memcpy(head.exponents, exponents_, 16);
-    head.panels_at = rounded_up(head.rare_at + first_rare_.back() * sizeof(Rare), kLine);
+    head.panels_at = rounded_up(head.rare_at + first_rare_.back() * sizeof(Outlier), kLine);
     const size_t size = head.panels_at + panels_ * groups_ * kGroupBytes + kReadBeyond;
     if (size * 10 > panels_ * lines_ * kLine * 9) return 0;
     memcpy(to, &head, sizeof head);
     for (size_t p = 0; p <= panels_; p++) ((uint32_t*)(to + sizeof head))[p] = (uint32_t)first_rare_[p];
-    const auto work = [&](uint32_t panel, Scratch&, uint64_t) { write(*(const Narrow*)to, panel); };
+    const auto work = [&](uint32_t panel, Scratch&, uint64_t) { write(*(const Bf12*)to, panel); };
     pool.run({phase_of(Part::other, work, panels_)});
     return size;
   }
@@ -151,22 +151,22 @@ class Narrowing {
     }
     first_rare_.assign(1, 0);
     for (size_t p = 0; p < panels_; p++) {
-      size_t rare = 0;
-      for (int e = 0; e < 256; e++) rare += which_[e] == kRareMark ? counts_[p * 256 + e] : 0;
-      first_rare_.push_back(first_rare_.back() + rare);
+      size_t outlier = 0;
+      for (int e = 0; e < 256; e++) outlier += which_[e] == kRareMark ? counts_[p * 256 + e] : 0;
+      first_rare_.push_back(first_rare_.back() + outlier);
     }
   }
 
-  void write(const Narrow& head, size_t panel) const {
+  void write(const Bf12& head, size_t panel) const {
     const bf16* number = numbers(panel);
-    Rare* rare = (Rare*)head.rare() + first_rare_[panel];
+    Outlier* outlier = (Outlier*)head.outlier() + first_rare_[panel];
     uint8_t* to = (uint8_t*)head.panel(panel);
     for (size_t g = 0; g < groups_; g++, to += kGroupBytes)
       for (size_t i = 0; i < kGroupNumbers; i++) {
         const size_t place = g * kGroupNumbers + i, line = i / 32, word = i % 32;
         const bf16 value = place < lines_ * 32 ? number[place] : 0;
         const uint8_t which = which_[exponent_of(value)];
-        if (which == kRareMark && place < lines_ * 32) *rare++ = {(uint32_t)place, value};
+        if (which == kRareMark && place < lines_ * 32) *outlier++ = {(uint32_t)place, value};
         // Within each sixteen bytes the first eight are the first line's.
         const size_t byte = word / 8 * 16 + line % 2 * 8 + word % 8;
         to[line / 2 * kLine + byte] = (uint8_t)((value & 0x7f) | (value >> 8 & 0x80));

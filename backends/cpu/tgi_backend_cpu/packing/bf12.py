@@ -1,4 +1,4 @@
-"""bfloat16 in twelve bits each, without loss, where nearly all numbers share 16 exponents; `native/narrow.h`."""
+"""bfloat16 in twelve bits each, without loss, where nearly all numbers share 16 exponents; `native/bf12.h`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tgi_backend_cpu.packing.panels import Unpacked
 from tgi_backend_cpu.tables import Layout
 
 
-class NarrowPanels:
+class Bf12Panels:
     """Weights of every layout, dequantized, that run in bfloat16."""
 
-    layout = Layout.NARROW
+    layout = Layout.BF12
 
     def pack(self, asked: Unpacked, arena: Arena) -> int | None:
         """See `PackedLayout.pack`."""
@@ -22,6 +22,6 @@ class NarrowPanels:
         dense = Memory(asked.kernels, size)
         asked.write(dense.address)
         to = arena.take(size)
-        used = asked.kernels.call.tgi_narrow(asked.kernels.pool, dense.address, asked.count, asked.panel_bytes, to)
+        used = asked.kernels.call.tgi_pack_bf12(asked.kernels.pool, dense.address, asked.count, asked.panel_bytes, to)
         arena.give_back(size - used)
         return to if used else None
