@@ -16,6 +16,8 @@ from tgi_core.backend import errors, spec, types
 
 GOLDEN = Path(__file__).with_name("api.json")
 FROZEN = Path(__file__).with_name("frozen")
+RENAMED = {"Want": "OutputOptions"}
+"""Types that have another name now; the old one is an alias."""
 
 
 def described() -> dict[str, Any]:
@@ -50,7 +52,11 @@ def arguments(signature: str) -> dict[str, str]:
 @pytest.mark.parametrize("path", sorted(FROZEN.glob("api_*.json")), ids=lambda path: path.stem)
 def test_a_minor_only_adds(path: Path) -> None:
     """Beside every released minor of this major: no hook, argument, field, value or error is gone, moved or of another type."""
-    then, now = json.loads(path.read_text()), described()
+    text, now = path.read_text(), described()
+    for old, new in RENAMED.items():
+        assert getattr(types, old) is getattr(types, new)
+        text = re.sub(rf"\b{old}\b", new, text)
+    then = json.loads(text)
     assert then["version"][0] == now["version"][0] and then["version"] <= now["version"]
     for name, signature in then["hooks"].items():
         assert arguments(signature).items() <= arguments(now["hooks"][name]).items(), name

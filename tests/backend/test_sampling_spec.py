@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tgi_router.bodies import FurtherSampling, OpenAIBody, Parameters
+from tgi_router.bodies import FurtherSampling, Parameters
+from tgi_router.openai_bodies import OpenAIBody
 from tgi_router.validation import Extras
 
 from tgi_core.backend import SAMPLING, Request, Sampling, SamplingField, SamplingSpec, SamplingStage

@@ -12,7 +12,7 @@ import pytest
 import tgi_conformance
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tgi_conformance import published
+from tgi_conformance import reference_sampling
 from tgi_conformance.child import look
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses import CLAUSES
@@ -94,11 +94,11 @@ def test_two_writings_of_the_formula_agree(
     """The suite's own formula and the core's choose the same token, wherever rounding cannot decide."""
     how = Sampling(True, temperature, top_k, top_p, typical_p, 1.3, 0.4, 0.2, ((3, 1.0),), seed, min_p)
     history = (3, 5, 7, 3, 9)
-    drawn = published.draw(published.penalized(values, how, history, 2), how, position)
+    drawn = reference_sampling.draw(reference_sampling.penalized(values, how, history, 2), how, position)
     logprobs = sampling.distribution(values, how, history, 2)
     if drawn.sure:
         assert sampling.choose(logprobs, how, position) == drawn.token
-    assert published.fraction(seed, position) == sampling.uniform(seed, position)
+    assert reference_sampling.fraction(seed, position) == sampling.uniform(seed, position)
 
 
 @pytest.mark.parametrize("spec", SAMPLING, ids=lambda spec: spec.name)
@@ -107,8 +107,8 @@ def test_both_writings_have_every_field(spec: SamplingSpec) -> None:
     values = {token: 2.0 - 0.37 * token for token in range(12)}
     for value in spec.tried:
         how = using(spec, value)
-        scores = published.penalized(values, how, (3, 5, 7), 2)
-        found = published.filtered(scores, how) if how.do_sample else published.logprobs(scores)
+        scores = reference_sampling.penalized(values, how, (3, 5, 7), 2)
+        found = reference_sampling.filtered(scores, how) if how.do_sample else reference_sampling.logprobs(scores)
         assert found == pytest.approx(sampling.distribution(values, how, (3, 5, 7), 2))
 
 

@@ -166,11 +166,11 @@ def test_a_step_that_does_not_prove_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     """When the native step's logits differ from plain torch's at load, the model runs through transformers' modules, with the reason."""
-    from tgi_core.engine import opening
+    from tgi_core.engine import open_model
 
     folder = save_tiny("llama", tmp_path)
-    wrong = opening.reference_logits
-    monkeypatch.setattr(opening, "reference_logits", lambda weights, ids: wrong(weights, ids[::-1]))
+    wrong = open_model.reference_logits
+    monkeypatch.setattr(open_model, "reference_logits", lambda weights, ids: wrong(weights, ids[::-1]))
     session, _ = open_cpu(folder, dtype="float32")
     assert Feature.BATCH_INVARIANT not in session.capabilities().features and "does not prove" in log.text
 

@@ -22,9 +22,9 @@ from tgi_core.backend import (
     Sampling,
     WarmupPlan,
 )
-from tgi_core.client import types
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.wire import types
 from tgi_core.wire.describing import (
     decode_capacity,
     decode_health,

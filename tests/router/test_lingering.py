@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from tgi_router import ServedModel, create_app, lingering
+from tgi_router import ServedModel, create_app, lingering_close
 
 from tests.router.conftest import Serve
 from tests.router.scripted import ScriptedGenerator, says
@@ -63,8 +63,8 @@ def test_one_that_waits_to_be_told(guarded: Served) -> None:
 @pytest.mark.parametrize(("name", "value"), [("MOST_BYTES", 1_000_000), ("LONGEST_S", 0.0), ("SILENCE_S", 0.05)])
 def test_lingering_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch, name: str, value: float) -> None:
     """Whoever sends without an end, or stays without a word, is let go: after so many bytes, so long, or so long a silence."""
-    monkeypatch.setattr(lingering, "SILENCE_S", 0.05)
-    monkeypatch.setattr(lingering, name, value)
+    monkeypatch.setattr(lingering_close, "SILENCE_S", 0.05)
+    monkeypatch.setattr(lingering_close, name, value)
     served, _ = serve(payload_limit=1000)
     with served.connect() as connection:
         head = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"

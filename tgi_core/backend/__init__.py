@@ -1,6 +1,6 @@
 """The contract between tgi-core and a hardware backend."""
 
-from tgi_core.backend.callbacks import MaskSource, Progress
+from tgi_core.backend.callbacks import MaskRow, MaskSource, Progress
 from tgi_core.backend.errors import (
     BackendBug,
     BackendError,
@@ -38,7 +38,6 @@ from tgi_core.backend.types import (
     Handle,
     Kernel,
     Manifest,
-    MaskRow,
     Memory,
     Mixing,
     OpenOptions,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from tgi_core.backend.types import MaskRow
+
+@dataclass(frozen=True, slots=True)
+class MaskRow:
+    """A row that needs a mask. `tokens` are those it has made since its last mask: none at its first, then what it made with that."""
+
+    request_id: int
+    tokens: tuple[int, ...] = ()
 
 
 class MaskSource(Protocol):

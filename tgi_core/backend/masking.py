@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tgi_core.backend.callbacks import MaskSource
+from tgi_core.backend.callbacks import MaskRow, MaskSource
 from tgi_core.backend.ledger import LiveRow
-from tgi_core.backend.types import MaskRow
 
 
 def mask_row(row: LiveRow) -> MaskRow:

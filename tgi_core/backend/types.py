@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
 API_VERSION = (1, 2)
@@ -133,14 +134,6 @@ class Group:
     rendezvous: str = ""
     local_rank: int = 0
     local_world: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class MaskRow:
-    """A row that needs a mask. `tokens` are those it has made since its last mask: none at its first, then what it made with that."""
-
-    request_id: int
-    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
