@@ -38,7 +38,7 @@ def parse_adapters(text: str | None) -> tuple[AdapterSource, ...]:
     for item in filter(None, map(str.strip, (text or "").split(","))):
         source = _parse(item)
         if source.name in found:
-            raise StartupError(f"--lora-adapters {item}: {source.name} is there twice; give one of them another NAME=")
+            raise StartupError(f"--lora-adapters {item}: {source.name} is used twice; choose another NAME= for one of them")
         found[source.name] = source
     return tuple(found.values())
 
@@ -54,10 +54,12 @@ def _parse(item: str) -> AdapterSource:
     name, equals, place = item.rpartition("=")
     model, at, revision = place.partition("@")
     if "=" in name or "@" in revision or not model or (equals and not name) or (at and not revision):
-        raise StartupError(f"--lora-adapters {item}: give HUB_ID, HUB_ID@REVISION or NAME=PATH, separated by commas")
+        raise StartupError(f"--lora-adapters {item}: must be HUB_ID, HUB_ID@REVISION or NAME=PATH, separated by commas")
     name = name if equals else model
     if not _OWN_NAME.fullmatch(name) or not can_be_name(name):
         raise StartupError(f"--lora-adapters {item}: {name[:60]!r} cannot be the name of an adapter; give NAME={place}")
     if name == RESERVED:
-        raise StartupError(f"--lora-adapters {item}: {RESERVED} is the name of the model itself; give the adapter another NAME=")
+        raise StartupError(
+            f"--lora-adapters {item}: {RESERVED} is the name of the model itself; choose another NAME= for the adapter"
+        )
     return AdapterSource(name, model, revision if at else None)

@@ -20,16 +20,16 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises StartupError that names the file."""
     try:
         if (size := path.stat().st_size) > MAX_JSON_BYTES:
-            raise StartupError(f"{path}: has {size} bytes; the most that is read is {MAX_JSON_BYTES}")
+            raise StartupError(f"{path}: has {size} bytes, more than the limit of {MAX_JSON_BYTES}")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StartupError(f"{path}: not found") from error
     except RecursionError as error:
-        raise StartupError(f"{path}: not readable as JSON: it is nested too deeply") from error
+        raise StartupError(f"{path}: invalid JSON: nested too deeply") from error
     except (OSError, ValueError) as error:
-        raise StartupError(f"{path}: not readable as JSON: {error}") from error
+        raise StartupError(f"{path}: invalid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise StartupError(f"{path}: holds {type(value).__name__}, not a JSON object")
+        raise StartupError(f"{path}: contains {type(value).__name__}, expected a JSON object")
     return value
 
 

@@ -36,7 +36,7 @@ class RunFolder:
             self.path = made.rename(made.with_name(made.name.replace("new", kind, 1)))
         except OSError as error:
             raise StartupError(
-                f"a temporary folder cannot be made: {error.strerror}; let TMPDIR name a folder where this user can write"
+                f"cannot create a temporary directory: {error.strerror}; set TMPDIR to a directory where this user can write"
             ) from error
         _made.add(self)
 

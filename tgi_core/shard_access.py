@@ -65,7 +65,7 @@ def access_of_router(settings: Settings, environ: Mapping[str, str], address: st
         return ShardAccess()
     tls = _tls(settings)
     if tls is not None and tls.authorities is None:
-        raise StartupError("--shard-tls-cert: a router needs --shard-tls-ca too, to know the shard by its certificate")
+        raise StartupError("--shard-tls-cert: a router also needs --shard-tls-ca, to verify the shard's certificate")
     return ShardAccess(_token(settings, environ), tls)
 
 
@@ -74,7 +74,7 @@ def demanded_token(settings: Settings, environ: Mapping[str, str], what: str) ->
     token = _token(settings, environ)
     if token is None and not settings.shard_without_token:
         raise StartupError(
-            f"{what} needs a token: {HOW_TO_SHARE}; or use a unix socket; --shard-without-token lets in whoever reaches the port"
+            f"{what} needs a token: {HOW_TO_SHARE}; or use a unix socket; --shard-without-token admits anyone who can reach the port"
         )
     if token is None:
         _log.warning("--shard-without-token: %s has no token; whoever reaches the port reads what users write", what)
@@ -85,7 +85,7 @@ def _token(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """From the environment or from a file, never from a command line, which every user of a machine can read."""
     given, path = environ.get(TOKEN_VARIABLE), settings.shard_token_file
     if given is not None and path is not None:
-        raise StartupError(f"{TOKEN_VARIABLE} and --shard-token-file {path}: two tokens; give one")
+        raise StartupError(f"{TOKEN_VARIABLE} and --shard-token-file {path}: give only one of the two")
     if path is not None:
         return _checked(f"--shard-token-file {path}", _read("--shard-token-file", path).decode(errors="replace").rstrip("\r\n"))
     return None if given is None else _checked(TOKEN_VARIABLE, given)
@@ -94,7 +94,7 @@ def _token(settings: Settings, environ: Mapping[str, str]) -> str | None:
 def _checked(name: str, token: str) -> str:
     check_secret(name, token)
     if not token.isascii():
-        raise StartupError(f"{name}: a token is sent in a header, which takes ASCII alone; choose another")
+        raise StartupError(f"{name}: must be ASCII, because it is sent in an HTTP header; choose another token")
     return token
 
 

@@ -1,7 +1,7 @@
 """A model's tokenizer is first loaded and used in a child process, which can be ended.
 
 The library bounds nothing: a file of a few kilobytes can make gigabytes of a word, and what panics in it is no `Exception`. One that
-costs the child more than its allowance of processor time or memory, or its life, is refused.
+costs the child more than its allowance of CPU time or memory, or its life, is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST = 300
 def try_tokenizer(file: Path, vocab_size: int | None) -> None:
     """Raises StartupError for what cannot be served with a model of so many tokens. Never called on an event loop."""
     if file.stat().st_size > MAX_FILE_BYTES:
-        raise StartupError(f"{file}: has {file.stat().st_size} bytes; the largest tokenizer that is served has {MAX_FILE_BYTES}")
+        raise StartupError(f"{file}: has {file.stat().st_size} bytes; the limit for a tokenizer is {MAX_FILE_BYTES}")
     command = python("tgi_core.tokenizer_trial", file, "" if vocab_size is None else vocab_size)
     try:
         child = subprocess.run(
@@ -49,7 +49,7 @@ def try_tokenizer(file: Path, vocab_size: int | None) -> None:
         answer = b""
     if not answer:
         raise StartupError(
-            f"{file}: takes more than {SECONDS:.0f} s of processor time or {MEMORY_BYTES >> 30} GiB of memory to load or to use"
+            f"{file}: takes more than {SECONDS:.0f} s of CPU time or {MEMORY_BYTES >> 30} GiB of memory to load or to use"
         )
     if found := json.loads(answer):
         raise StartupError(f"{file}: {found}")

@@ -28,20 +28,20 @@ def test_the_syntax_is_tgis() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a=b=c", "give HUB_ID"),
-        ("a@b@c", "give HUB_ID"),
-        ("=x", "give HUB_ID"),
-        ("a=", "give HUB_ID"),
-        ("a@", "give HUB_ID"),
-        ("@b", "give HUB_ID"),
+        ("a=b=c", "must be HUB_ID"),
+        ("a@b@c", "must be HUB_ID"),
+        ("=x", "must be HUB_ID"),
+        ("a=", "must be HUB_ID"),
+        ("a@", "must be HUB_ID"),
+        ("@b", "must be HUB_ID"),
         ("/path/to/dir", "give NAME=/path/to/dir"),
         ("../dir", "give NAME=../dir"),
         ("a/../b=dir", "cannot be the name"),
         ('quo"te=dir', "cannot be the name"),
         (f"{'n' * 257}=dir", "cannot be the name"),
         ("tgi=dir", "name of the model itself"),
-        ("a=x,b=y,a=z", "a is there twice"),
-        ("org/one,org/one@v1", "org/one is there twice"),
+        ("a=x,b=y,a=z", "a is used twice"),
+        ("org/one,org/one@v1", "org/one is used twice"),
     ],
 )
 def test_what_is_no_list(text: str, says: str) -> None:
@@ -80,4 +80,4 @@ def test_a_bad_list_ends_the_start(command: str) -> None:
     """One line, exit status 1, also by TGI's variable."""
     result = run(command, "--backend", "reference", extra={"LORA_ADAPTERS": "a@b@c"})
     assert result.returncode == 1, result.stderr
-    assert result.stderr.splitlines()[-1].startswith("tgi: error: --lora-adapters a@b@c: give HUB_ID")
+    assert result.stderr.splitlines()[-1].startswith("tgi: error: --lora-adapters a@b@c: must be HUB_ID")

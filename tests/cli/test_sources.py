@@ -59,7 +59,7 @@ def test_an_old_name() -> None:
     """--max-input-length is --max-input-tokens; both are an error, as in TGI, wherever they come from."""
     assert shown("--max-input-length", "9")["max_input_tokens"] == ("9", "flag --max-input-length")
     result = run("config", "show", "--max-input-tokens", "9", extra={"MAX_INPUT_LENGTH": "8"})
-    assert result.returncode == 1 and "--max-input-tokens and --max-input-length are both given" in result.stderr
+    assert result.returncode == 1 and "--max-input-tokens and --max-input-length are names of one setting" in result.stderr
 
 
 def test_the_output_is_a_file_of_settings(tmp_path: Path) -> None:
@@ -76,12 +76,12 @@ def test_the_output_is_a_file_of_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("f.toml", "prot = 1", ["prot", "no such setting", "did you mean port?"]),
+        ("f.toml", "prot = 1", ["prot", "unknown setting", "did you mean port?"]),
         ("f.toml", "port = 'many'", ["port", "many"]),
         ("f.toml", "port = 99999", ["--port 99999", "65535"]),
         ("f.toml", "dtype = 'int3'", ["dtype", "int3"]),
         ("f.toml", "cuda_graphs = ['x']", ["cuda_graphs", "x"]),
-        ("f.toml", "[port]\nx = 1", ["port", "not nested"]),
+        ("f.toml", "[port]\nx = 1", ["port", "must not be nested"]),
         ("f.toml", "max-best-of = 1\nmax_best_of = 2", ["max_best_of", "twice"]),
         ("f.toml", "port =", ["f.toml", "Invalid value"]),
         ("f.json", "{", ["f.json"]),

@@ -58,7 +58,7 @@ def test_a_tunnel(ngrok: dict[str, str]) -> None:
     [
         (["--ngrok-authtoken", "t"], False, "pip install 'tgi-core[ngrok]'"),
         ([], True, "--ngrok-authtoken"),
-        (["--ngrok-authtoken", "bad"], True, "no tunnel: "),
+        (["--ngrok-authtoken", "bad"], True, "cannot open a tunnel: "),
     ],
 )
 def test_no_tunnel(ngrok: dict[str, str], arguments: list[str], with_module: bool, says: str) -> None:

@@ -134,7 +134,7 @@ def test_what_the_hub_refuses(hub: FakeHub, tgi: Run, files: dict[str, bytes], t
     assert "adapter o/a at revision v1: not in the cache" in offline
     assert "tgi download-weights MODEL --lora-adapters o/a@v1" in offline
     hub.fault = 503
-    assert "answers 503" in failed(tgi, "o/a")
+    assert "returned 503" in failed(tgi, "o/a")
     (tmp_path / "file").write_text("")
     assert "is a file" in failed(tgi, f"x={tmp_path}/file")
     assert "no such directory, and not a hub id" in failed(tgi, "x=/no/such/directory")

@@ -80,7 +80,7 @@ def test_the_second_time_without_the_hub(hub: FakeHub, tgi: Run, demo_files: dic
     assert not hub.asked
     hub.fault = 503
     down = tgi("download-weights", "o/m")
-    assert down.stdout == first and "answers 503" in down.stderr and commit in down.stderr
+    assert down.stdout == first and "returned 503" in down.stderr and commit in down.stderr
     gone = tgi("download-weights", "o/m", extra={"HF_ENDPOINT": "http://127.0.0.1:9"})
     assert gone.stdout == first and "cannot be reached" in gone.stderr
 

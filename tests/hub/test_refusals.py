@@ -58,7 +58,7 @@ def test_no_weights_to_serve(hub: FakeHub, tgi: Run, name: str, files: dict[str,
 def test_a_hub_that_cannot_be_reached(hub: FakeHub, tgi: Run) -> None:
     """Down, or not there at all: the line says so, and where the cache is that lacks the model."""
     hub.fault = 502
-    refused(tgi, ["o/m", "answers 502", "not in the cache"], "o/m")
+    refused(tgi, ["o/m", "returned 502", "not in the cache"], "o/m")
     refused(tgi, ["cannot be reached", "not in the cache"], "o/m", extra={"HF_ENDPOINT": "http://127.0.0.1:9"})
 
 

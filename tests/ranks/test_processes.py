@@ -165,7 +165,7 @@ def two_free_ports() -> int:
     ("arguments", "words"),
     [
         (("--num-shard", "3"), "--num-shard 3: num_attention_heads 4 is not divisible by it; use 1, 2 or 4"),
-        (("--sharded", "true"), "--sharded: backend cpu finds 1 device; say with --num-shard"),
+        (("--sharded", "true"), "--sharded: needs at least two devices, backend cpu found 1; set --num-shard"),
     ],
 )
 def test_a_refusal_is_one_line(arguments: tuple[str, ...], words: str) -> None:

@@ -156,7 +156,7 @@ def test_the_port_is_for_root(command: list[str]) -> None:
 def test_no_temporary_folder(command: list[str]) -> None:
     """Where nothing can be written, not in the temporary folder either, the line says what to set."""
     result = ran(*command, "--backend", "reference", before=full_disk)
-    failed(result, ["a temporary folder cannot be made", "TMPDIR"])
+    failed(result, ["cannot create a temporary directory", "TMPDIR"])
     assert len([line for line in result.stderr.splitlines() if "error" in line]) == 1, result.stderr
 
 

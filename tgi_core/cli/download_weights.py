@@ -25,7 +25,7 @@ def download(settings: Settings) -> None:
 
     set_up(settings.json_output)
     if settings.model_id is None:
-        raise StartupError("MODEL: missing; give the model's id on the hub")
+        raise StartupError("MODEL: missing; give the model's id on the Hub")
     with progress() as show:
         directory = fetch_model(settings.model_id, settings, show)
         fetch_adapters(settings, show)

@@ -45,7 +45,9 @@ def bind(settings: Settings) -> socket.socket:
         if listener is not None:
             listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise StartupError(f"--port {port}: in use on {host}; choose another, or end the process that has it") from error
+            raise StartupError(
+                f"--port {port}: already in use on {host}; choose another port or stop the process that uses it"
+            ) from error
         raise StartupError(f"--hostname {host} --port {port}: cannot listen: {error.strerror}") from error
     return listener
 

@@ -110,7 +110,7 @@ def resolve(ctx: click.Context, chosen: list[Field[Any]], given: dict[str, Any])
         sources = [name for name in (spec.name, *setting_of(spec).old_names) if _origin(ctx, spec, name) != "default"]
         if len(sources) > 1:
             both = " and ".join(map(flag, sources))
-            raise StartupError(f"{both} are both given, and are one setting; give only {flag(spec.name)}")
+            raise StartupError(f"{both} are names of one setting; give only {flag(spec.name)}")
         name = sources[0] if sources else spec.name
         values[spec.name], origins[spec.name] = given[name], _origin(ctx, spec, name)
         if values[spec.name] is None and setting_of(spec).secret:
@@ -218,5 +218,5 @@ def named(model: str | None, resolved: Resolved) -> Settings:
     if model is None:
         return resolved.settings
     if resolved.origins["model_id"].startswith("flag") and flagged != model:
-        raise StartupError(f"MODEL {model} and --model-id {flagged}: two models; give one")
+        raise StartupError(f"MODEL {model} and --model-id {flagged}: give only one model")
     return replace(resolved.settings, model_id=model)

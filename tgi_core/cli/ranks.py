@@ -66,10 +66,12 @@ def num_ranks(settings: Settings, plugin: Plugin) -> int:
     if not settings.sharded or (settings.num_shard or 0) > 1:
         return settings.num_shard or 1
     if settings.num_shard == 1:
-        raise StartupError("--sharded and --num-shard 1: one rank is not sharded; leave one of the two out")
+        raise StartupError("--sharded and --num-shard 1 contradict each other; remove one of the two")
     devices = len(probe(plugin).devices)
     if devices < 2:
-        raise StartupError(f"--sharded: backend {plugin.name} finds {devices} device; say with --num-shard how many ranks to use")
+        raise StartupError(
+            f"--sharded: needs at least two devices, backend {plugin.name} found {devices}; set --num-shard to the number of ranks"
+        )
     return devices
 
 

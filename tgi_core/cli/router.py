@@ -38,7 +38,7 @@ def checked(address: str) -> str:
         return f"unix:{address}"
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in address:
-        raise StartupError(f"--shard {address}: give unix:/PATH or HOST:PORT")
+        raise StartupError(f"--shard {address}: must be unix:/PATH or HOST:PORT")
     return address
 
 
@@ -82,7 +82,7 @@ def print_schema() -> None:
     quiet = os.environ | {"PYTHONWARNINGS": "ignore"}
     result = subprocess.run(python("tgi_router.schema"), stdout=subprocess.PIPE, env=quiet, text=True, check=False)
     if result.returncode != 0 or not result.stdout.startswith("{"):
-        raise StartupError("print-schema: the OpenAPI document could not be made")
+        raise StartupError("print-schema: could not generate the OpenAPI document")
     click.echo(result.stdout, nl=not result.stdout.endswith("\n"))
 
 

@@ -45,7 +45,7 @@ def serve(model_id: str, sharded: bool, uds_path: str, logger_level: str, resolv
     world = os.environ.get("WORLD_SIZE", "1")
     if sharded and world != "1":
         raise StartupError(
-            f"--sharded with WORLD_SIZE={world}: one process starts all ranks here; use `tgi shard --num-shard {world}`"
+            f"--sharded with WORLD_SIZE={world}: not supported with torchrun here; `tgi shard --num-shard {world}` starts all ranks"
         )
     os.environ["LOG_LEVEL"] = logger_level
     run_shard(replace(resolved.settings, model_id=model_id), prepare_unix(Path(f"{uds_path}-0"), shared=True))
@@ -60,7 +60,7 @@ def serve(model_id: str, sharded: bool, uds_path: str, logger_level: str, resolv
 def download_weights(model_id: str, extension: str, merge_lora: bool, logger_level: str, resolved: Resolved) -> None:
     """Fetch a model from the hub into the cache, and print its directory."""
     if extension != ".safetensors":
-        raise StartupError(f"--extension {extension}: only .safetensors is served; --auto-convert makes them from .bin files")
+        raise StartupError(f"--extension {extension}: only .safetensors is supported; --auto-convert converts .bin files")
     os.environ["LOG_LEVEL"] = logger_level
     download(replace(resolved.settings, model_id=model_id))
 

@@ -136,7 +136,7 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
     if opening.done() and (error := opening.exception()) is not None:
         raise error
     if lost.is_set():
-        _log.error("the device, or another rank, is lost")
+        _log.error("the device or another rank failed")
         end_at_once(1)  # nobody knows what it does to a thread that closes it
     if not in_time:  # a device that hangs would keep its thread, and that this process
         _log.error("the backend did not close within %.0f s", _CLOSE_S)
@@ -161,12 +161,12 @@ def _address(uds_path: Path | None, port: str | None) -> str:
     from tgi_core.server.grpc_address import prepare_tcp, prepare_unix
 
     if uds_path is not None and port is not None:
-        raise StartupError("--uds-path and --listen: two addresses; give one")
+        raise StartupError("--uds-path and --listen: give only one of the two")
     if port is None:
         return prepare_unix(uds_path or RunFolder("shard").path / "shard")
     host, _, number = port.rpartition(":")
     if not number.isdecimal():
-        raise StartupError(f"--listen {port}: give HOST:PORT")
+        raise StartupError(f"--listen {port}: must be HOST:PORT")
     return prepare_tcp(host.strip("[]"), int(number))
 
 

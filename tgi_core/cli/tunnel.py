@@ -22,11 +22,11 @@ def check_tunnel(settings: Settings) -> None:
     if not settings.ngrok:
         return
     if importlib.util.find_spec("ngrok") is None:
-        raise StartupError("--ngrok: needs the ngrok package; pip install 'tgi-core[ngrok]'")
+        raise StartupError("--ngrok: the ngrok package is not installed; run pip install 'tgi-core[ngrok]'")
     if settings.ngrok_authtoken is None:
-        raise StartupError("--ngrok: needs --ngrok-authtoken; ngrok's dashboard shows the account's token")
+        raise StartupError("--ngrok: --ngrok-authtoken is required; ngrok's dashboard shows your token")
     if settings.api_key is None:
-        _log.warning("--ngrok without --api-key: whoever knows the tunnel's address can use the server")
+        _log.warning("--ngrok without --api-key: anyone who knows the tunnel's address can use the server")
 
 
 @asynccontextmanager
@@ -52,4 +52,4 @@ def _open(ngrok: Any, settings: Settings, port: int) -> str:
         return str(listener.url())
     except Exception as error:  # noqa: BLE001  # the package raises bare ValueError and errors of its own
         reason = str(error).replace(str(settings.ngrok_authtoken), "(hidden)").strip().splitlines()
-        raise StartupError(f"--ngrok: no tunnel: {reason[0] if reason else type(error).__name__}") from None
+        raise StartupError(f"--ngrok: cannot open a tunnel: {reason[0] if reason else type(error).__name__}") from None

@@ -59,7 +59,7 @@ def check_adapters(settings: Settings) -> None:
     """What can be judged by the settings alone. Raises StartupError."""
     for source in parse_adapters(settings.lora_adapters):
         if source.name == (settings.served_model_name or settings.model_id):
-            raise StartupError(f"--lora-adapters {source}: is the name of the model itself; give the adapter another NAME=")
+            raise StartupError(f"--lora-adapters {source}: is the name of the model itself; choose another NAME= for the adapter")
 
 
 @contextmanager

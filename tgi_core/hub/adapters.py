@@ -21,10 +21,10 @@ def fetch_adapter(source: AdapterSource, cache: Path | None, auto_convert: bool,
     path = Path(source.model).expanduser()
     if path.is_dir():
         if source.revision is not None:
-            raise StartupError(f"--lora-adapters {source}: a directory has no revision; give {source.name}={source.model}")
+            raise StartupError(f"--lora-adapters {source}: a directory has no revision; use {source.name}={source.model}")
         return Adapter(source.name, str(_local(source, path, cache, auto_convert, show)))
     if path.exists():
-        raise StartupError(f"--lora-adapters {source}: is a file; give the directory that holds it")
+        raise StartupError(f"--lora-adapters {source}: is a file; give its directory")
     if not is_hub_id(source.model):
         raise StartupError(f"--lora-adapters {source}: no such directory, and not a hub id of the form OWNER/NAME")
     return Adapter(source.name, str(_from_hub(source, cache, auto_convert, show)))
@@ -58,15 +58,15 @@ def _from_hub(source: AdapterSource, cache: Path | None, auto_convert: bool, sho
 def _check(source: AdapterSource, names: Collection[str], auto_convert: bool) -> str:
     """Which file has the weights. Raises StartupError if there is none that can be served."""
     if ADAPTER not in names:
-        raise StartupError(f"--lora-adapters {source}: has no {ADAPTER}; is it an adapter?")
+        raise StartupError(f"--lora-adapters {source}: has no {ADAPTER}; is this a LoRA adapter?")
     if ADAPTER_WEIGHTS in names:
         return ADAPTER_WEIGHTS
     if ADAPTER_PICKLE not in names:
         raise StartupError(f"--lora-adapters {source}: has no {ADAPTER_WEIGHTS}")
     if not auto_convert:
         raise StartupError(
-            f"--lora-adapters {source}: has only .bin weights, which can hide programs; --auto-convert makes safetensors of them "
-            "without running any"
+            f"--lora-adapters {source}: has only .bin weights, which can contain code; --auto-convert converts them to safetensors "
+            "without running it"
         )
     return ADAPTER_PICKLE
 

@@ -25,4 +25,4 @@ def convert(files: Sequence[Path], target: Path, show: Progress) -> None:
             else:
                 last = line.strip()
     if child.returncode:
-        raise StartupError(last or f"converting {files[0]} ended with exit status {child.returncode}; is there enough memory?")
+        raise StartupError(last or f"converting {files[0]} failed with exit status {child.returncode}; is there enough memory?")

@@ -41,7 +41,7 @@ def fetch(source: Source, show: Progress) -> Path:
     if path.is_dir():
         return _local(source, path, show)
     if path.exists():
-        raise StartupError(f"model {source.model}: is a file; give the directory that holds it")
+        raise StartupError(f"model {source.model}: is a file; give its directory")
     if not is_hub_id(source.model):
         raise StartupError(f"model {source.model}: no such directory, and not a hub id of the form OWNER/NAME")
     return _from_hub(source, show)
@@ -110,12 +110,12 @@ def _weights(source: Source, listing: Listing, directory: Path) -> list[str]:
     if INDEX in names:
         wanted = shards(directory / INDEX)
         if missing := [name for name in wanted if name not in names]:
-            raise StartupError(f"model {source.model}: its {INDEX} names {missing[0]}, which the repository lacks")
+            raise StartupError(f"model {source.model}: its {INDEX} lists {missing[0]}, which is not in the repository")
         return wanted
     pickles = pickle_files(names)
     if ADAPTER in names:
         raise StartupError(
-            f"model {source.model}: is an adapter, not a model; serve the model that it was made for with --lora-adapters {source.model}"
+            f"model {source.model}: is an adapter, not a model; serve its base model with --lora-adapters {source.model}"
         )
     if not pickles:
         raise StartupError(f"model {source.model}: has neither {SINGLE} nor {INDEX}")
@@ -126,8 +126,8 @@ def _weights(source: Source, listing: Listing, directory: Path) -> list[str]:
 
 def _only_pickles(source: Source) -> StartupError:
     return StartupError(
-        f"model {source.model}: has only .bin weights, which can hide programs; --auto-convert makes safetensors of them "
-        "without running any, or give a --revision that has safetensors"
+        f"model {source.model}: has only .bin weights, which can contain code; use --auto-convert to convert them to safetensors "
+        "without running it, or a --revision that has safetensors"
     )
 
 

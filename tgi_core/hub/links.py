@@ -28,7 +28,7 @@ def link_together(target: Path, small: Path, weights: Path) -> Path:
             (Path(folder) / "new").rename(target)
     except OSError as error:
         if _links(target) != wanted:  # another server may have made it meanwhile
-            raise StartupError(f"{target}: cannot be made: {error.strerror}") from error
+            raise StartupError(f"{target}: cannot create: {error.strerror}") from error
     return target
 
 

@@ -26,7 +26,7 @@ def newest(remote: Remote, complete: Callable[[Path], bool], download: Callable[
     except Unreachable as error:
         directory = remote.cached()  # not the one that was begun just now
         if directory is not None and complete(directory):
-            _log.warning("%s; serving commit %s of the cache", error, directory.name)
+            _log.warning("%s; serving commit %s from the cache", error, directory.name)
         return _from_cache(remote, directory, complete, str(error), remedy)
     return directory
 

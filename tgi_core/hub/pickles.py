@@ -65,7 +65,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         reason = "holds more than tensors, or is damaged" if _is_pickle(error) else str(error).splitlines()[0]
         raise StartupError(f"{file}: not converted: {reason}") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-        raise StartupError(f"{file}: not converted: is not a table of tensors by name")
+        raise StartupError(f"{file}: not converted: not a table of tensors by name")
     # safetensors refuses tensors that share memory, as tied weights do.
     return {str(name): value.detach().clone().contiguous() for name, value in loaded.items()}
 

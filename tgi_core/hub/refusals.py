@@ -35,9 +35,9 @@ def refusal(error: Exception, model: str, revision: str | None, kind: str = "mod
     if isinstance(error, errors.RepositoryNotFoundError):
         return StartupError(f"{what}: not found at {hub}; check the name, and if it is private, {_access('ask for access')}")
     if isinstance(error, errors.HFValidationError):
-        return StartupError(f"{what}: not an id of the hub: {error}")
+        return StartupError(f"{what}: not a valid Hub id: {error}")
     if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
-        return StartupError(f"{what}: a file that the hub lists is missing there: {_first_line(error)}")
+        return StartupError(f"{what}: a file listed by the Hub is missing: {_first_line(error)}")
     if isinstance(error, errors.HfHubHTTPError):
         return _http(error, hub, what)
     return _other(error, hub, what)
@@ -46,10 +46,10 @@ def refusal(error: Exception, model: str, revision: str | None, kind: str = "mod
 def _http(error: Exception, hub: str, what: str) -> Exception:
     status = getattr(getattr(error, "response", None), "status_code", 0)
     if status in (401, 403):
-        return StartupError(f"{what}: {hub} refuses access ({status}); {_access('ask for access')}")
+        return StartupError(f"{what}: {hub} denied access ({status}); {_access('ask for access')}")
     if status == 429 or status >= 500:
-        return Unreachable(f"{hub} answers {status}")
-    return StartupError(f"{what}: {hub} answers {status}: {_first_line(error)}")
+        return Unreachable(f"{hub} returned {status}")
+    return StartupError(f"{what}: {hub} returned {status}: {_first_line(error)}")
 
 
 def _other(error: Exception, hub: str, what: str) -> Exception:
@@ -60,7 +60,7 @@ def _other(error: Exception, hub: str, what: str) -> Exception:
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError | TimeoutError) or library in NETWORK_LIBRARIES:
         return Unreachable(f"{hub} cannot be reached ({type(cause).__name__})")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EPERM):
-        return StartupError(f"{what}: the cache cannot be written: {error.strerror}: {error.filename or 'unknown file'}")
+        return StartupError(f"{what}: cannot write to the cache: {error.strerror}: {error.filename or 'unknown file'}")
     if isinstance(error, OSError):
         return StartupError(f"{what}: {_first_line(error)}")
     return error

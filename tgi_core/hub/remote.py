@@ -68,7 +68,7 @@ class Remote:
         except Exception as error:
             raise refusal(error, self.model, self.revision, self.kind) from error
         if not _COMMIT.fullmatch(found.sha or ""):
-            raise StartupError(f"{self.kind} {self.model}: the hub names no commit for revision {self.revision or 'main'}")
+            raise StartupError(f"{self.kind} {self.model}: the Hub returned no commit for revision {self.revision or 'main'}")
         return Listing(found.sha, {file.rfilename: file.size or 0 for file in found.siblings or ()})
 
     def download(self, listing: Listing, names: Collection[str], what: str, show: Progress) -> Path:
@@ -105,7 +105,7 @@ class Remote:
                 stream.write(listing.commit)
             Path(temporary).replace(reference)
         except OSError as error:  # a cache that is mounted to be read only
-            _log.warning("%s: cannot be written, so %s is not found without the hub: %s", reference, self.model, error.strerror)
+            _log.warning("%s: cannot write, so %s will not be found offline: %s", reference, self.model, error.strerror)
 
     def _file(self, commit: str, name: str, progress: DownloadProgress) -> None:
         from huggingface_hub import hf_hub_download

@@ -42,7 +42,7 @@ def shards(index: Path) -> list[str]:
     for name in names:
         # A name with a slash could lead out of the model's directory.
         if not isinstance(name, str) or Path(name).name != name:
-            raise StartupError(f"{index}: names the file {name!r}, which is not in its directory")
+            raise StartupError(f"{index}: lists the file {name!r}, which is outside its directory")
     return names
 
 

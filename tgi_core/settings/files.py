@@ -20,11 +20,11 @@ def read_settings_file(path: Path, names: Collection[str]) -> dict[str, Any]:
         name = str(key).replace("-", "_")
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            raise StartupError(f"{path}: {key}: no such setting" + (f"; did you mean {close[0]}?" if close else ""))
+            raise StartupError(f"{path}: {key}: unknown setting" + (f"; did you mean {close[0]}?" if close else ""))
         if name in found:
             raise StartupError(f"{path}: {name}: given twice")
         if isinstance(value, dict):
-            raise StartupError(f"{path}: {key}: is a table; settings are not nested")
+            raise StartupError(f"{path}: {key}: is a table; settings must not be nested")
         found[name] = value
     return {name: value for name, value in found.items() if value is not None}
 
@@ -40,7 +40,7 @@ def _parse(path: Path) -> dict[Any, Any]:
     except ValueError as error:
         raise StartupError(f"--config {path}: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict):
-        raise StartupError(f"--config {path}: holds {type(value).__name__}, not settings by name")
+        raise StartupError(f"--config {path}: contains {type(value).__name__}, expected a table of settings")
     return value
 
 

@@ -22,7 +22,7 @@ def sagemaker(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[lis
     """Arguments for `tgi` and the environment to run it in, from those of the container. SageMaker's only argument is `serve`; more
     are handed on. Raises StartupError where no model is named."""
     if not environ.get("HF_MODEL_ID"):
-        raise StartupError("HF_MODEL_ID: not set; give the model's id on the hub, or /opt/ml/model")
+        raise StartupError("HF_MODEL_ID: not set; set it to the model's id on the Hub, or to /opt/ml/model")
     mapped = {ours: environ[theirs] for theirs, ours in _NAMES.items() if environ.get(theirs)}
     rest = list(arguments[1:] if arguments[:1] == ["serve"] else arguments)
     return ["serve", "--port", str(PORT), *rest], {**environ, **mapped}

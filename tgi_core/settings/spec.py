@@ -106,10 +106,10 @@ def check_bounds(spec: Field[Any], value: object) -> None:
 def check_secret(name: str, secret: str) -> None:
     """Raise StartupError for a key or token that opens to all, or that no client can send. The secret is not in the message."""
     if not secret.strip():
-        raise StartupError(f"{name}: is empty, so that it would guard nothing; give a secret, or do not set it")
+        raise StartupError(f"{name}: is empty and would protect nothing; set a secret or leave it unset")
     if secret != secret.strip() or not secret.isprintable():
         raise StartupError(
-            f"{name}: begins or ends with a space, or has a line break or another character that no header can hold"
+            f"{name}: must not start or end with a space, or contain a line break or other characters that are invalid in an HTTP header"
         )
 
 
@@ -117,7 +117,7 @@ def _check_text(spec: Field[Any], text: str) -> None:
     if setting_of(spec).secret:
         check_secret(flag(spec.name), text)
     elif not text.strip():
-        raise StartupError(f"{flag(spec.name)}: is empty; give a value, or leave it out")
+        raise StartupError(f"{flag(spec.name)}: is empty; give a value or remove it")
 
 
 def _within(value: float, low: float | None, high: float | None) -> bool:
