@@ -73,39 +73,58 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def http_api(document: dict[str, Any]) -> str:
-    """The routes of an OpenAPI document and the fields of their bodies, as Markdown."""
+    """The routes of an OpenAPI document, the fields of their bodies and the types of these, as Markdown."""
     lines = [
         "# HTTP API",
         "",
         "Generated from [openapi.json](openapi.json). A running server has the same document at `/api-doc/openapi.json`.",
     ]
-    schemas = document["components"]["schemas"]
+    schemas, named = document["components"]["schemas"], dict[str, None]()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            lines += ["", f"## `{method.upper()} {path}`", "", operation["summary"]]
+            lines += ["", f"## `{method.upper()} {path}`", "", operation.get("description") or operation["summary"]]
             content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-            if name:
-                lines += ["", "| field | type | default |", "|---|---|---|", *_fields(schemas[name])]
+            if reference := content.get("schema", {}).get("$ref"):
+                lines += _fields(schemas[_name(reference)], named)
+    lines += ["", "## Types"]
+    done = set[str]()
+    while left := [name for name in named if name not in done]:
+        for name in left:
+            lines += ["", f"### {name}", "", schemas[name].get("description", ""), *_fields(schemas[name], named)]
+        done.update(left)
     return "\n".join([*lines, ""])
 
 
-def _fields(schema: dict[str, Any]) -> list[str]:
+def _fields(schema: dict[str, Any], named: dict[str, None]) -> list[str]:
+    """A table of an object's fields; the types that it names are added to `named`."""
+    if "properties" not in schema:
+        return ["", f"One of {', '.join(f'`{value}`' for value in schema['enum'])}."] if "enum" in schema else []
     required = schema.get("required", [])
-    return [
-        f"| `{name}` | {_type(value)} | {'*required*' if name in required else _default(value)} |"
+    rows = [
+        f"| `{name}` | {_type(value, named)} | {'*required*' if name in required else _default(value)} | {_text(value)} |"
         for name, value in schema["properties"].items()
     ]
+    return ["", "| field | type | default | |", "|---|---|---|---|", *rows]
 
 
-def _type(schema: dict[str, Any]) -> str:
+def _type(schema: dict[str, Any], named: dict[str, None]) -> str:
     if "$ref" in schema:
-        return str(schema["$ref"].rpartition("/")[2])
-    if "anyOf" in schema:
-        return " or ".join(_type(choice) for choice in schema["anyOf"])
+        name = _name(schema["$ref"])
+        named[name] = None
+        return f"[{name}](#{name.lower()})"
+    if choices := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+        return " or ".join(_type(choice, named) for choice in choices)
     if schema.get("type") == "array":
-        return f"array of {_type(schema.get('items', {}))}"
+        return f"array of {_type(schema.get('items', {}), named)}"
     return str(schema.get("type", "any"))
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return " ".join(schema.get("description", "").split()).replace("|", "\\|")
+
+
+def _name(reference: str) -> str:
+    return reference.rpartition("/")[2]
 
 
 def _default(schema: dict[str, Any]) -> str:
