@@ -64,10 +64,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point a page's links at the site's pages; code blocks stay as they are."""
-    uri = page.file.src_uri
+    """Point a page's links at the site's pages."""
+    return with_site_links(_without_front_matter(markdown), page.file.src_uri)
+
+
+def with_site_links(markdown: str, uri: str) -> str:
+    """The text of the page `uri` with links to pages of the site; code blocks stay as they are."""
     source = _SOURCES.get(uri, DOCS + uri)
-    parts = _FENCED.split(_without_front_matter(markdown))
+    parts = _FENCED.split(markdown)
     parts[::2] = (_LINK.sub(lambda link: _pointed(link, source, uri), part) for part in parts[::2])
     return "".join(parts)
 
