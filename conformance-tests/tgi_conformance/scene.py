@@ -67,12 +67,12 @@ class Scene:
 
     def makes_alone(self, request: Request, count: int, yardstick: Yardstick | None = None) -> list[Row]:
         """The first `count` results of a request that has the device to itself; `yardstick` is that of a session in other circumstances."""
-        return self._aside(lambda: (yardstick or self.alone).rows(request, count))[:count]
+        return self.aside(lambda: (yardstick or self.alone).rows(request, count))[:count]
 
     @property
     def breakable(self) -> bool:
         """Whether the suite can make a step fail."""
-        return self._aside(lambda: self.alone.breakable)
+        return self.aside(lambda: self.alone.breakable)
 
     @property
     def tolerance(self) -> float:
@@ -89,14 +89,14 @@ class Scene:
     @property
     def declared(self) -> tuple[Capabilities, Capacity]:
         """What a session with a mask source declares and promises."""
-        return self._aside(lambda: self.alone.declared)
+        return self.aside(lambda: self.alone.declared)
 
     @property
     def adapted(self) -> Capabilities | None:
         """What a session that is opened with the golden adapters declares; None where they are refused."""
-        return self._aside(lambda: self.alone.adapted)
+        return self.aside(lambda: self.alone.adapted)
 
-    def _aside(self, ask: Callable[[], _T]) -> _T:
+    def aside(self, ask: Callable[[], _T]) -> _T:
         """An answer for which the session in hand may have to make way."""
         try:
             return ask()

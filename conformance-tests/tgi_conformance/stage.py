@@ -40,6 +40,7 @@ class Stage:
         self.play, self._seed = play, seed
         draw = random.Random(seed)
         self._shifts = [draw.randrange(_TOKENS) if seed else 0 for _ in range(_PERIOD)]
+        self._next_doomed = 0
         self._next_id = 1 + (draw.randrange(1000) if seed else 0)
         self._free = [
             _turned(group.num_blocks, draw.randrange(group.num_blocks) if seed else 0) for group in play.capacity.groups
@@ -104,8 +105,8 @@ class Stage:
     def doomed(self, prompt: Sequence[int], **fields: Any) -> Request:
         """A request that fails after a few tokens: by its mask, or by the session's own way where there are none."""
         lent = self.play.lent
-        lent.next_doomed += 1
-        return self.request(prompt, id=lent.next_doomed - 1, masked=self.has(Feature.MASKS), **fields)
+        self._next_doomed = lent.next_doomed = max(self._next_doomed, lent.next_doomed) + 1
+        return self.request(prompt, id=self._next_doomed - 1, masked=self.has(Feature.MASKS), **fields)
 
     def _new_id(self) -> int:
         """One that the session has never seen."""

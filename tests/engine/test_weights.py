@@ -96,7 +96,7 @@ CORPUS: dict[str, tuple[Damage, str]] = {
     "wrong shape": (retensor(lambda t: t.update({NORM: torch.ones(32)})), f"tensor '{NORM}' has shape [32]"),
     "no file": (lambda f: (f / "model.safetensors").unlink(), "holds neither model.safetensors"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: not found"),
-    "broken config": (lambda f: (f / "config.json").write_text("{") and None, "config.json: not readable"),
+    "broken config": (lambda f: (f / "config.json").write_text("{") and None, "config.json: invalid JSON"),
     "unknown type": (lambda f: (f / "config.json").write_text('{"model_type": "klingon"}') and None, "'klingon'"),
     "impossible config": (lambda f: edit_config(f, num_attention_heads=5), "'llama' cannot be"),
     "no heads": (lambda f: edit_config(f, num_attention_heads=0), "config.json: num_attention_heads is 0"),

@@ -216,6 +216,6 @@ def test_who_may_go_first(serve: Serve, settings: dict[str, object], trusted: bo
 
 def test_networks_are_networks() -> None:
     """What is no network ends the start, and the error says what to do."""
-    with pytest.raises(StartupError, match=r"--high-priority-from gateway: must be an address.*--client-header"):
+    with pytest.raises(StartupError, match=r"--high-priority-from gateway: must be an IP address.*--client-header"):
         Settings(high_priority_from=("gateway",))
     Settings(high_priority_from=("gateway",), client_header="x-tenant")

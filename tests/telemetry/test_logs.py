@@ -113,7 +113,7 @@ def test_fields(used: tuple[bool, list[str]]) -> None:
         span = record["span"]
         assert record.items() >= {"level": "INFO", "message": "Success", "request_id": "good-1"}.items()
     else:
-        begun = re.search(r" INFO (\w+)\{(.*)\}: tgi_router\.observing: Success$", line)
+        begun = re.search(r" INFO (\w+)\{(.*)\}: tgi_router\.request_log: Success$", line)
         assert begun
         span = {name: json.loads(text) for name, text in re.findall(r'(\w+)=(\{.*?\}|"[^"]*"|\S+)', begun[2])}
         span["name"] = begun[1]

@@ -70,6 +70,7 @@ class Company:
 
     stage: Stage
     adapters: tuple[str, ...]
+    scene: Scene
     ask: Ask | None
     """What rows make alone, where they can be held to the formula."""
     requests: list[Request] = field(default_factory=list)
@@ -237,8 +238,8 @@ class Company:
 
     def reckon(self) -> None:
         """Hold what has been made to the formula."""
-        if self.ask is not None:
-            reckon(self.stage, self.ask, self.requests)
+        if (ask := self.ask) is not None:
+            self.scene.aside(lambda: reckon(self.stage, ask, self.requests))  # at once: a device may have one session
         self.requests.clear()
 
 
@@ -260,15 +261,16 @@ def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None, adap
     masked = masks if Feature.MASKS in scene.declared[0].features else None
     plan = plan or plan_of(scene.declared[0].block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
     setup, names = Setup(plan, masked), tuple[str, ...]()
-    if adapted and not missing(scene, ("lora",)):
-        golden = adapted_transcripts(scene)
+    golden = adapted_transcripts(scene) if adapted and not missing(scene, ("lora",)) else None
+    known = scene.adapted.adapters if golden is not None and scene.adapted is not None else ()
+    if golden is not None and {item.name for item in golden.adapters} <= {*known}:
         setup, names = replace(setup, golden=golden.name, adapters=True, alone=True), tuple(item.name for item in golden.adapters)
     stage = Stage(scene.play(setup, shared=True), scene.seed)
 
     def ask(request: Request, count: int) -> list[Row]:
-        return scene.makes_alone(request, count, stage.play.judge.yardstick)
+        return stage.play.judge.yardstick.rows(request, count)[:count]
 
-    return Company(stage, names, ask if reckonable(stage) else None)
+    return Company(stage, names, scene, ask if reckonable(stage) else None)
 
 
 for _feature, _id, _needs in (

@@ -106,9 +106,9 @@ def _as_large_as_asked(promised: Capacity, plan: WarmupPlan) -> None:
     asked = plan.num_blocks * plan.block_size
     for group in promised.groups:
         held = group.num_blocks * group.block_size
-        if (
-            group.kind is not CacheKind.FULL or group.block_size >= promised.max_row_tokens
-        ):  # a row is one block, as long as rows may be
+        if group.kind is not CacheKind.FULL or group.block_size == plan.block_size:  # more blocks than asked for do no harm
+            continue
+        if group.block_size >= promised.max_row_tokens:  # a row is one block, as long as rows may be
             continue
         if not asked // 2 <= held <= asked + promised.max_row_tokens:
             raise Violation(

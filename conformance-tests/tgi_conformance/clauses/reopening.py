@@ -21,7 +21,7 @@ _REOPENS, _FEWEST, _BUDGET_S = 30, 5, 8.0
 """Sessions opened one after the other: so many, or fewer where that takes longer than the budget."""
 _CACHE_BYTES, _MOST_BLOCKS = 4 << 20, 1 << 16
 """What their caches hold, if so many blocks do, so that a cache that stays is seen beside what an allocator keeps."""
-_ROOM_BYTES = 256 << 10
+_ROOM_BYTES = _CACHE_BYTES // 4
 """By how much a process may grow with each session: allocators and the suite's own records take some."""
 _PATIENCE_S = 2.0
 """How long threads and descriptors may outlive `close`."""

@@ -115,13 +115,12 @@ def _failure(here: Company, specs: list[Spec]) -> Ref:
 def _again_and_again(scene: Scene, event: Event, times: int, masks: str = OWN) -> None:
     here = company(scene, masks, adapted=event not in (_merge, _removal, _ahead))
     kinds = here.everyone()
-    room = max(2, min(5, *(len(group) for group in here.groups(kinds))))
+    room = max(2, min(5, here.stage.capacity.max_rows - 2, *(len(group) for group in here.groups(kinds))))
     for number in range(times):
         chosen = [kinds[(number * room + index) % len(kinds)] for index in range(room)]
         batch = event(here, chosen)
         batch = here.stage.decode(batch, steps=2)
         here.stage.clear(batch) if event is _clear else here.stage.filter(batch, ())
-        here.reckon()
     here.run(kinds)
 
 

@@ -97,8 +97,9 @@ class Slots(Sound):
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """As many slots as rows."""
-        promised = super().warmup(replace(plan, block_size=64, num_blocks=plan.max_rows), progress)
-        return replace(promised, groups=(CacheGroup(CacheKind.STATE, 64, promised.groups[0].num_blocks),), in_flight=1)
+        length = plan.max_row_tokens or 64
+        promised = super().warmup(replace(plan, block_size=length, num_blocks=plan.max_rows), progress)
+        return replace(promised, groups=(CacheGroup(CacheKind.STATE, length, promised.groups[0].num_blocks),), in_flight=1)
 
 
 @mutant("modest")
