@@ -98,7 +98,7 @@ class PackedDecoder:
             logit_scale=table.logit_scale,
             rotary_scale=1.0,
             bfloat16=int(self.dtype is torch.bfloat16),
-            turned=int(self._turned),
+            fused_rope=int(self._fused_rope),
             layer=self.layers,
             final_norm=self._floats(weights.final_norm()),
             frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
@@ -109,14 +109,14 @@ class PackedDecoder:
         )
 
     @property
-    def _turned(self) -> bool:
+    def _fused_rope(self) -> bool:
         """Whether the product itself turns queries and keys: whole heads of whole blocks, with no norm before."""
         table = self.table
         return table.rotary.size == table.head_size and table.head_size % 32 == 0 and not table.query_norm
 
     def _heads(self, weights: list[Weight], bias: Tensor | None) -> Linear:
-        """Queries, keys and values; where they are turned, the first half of each head beside its second."""
-        if not self._turned:
+        """Queries, keys and values; where the GEMM rotates them, the first half of each head beside its second."""
+        if not self._fused_rope:
             return self._linear(weights, bias)
         whole, half = joined(weights), self.table.head_size // 2
         order = torch.arange(whole.shape[0]).view(-1, 2, half).transpose(0, 1).flatten(1)

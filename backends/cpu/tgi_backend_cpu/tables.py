@@ -92,7 +92,7 @@ class Model(Structure):
             )
         ),
         ("bfloat16", c_int32),
-        ("turned", c_int32),
+        ("fused_rope", c_int32),
         ("layer", POINTER(Layer)),
         ("final_norm", c_void_p),
         ("frequencies", c_void_p),

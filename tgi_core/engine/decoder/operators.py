@@ -38,7 +38,7 @@ class Heads:
     """What a layer does to its heads before attention: norms them, then turns them, where it has the one or the other.
 
     `turns` [positions, size], float32, holds the cosines of size / 2 angles for each position, then their sines; the first `size` numbers
-    of a head are turned, number i with number i + size / 2.
+    of a head are rotated, number i with number i + size / 2.
     """
 
     sizes: HeadSizes

@@ -34,7 +34,7 @@ def _attention(normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: D
     if layer.query_norm is not None and layer.key_norm is not None:
         query, key = (_rms_norm(x, w, table.epsilon) for x, w in ((query, layer.query_norm), (key, layer.key_norm)))
     if kind.rotary:
-        query, key = (_turned(x, angles, table.rotary.size) for x in (query, key))
+        query, key = (_rotated(x, angles, table.rotary.size) for x in (query, key))
     positions = torch.arange(normed.shape[0])
     hidden = positions.unsqueeze(0) > positions.unsqueeze(1)
     if kind.window is not None:
@@ -61,8 +61,8 @@ def _rms_norm(input: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return input * torch.rsqrt(input.square().mean(-1, keepdim=True) + epsilon) * weight.float()
 
 
-def _turned(heads: Tensor, angles: Tensor, size: int) -> Tensor:
-    """heads [heads, tokens, head size], the first `size` numbers of each turned."""
+def _rotated(heads: Tensor, angles: Tensor, size: int) -> Tensor:
+    """heads [heads, tokens, head size], the first `size` numbers of each rotated."""
     first, second, rest = heads.split([size // 2, size // 2, heads.shape[-1] - size], -1)
     cosine, sine = angles.cos(), angles.sin()
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), -1)

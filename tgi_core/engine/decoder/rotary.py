@@ -16,7 +16,7 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """The first `size` numbers of a head are turned, pair i by position · `frequencies[i]` (float32 values)."""
+    """The first `size` numbers of a head are rotated, pair i by position · `frequencies[i]` (float32 values)."""
 
     size: int
     frequencies: tuple[float, ...]
@@ -32,7 +32,7 @@ def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
     share = _number(scaling, "partial_rotary_factor", _number(config, "partial_rotary_factor", 1.0))
     size = int(head_size * share)
     if not 0 < size <= head_size or size % 2:
-        raise UnsupportedFamily(f"it turns {size} of the {head_size} numbers of a head")
+        raise UnsupportedFamily(f"it rotates {size} of the {head_size} numbers of a head")
     # In float32, as transformers computes them: token-exact output needs the same bits.
     frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size))
     if kind == "linear":

@@ -49,7 +49,7 @@ FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """What may differ from layer to layer: `window` positions that a query sees (None: all), and whether heads are turned."""
+    """What may differ from layer to layer: `window` positions that a query sees (None: all), and whether it has RoPE."""
 
     window: int | None
     rotary: bool
@@ -124,19 +124,20 @@ def read_table(config: dict[str, Any]) -> DecoderTable:
 
 def _layers(config: dict[str, Any], family: Family) -> tuple[DecoderLayer, ...]:
     count = _count(config, "num_hidden_layers")
-    turned = _turned(config, count) if family.no_rotary else [True] * count
+    rotary_layers = _rotary_layers(config, count) if family.no_rotary else [True] * count
     window = config.get("sliding_window", family.window)
     if window is None or family.windows == "none":
-        return tuple(DecoderLayer(None, rotary) for rotary in turned)
+        return tuple(DecoderLayer(None, rotary) for rotary in rotary_layers)
     if not isinstance(window, int) or window < 1:
         raise UnsupportedFamily(f"its sliding window is {str(window)[:40]}")
-    kinds = ["sliding_attention"] * count if family.windows == "all" else _kinds(config, count, turned)
+    kinds = ["sliding_attention"] * count if family.windows == "all" else _kinds(config, count, rotary_layers)
     return tuple(
-        DecoderLayer(window if kind == "sliding_attention" else None, rotary) for kind, rotary in zip(kinds, turned, strict=True)
+        DecoderLayer(window if kind == "sliding_attention" else None, rotary)
+        for kind, rotary in zip(kinds, rotary_layers, strict=True)
     )
 
 
-def _kinds(config: dict[str, Any], count: int, turned: list[bool]) -> list[str]:
+def _kinds(config: dict[str, Any], count: int, rotary_layers: list[bool]) -> list[str]:
     """The kind of attention of each layer, where only some have the window."""
     named = config.get("layer_types")
     if config.get("model_type") == "ministral":
@@ -146,7 +147,7 @@ def _kinds(config: dict[str, Any], count: int, turned: list[bool]) -> list[str]:
         return ["full_attention"] * count
     if named is None:
         if "no_rope_layers" in config or "no_rope_layer_interval" in config:
-            return ["full_attention" if rotary else "sliding_attention" for rotary in turned]
+            return ["full_attention" if rotary else "sliding_attention" for rotary in rotary_layers]
         first = config.get("max_window_layers", 28)
         return ["sliding_attention" if i >= first else "full_attention" for i in range(count)]
     if not isinstance(named, list) or len(named) != count or not set(named) <= {"full_attention", "sliding_attention"}:
@@ -154,7 +155,7 @@ def _kinds(config: dict[str, Any], count: int, turned: list[bool]) -> list[str]:
     return named
 
 
-def _turned(config: dict[str, Any], count: int) -> list[bool]:
+def _rotary_layers(config: dict[str, Any], count: int) -> list[bool]:
     """SmolLM3 leaves every fourth layer without positions."""
     named = config.get("no_rope_layers")
     if named is None:

@@ -37,7 +37,7 @@ class TorchOperators:
             wide_query, wide_key = _normed(wide_query, norms.query, norms.epsilon), _normed(wide_key, norms.key, norms.epsilon)
         if heads.turns is not None:
             cosine, sine = heads.turns.index_select(0, positions).unsqueeze(1).chunk(2, -1)
-            wide_query, wide_key = _turned(wide_query, cosine, sine), _turned(wide_key, cosine, sine)
+            wide_query, wide_key = _rotated(wide_query, cosine, sine), _rotated(wide_key, cosine, sine)
         query, key = wide_query.to(qkv.dtype), wide_key.to(qkv.dtype)
         # What is not written becomes zeros in the null block, which holds nothing else.
         left_out = (slots < 0).view(-1, 1, 1)
@@ -55,8 +55,8 @@ def _normed(values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return values * torch.rsqrt(values.square().mean(-1, keepdim=True) + epsilon) * weight.float()
 
 
-def _turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """heads [tokens, heads, head], with cosines and sines [tokens, 1, pairs] of the numbers that are turned."""
+def _rotated(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """heads [tokens, heads, head], with cosines and sines [tokens, 1, pairs] of the numbers that are rotated."""
     half = cosine.shape[-1]
     first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], -1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), -1)

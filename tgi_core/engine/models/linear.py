@@ -1,4 +1,4 @@
-"""Modules in the place of `nn.Linear`."""
+"""Modules that replace `nn.Linear`."""
 
 from __future__ import annotations
 

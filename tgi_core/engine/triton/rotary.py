@@ -1,6 +1,6 @@
 """What lies between the projection of queries, keys and values and attention, in one kernel.
 
-Heads are normed where the model norms them, turned by their position, and keys and values are written to the pages of the cache.
+Heads are normed where the model norms them, rotated by their position, and keys and values are written to the pages of the cache.
 Queries are written back to where they were.
 """
 
@@ -65,7 +65,7 @@ def turn_and_store_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD: tl.constexpr,
-    HALF: tl.constexpr,  # pairs that are turned, 0 in a layer without positions
+    HALF: tl.constexpr,  # pairs that are rotated, 0 in a layer without positions
     NORMED: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
@@ -84,9 +84,9 @@ def turn_and_store_kernel(
     place = (slot * KV_HEADS + head - HEADS)[:, None] * HEAD
     if HALF > 0:
         at = tl.arange(0, BLOCK_HALF)
-        turned = known & (at < HALF)[None, :]
-        first = tl.load(own + at[None, :], mask=turned, other=0.0).to(tl.float32)
-        second = tl.load(own + HALF + at[None, :], mask=turned, other=0.0).to(tl.float32)
+        rotated = known & (at < HALF)[None, :]
+        first = tl.load(own + at[None, :], mask=rotated, other=0.0).to(tl.float32)
+        second = tl.load(own + HALF + at[None, :], mask=rotated, other=0.0).to(tl.float32)
     if REST > 0:
         beyond = 2 * HALF + tl.arange(0, BLOCK_REST)
         left = known & (beyond < HEAD)[None, :]
@@ -107,8 +107,8 @@ def turn_and_store_kernel(
         turn = turns + tl.load(positions + token).to(tl.int64) * (2 * HALF) + at
         cosine = tl.load(turn, mask=at < HALF, other=0.0)[None, :]
         sine = tl.load(turn + HALF, mask=at < HALF, other=0.0)[None, :]
-        _put(first * cosine - second * sine, at, turned, is_query, is_key, own, keys + place)
-        _put(second * cosine + first * sine, HALF + at, turned, is_query, is_key, own, keys + place)
+        _put(first * cosine - second * sine, at, rotated, is_query, is_key, own, keys + place)
+        _put(second * cosine + first * sine, HALF + at, rotated, is_query, is_key, own, keys + place)
     if REST > 0:
         _put(rest, beyond, left, is_query, is_key, own, keys + place)
     _copy(own + KV_HEADS * HEAD, values + place, is_key, HEAD, BLOCK_HEAD)
@@ -164,7 +164,7 @@ _BUILT = (
 
 
 def builds(tiles: TileTable) -> Iterator[Build]:
-    """Heads of some models, turned whole, in part or not at all, with norms and without, to a cache of their own type and of 8 bits."""
+    """Heads of some models, rotated whole, in part or not at all, with norms and without, to a cache of their own type and of 8 bits."""
     for dtype in ITEMSIZE:
         for sizes in _BUILT:
             for part in (2, 4, 0):
@@ -179,7 +179,7 @@ def _build(dtype: str, sizes: HeadSizes, part: int, normed: bool, fp8: str = "")
     types |= dict.fromkeys(("keys", "values"), f"*{fp8 or dtype}:16")
     types |= {"positions": "*i64", "slots": "*i64", "turns": "*fp32:16", "epsilon": "fp32"}
     constants = head_blocks(sizes, sizes.head // part if part else 0) | {"NORMED": normed}
-    feature = (f"1/{part} of a head, " if part else "not turned, ") + ("normed" if normed else "plain")
+    feature = (f"1/{part} of a head, " if part else "not rotated, ") + ("normed" if normed else "plain")
     labels = {"kernel": "turn and store", "dtype": dtype, "width": str(sizes.head)}
     labels["feature"] = feature + (", 8-bit cache" if fp8 else "")
     return Build(turn_and_store_kernel, types, constants, {"num_warps": 1}, labels)

@@ -25,11 +25,11 @@ enum class Finish : int32_t {
   floats = 1,
   add = 2,   // to floats that are there
   gated = 3,  // silu(gate) · up in the weights' dtype; panels hold 16 gates and their 16 ups
-  turned = 4,  // heads by rotary positions, in the weights' dtype; panels hold 16 numbers of a head's first half and 16 of its second
+  rope = 4,  // heads by rotary positions, in the weights' dtype; panels hold 16 numbers of a head's first half and 16 of its second
   low = 5  // floats; panels are of one block, for results of few columns
 };
 
-constexpr bool in_pairs(Finish finish) { return finish == Finish::gated || finish == Finish::turned; }
+constexpr bool in_pairs(Finish finish) { return finish == Finish::gated || finish == Finish::rope; }
 constexpr int blocks_of(Finish finish) { return in_pairs(finish) ? kPairBlocks : finish == Finish::low ? kLowBlocks : kPlainBlocks; }
 constexpr int rows_of(Finish finish) { return in_pairs(finish) ? kPairRows : kPlainRows; }
 
@@ -45,8 +45,8 @@ struct Linear {
   int32_t columns, steps, unused;
 };
 
-// How heads of 2 · half numbers are turned: by cosines and sines [rows][2][half]. Heads from `heads` on stay as they are.
-struct Turning {
+// How heads of 2 · half numbers are rotated: by cosines and sines [rows][2][half]. Heads from `heads` on stay as they are.
+struct Rope {
   const float* angles;
   int half, heads;
 };
@@ -59,7 +59,7 @@ struct Product {
   void* y;
   size_t y_stride, rows;
   float scale = 1.0f;
-  Turning turning = {};
+  Rope rope = {};
   const float* added = nullptr;  // [rows][added_stride] that is added first, by column: a pair's second ones stand behind all first ones
   size_t added_stride = 0;
 
@@ -70,10 +70,10 @@ struct Product {
   }
   // Of the result, a panel's first column; and from a panel's block to its next.
   size_t first_column(int panel) const {
-    if (finish != Finish::turned) return (size_t)panel * 16 * (finish == Finish::gated ? 1 : blocks_of(finish));
-    return (size_t)panel * 16 / turning.half * 2 * turning.half + (size_t)panel * 16 % turning.half;
+    if (finish != Finish::rope) return (size_t)panel * 16 * (finish == Finish::gated ? 1 : blocks_of(finish));
+    return (size_t)panel * 16 / rope.half * 2 * rope.half + (size_t)panel * 16 % rope.half;
   }
-  size_t next_block() const { return finish == Finish::turned ? (size_t)turning.half : finish == Finish::gated ? (size_t)columns() : 16; }
+  size_t next_block() const { return finish == Finish::rope ? (size_t)rope.half : finish == Finish::gated ? (size_t)columns() : 16; }
 };
 
 // Lays `rows` rows of a weight [rows][depth] out as blocks first, first + stride, … of a packed one. Pads with zeros.
@@ -116,10 +116,10 @@ class Finishing {
     const int first = panel * kBlocks * 16, there = in_pairs(FINISH) ? kBlocks * 16 : width_;
     TGI_UNROLL for (int r = 0; r < kBlocks; r++)
         bias_[r] = p.w.bias && there > r * 16 ? load_first(p.w.bias + first + r * 16, there - r * 16) : zero();
-    if constexpr (FINISH == Finish::turned) {
-      const int head = panel * 16 / p.turning.half, within = panel * 16 % p.turning.half;
-      half_ = p.turning.half;
-      if (head < p.turning.heads) angles_ = p.turning.angles + row * 2 * half_ + within;
+    if constexpr (FINISH == Finish::rope) {
+      const int head = panel * 16 / p.rope.half, within = panel * 16 % p.rope.half;
+      half_ = p.rope.half;
+      if (head < p.rope.heads) angles_ = p.rope.angles + row * 2 * half_ + within;
     }
   }
 
@@ -140,15 +140,15 @@ class Finishing {
     TGI_UNROLL for (int r = 0; r < kBlocks; r++) v[r] = add(c[r], bias_[r]);
     if constexpr (FINISH == Finish::gated)
       store(to, mul(Op::silu(v[0]), v[1]));
-    else if constexpr (FINISH == Finish::turned)
-      turned(angles_ ? angles_ + (size_t)m * 2 * half_ : nullptr, v[0], v[1], to);
+    else if constexpr (FINISH == Finish::rope)
+      rotated(angles_ ? angles_ + (size_t)m * 2 * half_ : nullptr, v[0], v[1], to);
     else if constexpr (FINISH == Finish::add)
       TGI_UNROLL for (int r = 0; r < kBlocks; r++) store(to + r * 16, fma(v[r], scale_, load(to + r * 16)));
     else
       TGI_UNROLL for (int r = 0; r < kBlocks; r++) store(to + r * 16, mul(v[r], scale_));
   }
 
-  TGI_INLINED void turned(const float* angles, f32x16 first, f32x16 second, T* to) const {
+  TGI_INLINED void rotated(const float* angles, f32x16 first, f32x16 second, T* to) const {
     if (angles) {
       const f32x16 cosine = load(angles), sine = load(angles + half_), before = first;
       first = sub(mul(before, cosine), mul(second, sine));
@@ -220,7 +220,7 @@ void multiply(const Product& p, int panel, size_t row, Lines lines) {
       }
     }
   }
-  finished<Op, Finish::gated>(p, panel, row, c) || finished<Op, Finish::turned>(p, panel, row, c) ||
+  finished<Op, Finish::gated>(p, panel, row, c) || finished<Op, Finish::rope>(p, panel, row, c) ||
       finished<Op, Finish::add>(p, panel, row, c) || finished<Op, Finish::floats>(p, panel, row, c) ||
       finished<Op, Finish::low>(p, panel, row, c) || finished<Op, Finish::numbers>(p, panel, row, c);
 }
@@ -258,7 +258,7 @@ class PanelProduct {
     for (size_t part = 0; part < parts_; part++) multiply_part(part, DenseLines{panel, part ? 0 : kAhead});
   }
 
-  // What is widened for the first part of the rows is kept for others.
+  // The weights widened for the first rows are reused for the rest.
   template <class Lines>
   void run_widened(Scratch& scratch) {
     if constexpr (Op::per_unit == 2) {

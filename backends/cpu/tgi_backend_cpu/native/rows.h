@@ -35,7 +35,7 @@ inline void rotation(int position, const float* frequencies, int half, float fac
   }
 }
 
-// A head as attention reads it: of its first 2 · half numbers, number i is turned with number i + half; the others stay.
+// A head as attention reads it: of its first 2 · half numbers, number i is rotated with number i + half; the others stay.
 template <class T>
 void rotate(const float* head, const float* cosines, const float* sines, int half, int size, T* to) {
   for (int i = 0; i < half; i += 16) {

@@ -11,14 +11,14 @@ struct Layer {
   Linear qkv, output, gate_up, down;
   const float *attention_norm, *mlp_norm, *query_norm, *key_norm;  // the last two over single heads, or null
   unit* cache;
-  int32_t window, rotary;  // rotary 0: this layer's queries and keys are not turned
+  int32_t window, rotary;  // rotary 0: this layer's queries and keys get no RoPE
 };
 
 struct Model {
   int32_t hidden, intermediate, layers, heads, kv_heads, head_size, rotary, block_size;
   float epsilon, embedding_scale, attention_scale, residual_scale, logit_scale, rotary_scale, softcap;
   int32_t bfloat16;
-  int32_t turned;  // qkv lies in pairs and its product turns the heads; 0: they are normed, if at all, and turned behind it
+  int32_t fused_rope;  // qkv lies in pairs and its GEMM rotates the heads; 0: they are normed, if at all, and rotated after it
   const Layer* layer;
   const float *final_norm, *frequencies;  // frequencies [rotary / 2]
   const void* embedding;
@@ -52,7 +52,7 @@ struct Workspace {
     const size_t queries = (size_t)m.heads * m.head_size, all = queries + 2 * (size_t)m.kv_heads * m.head_size;
     const size_t most = std::max(tokens, wanted);
     stream.at_least(tokens * m.hidden);
-    raw_heads.at_least(m.turned ? 0 : tokens * all);
+    raw_heads.at_least(m.fused_rope ? 0 : tokens * all);
     rotation.at_least(tokens * m.rotary);
     heads.at_least(tokens * (all / Op::per_unit));
     attended.at_least(tokens * (queries / Op::per_unit));
@@ -129,9 +129,9 @@ class StepBody {
  private:
   void add_attention(const Layer& layer, typename Attention<Op>::Plan& plan) {
     Product qkv{Finish::floats, layer.qkv, nullptr, w_.raw_heads.data(), (size_t)qkv_, (size_t)s_.tokens};
-    if (m_.turned) {
-      qkv.finish = Finish::turned, qkv.y = w_.heads.data();
-      qkv.turning = {w_.rotation.data(), half_, layer.rotary ? m_.heads + m_.kv_heads : 0};
+    if (m_.fused_rope) {
+      qkv.finish = Finish::rope, qkv.y = w_.heads.data();
+      qkv.rope = {w_.rotation.data(), half_, layer.rotary ? m_.heads + m_.kv_heads : 0};
     }
     const Adapted adapted = adapters_.of(layer, Where::qkv);
     phases_.normed_product(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data(), adapted);
@@ -142,7 +142,7 @@ class StepBody {
         Part::rotary,
         [this, &layer, cache, &plan](size_t t) {
           if (t == 0) Attention<Op>::reset(plan);
-          m_.turned ? keep_turned(cache, t) : turn_and_keep(layer, cache, t);
+          m_.fused_rope ? keep_rotated(cache, t) : rotate_and_keep(layer, cache, t);
         },
         s_.tokens);
     attention_.emplace_back(cache, scoring, m_.heads, heads_of(0), (size_t)qkv_, (number*)w_.attended.data(), (size_t)heads_);
@@ -191,8 +191,8 @@ class StepBody {
     }
   }
 
-  // Where the product has turned them already.
-  void keep_turned(const Cache& cache, size_t t) {
+  // Where the product has rotated them already.
+  void keep_rotated(const Cache& cache, size_t t) {
     const int size = m_.head_size;
     const number *keys = heads_of(t) + heads_, *values = keys + m_.kv_heads * size;
     fetch(keys + 4 * qkv_, 2 * m_.kv_heads * size * sizeof(number));
@@ -200,7 +200,7 @@ class StepBody {
   }
 
   // Where it has not, nor the queries.
-  void turn_and_keep(const Layer& layer, const Cache& cache, size_t t) {
+  void rotate_and_keep(const Layer& layer, const Cache& cache, size_t t) {
     const float *from = w_.raw_heads.data() + t * qkv_, *angle = w_.rotation.data() + t * m_.rotary;
     const int size = m_.head_size;
     fetch(from + 2 * qkv_, qkv_ * sizeof(float));
