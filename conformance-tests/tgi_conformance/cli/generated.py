@@ -8,10 +8,13 @@ import secrets
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tgi_core.telemetry.progress import progress
 
 if TYPE_CHECKING:
     from tgi_conformance.proof.generated import Fate, Figures
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Wide plays before one that differs in none counts as equivalent.",
 )
-@click.option("--limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds for one mutant.")
+@click.option("--limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of CPU time for one mutant.")
 @click.option("--whole", is_flag=True, help="Try every clause on every mutant, and report what only one clause kills.")
 @click.option(
     "--least",
@@ -68,7 +71,9 @@ def command(
     places = [(first + index % seeds, index // seeds) for index in range(mutants)]
     begun = time.monotonic()
     effort = generated.Effort(plays, limit, whole)
-    fates = generated.follow_all(places, effort, processes or len(os.sched_getaffinity(0)), lambda fate: None)
+    with progress() as show:
+        heard = partial(show, "mutants", total=mutants, unit="")
+        fates = generated.follow_all(places, effort, processes or len(os.sched_getaffinity(0)), heard)
     found = generated.figures(fates)
     for line in _lines(fates, found, whole):
         click.echo(line)

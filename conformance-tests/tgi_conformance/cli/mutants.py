@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 import click
+
+from tgi_core.telemetry.progress import progress
 
 FORMATS = (".html", ".json")
 
@@ -26,13 +30,16 @@ def command(seeds: int, only: tuple[str, ...], out: tuple[Path, ...], processes:
 
     for name in only:
         if name not in EVERY:
-            raise click.UsageError(f"--only {name}: no such mutant or twin; there are {', '.join(sorted(EVERY))}")
+            like = ", ".join(get_close_matches(name, EVERY))
+            raise click.UsageError(f"--only {name}: no such mutant or twin{f'; did you mean one of: {like}?' if like else ''}")
     for path in out:
         if path.suffix not in FORMATS:
             raise click.UsageError(f"--out {path}: ends in {' or '.join(FORMATS)}")
     chosen = only or tuple(EVERY)
     begun = time.monotonic()
-    outcomes = run_all(list(trials(chosen, seeds)), processes, lambda done: None)
+    planned = list(trials(chosen, seeds))
+    with progress() as show:
+        outcomes = run_all(planned, processes, partial(show, "trials", total=len(planned), unit=""))
     seconds = time.monotonic() - begun
     mutants = [name for name in MUTANTS if name in chosen]
     meant = {id for name in mutants for id in MUTANTS[name].killed_by}

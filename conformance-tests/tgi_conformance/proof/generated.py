@@ -49,7 +49,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How far one mutant is followed: wide plays for a survivor, seconds for all, and whether all clauses are tried."""
+    """How far one mutant is followed: wide plays for a survivor, seconds of CPU time for all, and whether all clauses are tried."""
 
     plays: int = 40
     limit_s: float = 60.0
@@ -73,13 +73,13 @@ def order(mutant: Generated) -> list[Clause]:
 
 def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
     """One mutant against all clauses until one fails; where none does, through wide plays until it differs from the sound session."""
-    mutant, begun = drawn(seed, number), time.monotonic()
+    mutant, begun = drawn(seed, number), time.process_time()
     target = mutant.target()
     alone, failed, stalled, late = Alone(target), list[Clause](), list[str](), False
     for clause in order(mutant):
         if failed and not effort.whole:
             break
-        if late := time.monotonic() - begun > effort.limit_s:
+        if late := time.process_time() - begun > effort.limit_s:
             break
         verdict = attempt(clause, target, alone, seed, EFFORT, shorten=False).verdict
         if verdict is Verdict.FAIL and not mutant.fired:
@@ -102,13 +102,13 @@ def _fate(mutant: Generated, fate: str, clauses: tuple[str, ...]) -> Fate:
     return Fate(mutant.name, operator, condition, mutant.cause, fate, clauses)
 
 
-def follow_all(places: Sequence[tuple[int, int]], effort: Effort, processes: int, heard: Callable[[Fate], None]) -> list[Fate]:
-    """Every mutant by seed and number, in so many processes; `heard` gets each."""
-    found = []
+def follow_all(places: Sequence[tuple[int, int]], effort: Effort, processes: int, heard: Callable[[int], None]) -> list[Fate]:
+    """Every mutant by seed and number, in `processes` processes; `heard` gets how many are done."""
+    found: list[Fate] = []
     with ProcessPoolExecutor(processes, get_context("spawn"), settle) as pool:
         for future in as_completed([pool.submit(follow, *place, effort) for place in places]):
             found.append(future.result())
-            heard(found[-1])
+            heard(len(found))
     return sorted(found, key=lambda fate: fate.name)
 
 
