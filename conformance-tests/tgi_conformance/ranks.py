@@ -1,11 +1,12 @@
 """Two ranks over loopback, as one session: rank 0 here, rank 1 in a process of its own, joined by the core's own relay.
 
-`python -m tgi_conformance.ranks FD NAME MODEL DTYPE` is rank 1.
+`python -m tgi_conformance.ranks FD NAME` is rank 1 of one group after another.
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
+import selectors
 import shutil
 import socket
 import subprocess
@@ -25,14 +26,74 @@ from tgi_core.server.ranks import follow, lead
 from tgi_core.workers.command import python, same_imports
 
 WORLD = 2
+_SETTINGS_BYTES = 8192
 
 
-def open_group(target: Target) -> object:
+class SecondRank:
+    """Rank 1 of a run's groups, a `rank_peers.Process`. Its process serves one group after another: importing what runs a model
+    takes seconds. It is started when first needed, and again after one that was killed or failed."""
+
+    def __init__(self) -> None:
+        self._process: RankProcess | None = None
+        self._control = socket.socket()
+        self._serving = False
+
+    def join(self, target: Target) -> Peer:
+        """Rank 1 of a new group."""
+        if self._process is None or self._serving or self._process.outcome(0) is not None:
+            self.close()
+            self._start(target.name)
+        ours, theirs = socket.socketpair()
+        settings = json.dumps([str(target.model), target.dtype]).encode()
+        with theirs:
+            socket.send_fds(self._control, [settings], [theirs.fileno()])
+        self._serving = True
+        return Peer(1, Link(ours), self)
+
+    def outcome(self, seconds: float) -> str | None:
+        """How its part in the group has ended; None while it goes on."""
+        if self._process is None:
+            return "was ended"
+        if self._serving:
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._control, selectors.EVENT_READ)
+                if not ready.select(seconds):
+                    return None
+            self._serving = not self._control.recv(1)  # nothing: the process has ended
+        return self._process.outcome(1.0) if self._serving else "ended with its group"
+
+    def kill(self) -> None:
+        """End the process, unless it has left its group and waits for the next."""
+        if self._serving:
+            self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self._control.close()
+        if self._process is not None:
+            self._process.kill()
+        self._process, self._serving = None, False
+
+    def _start(self, name: str) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            child = subprocess.Popen(
+                python("tgi_conformance.ranks", theirs.fileno(), name),
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=same_imports(),
+                stderr=subprocess.DEVNULL,  # rank 0 hears of its errors, and reports them
+            )
+        self._process = RankProcess(child)
+
+
+def open_group(target: Target, second: SecondRank) -> object:
     """The session of all ranks. A backend that keeps them in one process is opened once. Raises BackendError, Violation."""
     if target.one_process:
         return target.open(OpenOptions(str(target.model), target.dtype, Group(world=WORLD, local_world=WORLD)))
     folder = Path(tempfile.mkdtemp(prefix="tgi-conformance-"))
-    peers = Peers({1: _start(target)}, Group(0, WORLD, f"file:{folder / 'store'}", 0, WORLD))
+    peers = Peers({1: second.join(target)}, Group(0, WORLD, f"file:{folder / 'store'}", 0, WORLD))
     try:
         return lead(peers, target.name, lambda group: target.open(OpenOptions(str(target.model), target.dtype, group)))
     except StartupError as error:
@@ -41,33 +102,29 @@ def open_group(target: Target) -> object:
         shutil.rmtree(folder, ignore_errors=True)  # the ranks have met
 
 
-def _start(target: Target) -> Peer:
-    ours, theirs = socket.socketpair()
-    command = python("tgi_conformance.ranks", theirs.fileno(), target.name, target.model, target.dtype)
-    with theirs:
-        child = subprocess.Popen(
-            command,
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=same_imports(),
-            stderr=subprocess.DEVNULL,  # rank 0 is told and says it
-        )
-    return Peer(1, Link(ours), RankProcess(child))
+def main(control: socket.socket, name: str) -> None:
+    """Follow rank 0 through its groups until there are no more, or an error: rank 0 knows that, and tells it."""
+    while True:
+        settings, descriptors, _, _ = socket.recv_fds(control, _SETTINGS_BYTES, 1)
+        if not descriptors:
+            return
+        try:
+            _follow(Link(socket.socket(fileno=descriptors[0])), name, *json.loads(settings))
+        except (LinkClosed, BackendError, StartupError):
+            return
+        control.send(b"\n")
 
 
-def main(number: int, name: str, model: Path, dtype: str) -> None:
-    """Follow until rank 0 says goodbye."""
+def _follow(link: Link, name: str, model: str, dtype: str) -> None:
     from tgi_conformance.subject import resolve
 
-    target = resolve(name, model, dtype).target
+    target = resolve(name, Path(model), dtype).target
 
     def open_session(group: Group) -> Session:
-        return target.wrapped(target.open(OpenOptions(str(model), dtype, group)))
+        return target.wrapped(target.open(OpenOptions(model, dtype, group)))
 
-    with contextlib.suppress(LinkClosed, BackendError, StartupError):  # rank 0 knows and tells it
-        follow(Link(socket.socket(fileno=number)), open_session)
+    follow(link, open_session)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4])
+    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

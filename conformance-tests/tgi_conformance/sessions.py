@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tgi_conformance.masks import DOOMED, Masks
+from tgi_conformance.ranks import SecondRank, open_group
 from tgi_conformance.target import Target, close
 from tgi_core.backend import Adapter, BackendError, Capabilities, Capacity, DeviceBusy, OutOfMemory, WarmupPlan
 from tgi_core.backend.session import Session
@@ -72,10 +73,11 @@ class Sessions:
         self.room: int | None = None
         self._idle: list[Lent] = []
         self._busy: list[Lent] = []
+        self._second = SecondRank()
 
     def lend(self, target: Target, wanted: Wanted, *, fresh: bool = False) -> Lent:
         """One that nobody uses, or a new one. Raises Occupied where one in use would have to make way, and BackendError as the backend."""
-        lent = (None if fresh else self._kept(wanted)) or self.admit(lambda: _opened(target, wanted))
+        lent = (None if fresh else self._kept(wanted)) or self.admit(lambda: _opened(target, wanted, self._second))
         lent.uses += 1
         self._busy.append(lent)
         return lent
@@ -125,6 +127,7 @@ class Sessions:
             close(lent.session)
         self._idle.clear()
         self._busy.clear()
+        self._second.close()
 
     def _kept(self, wanted: Wanted) -> Lent | None:
         for lent in reversed(self._idle):
@@ -149,10 +152,11 @@ def _serves(there: Wanted, wanted: Wanted) -> bool:
     return replace(there, purpose="", masks=masks) == replace(wanted, purpose="")
 
 
-def _opened(target: Target, wanted: Wanted) -> Lent:
+def _opened(target: Target, wanted: Wanted, second: SecondRank) -> Lent:
     target = target.on(wanted.model, wanted.dtype)
     masks = Masks(target.vocab_size, wanted.masks) if wanted.masks else None
-    session = target.session(masks, wanted.adapters) if wanted.ranks == 1 else target.group()
+    grouped = wanted.ranks > 1
+    session = target.opened(lambda: open_group(target, second)) if grouped else target.session(masks, wanted.adapters)
     try:
         capacity = target.warm(session, wanted.plan)
         return Lent(wanted, session, session.capabilities(), capacity, masks)

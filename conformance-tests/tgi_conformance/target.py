@@ -51,15 +51,10 @@ class Target:
     def session(self, masks: MaskSource | None = None, adapters: tuple[Adapter, ...] = ()) -> Session:
         """A fresh session, not warmed."""
         options = OpenOptions(str(self.model), dtype=self.dtype, masks=masks, adapters=adapters)
-        return self._opened(lambda: self.open(options))
+        return self.opened(lambda: self.open(options))
 
-    def group(self) -> Session:
-        """A fresh session of two ranks, not warmed. Raises Violation where they do not come together."""
-        from tgi_conformance.ranks import open_group
-
-        return self._opened(lambda: open_group(self))
-
-    def _opened(self, open: Callable[[], object]) -> Session:
+    def opened(self, open: Callable[[], object]) -> Session:
+        """A session of what `open` makes. Raises BackendError, Violation."""
         try:
             implementation = open()
         except (BackendError, Violation):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -105,11 +106,16 @@ def mix(value: int) -> int:
 def toy_logits(state: int, vocab_size: int, others: Sequence[int] = ()) -> dict[int, float]:
     """A few likely tokens, from a state of 64 bits; and `others`, which a mask may leave as the only ones, all unlikely."""
     unlikely = {id: (mix(state ^ id) >> 40) / 2**22 - 20 for id in others}
+    return unlikely | _likely(state, vocab_size)
+
+
+@lru_cache(maxsize=4096)
+def _likely(state: int, vocab_size: int) -> dict[int, float]:
     logits: dict[int, float] = {}
     for rank in range(min(_CANDIDATES, vocab_size)):
         state = mix(state)
         logits.setdefault(state % vocab_size, -0.5 * rank + (state >> 40) / 2**25)
-    return unlikely | logits
+    return logits
 
 
 class ReferenceSession:
