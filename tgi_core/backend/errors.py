@@ -7,7 +7,7 @@
     ├── Unsupported              request    unchanged
     ├── CapacityExceeded         batch      unchanged
     ├── OutOfMemory              batch      unchanged
-    ├── CompileFailed            shape      unchanged
+    ├── CompileFailed            batch      unchanged
     ├── DeviceBusy               session    unchanged
     ├── InvalidModel             session    unchanged
     ├── PeerLost                 session    lost
@@ -29,7 +29,6 @@ class Scope(Enum):
 
     REQUEST = "request"
     BATCH = "batch"
-    SHAPE = "shape"
     SESSION = "session"
 
 
@@ -91,7 +90,7 @@ class OutOfMemory(BackendError):
 class CompileFailed(BackendError):
     """A shape could not be compiled."""
 
-    scope = Scope.SHAPE
+    scope = Scope.BATCH
 
 
 class DeviceBusy(BackendError):
