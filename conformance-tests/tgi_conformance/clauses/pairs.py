@@ -1,8 +1,8 @@
 """Features together: every two that a session declares meet in one traffic of four rows, each row held to what it makes alone.
 
 A covering array chooses which features are on: any two of them are on together, off together, and on one without the other. The clause
-of a feature runs the lines of the array in which it is on, on the golden checkpoint that has adapters, and on the one that has a sliding
-window where it opens.
+of a feature runs the lines of the array in which it is on, on a golden checkpoint without a sliding window, and on one with it where that
+opens.
 """
 
 from __future__ import annotations
@@ -193,15 +193,26 @@ class Traffic:
 
 
 def _stages(scene: Scene) -> Iterator[Stage]:
-    """With adapters where they are declared; then the checkpoint with a window, for devices that run real models."""
+    """With adapters where they are declared; first without a sliding window, then with one, for devices that run real models."""
     adapts = scene.adapted is not None and Feature.LORA in scene.adapted.features
     setup = Setup(masks=OWN, golden=adapted_golden(scene.target.device_kind), adapters=adapts, alone=True)
     yield Stage(scene.play(setup), scene.seed)
     if scene.target.device_kind != "none":
         try:
-            yield Stage(scene.play(replace(setup, golden=WINDOWED, adapters=False)), scene.seed)
+            yield _windowed(scene, setup)
         except (InvalidModel, Unsupported):
             scene.situations[f"golden {WINDOWED} refused"] += 1
+
+
+def _windowed(scene: Scene, setup: Setup) -> Stage:
+    """Without adapters where the backend runs them on other models only. Raises InvalidModel, Unsupported."""
+    setup = replace(setup, golden=WINDOWED)
+    try:
+        return Stage(scene.play(setup), scene.seed)
+    except Unsupported:
+        if not setup.adapters:
+            raise
+    return Stage(scene.play(replace(setup, adapters=False)), scene.seed)
 
 
 def _together(name: str) -> Check:

@@ -66,7 +66,9 @@ END_WAYS: dict[str, Sampling] = {"greedy": Sampling(), "sampled": Sampling(True,
 """From a long prompt to the last position."""
 
 ADAPTED_MODEL = "llama"
-"""The real checkpoint that has adapters."""
+"""The real checkpoint whose adapters have transcripts."""
+ADAPTED_MODELS = (ADAPTED_MODEL, "gemma2")
+"""Those that have adapters."""
 
 Model = Callable[[Sequence[int], Sequence[int]], list[Scores]]
 """Logits after each position of a row, and of the tokens that a mask allows beside the model's own candidates."""
@@ -222,9 +224,10 @@ def make_real(name: str) -> None:
     folder = HERE / name
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    adapters = TARGETS if name == ADAPTED_MODEL else ()
+    adapters = TARGETS if name in ADAPTED_MODELS else ()
     merged = {adapter: make_adapter(folder / ADAPTERS / adapter, adapter, model) for adapter in adapters}
-    write(name, _scoring(model), {adapter: _scoring(changed) for adapter, changed in merged.items()})
+    adapted = {adapter: _scoring(changed) for adapter, changed in merged.items() if name == ADAPTED_MODEL}
+    write(name, _scoring(model), adapted)
     (folder / "generation_config.json").unlink(missing_ok=True)
 
 
