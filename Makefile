@@ -93,7 +93,7 @@ test-native-asan: install
 bench-tools: install
 	$(BIN)/python -m tests.clients.bench_tools
 
-# every clause on the backends that run here, level 0 of those whose device is elsewhere, with reports and the support matrix; then the
+# every clause on the backends that run here, level 0 of those whose device is elsewhere, with reports, the support matrix and the registry; then the
 # suite's own tests
 conformance: install
 	mkdir -p build/conformance
@@ -104,6 +104,7 @@ conformance: install
 	    $(BIN)/tgi-conformance run --backend $$name --level L0 --report docs/conformance/$$name.json || exit 1; \
 	done
 	$(BIN)/tgi-conformance matrix docs/conformance --planned gaudi --planned neuron --out docs/support-matrix.md
+	$(BIN)/tgi-conformance registry docs/conformance --out docs/registry.md
 	$(BIN)/pytest -n 2 --dist load tests/conformance
 
 # the proof that the suite bites: every mutant by the clauses meant for it, every clause some mutant, no good twin, by twelve seeds; then

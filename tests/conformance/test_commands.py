@@ -198,3 +198,17 @@ def test_support_matrix(folder: Path, tmp_path: Path) -> None:
     assert "| L3 resilience | granted | Untested |" in lines and "| media | no | Untested |" in lines
     (tmp_path / "reports" / "reference.json").write_text((folder / "report.json").read_text().replace('"granted"', '"given"'))
     assert run("matrix", "reports", folder=tmp_path).returncode == 2
+
+
+def test_registry(folder: Path, tmp_path: Path) -> None:
+    """A row for each report; a file that is no report, and a place that cannot be written, are named."""
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "reference.json").write_text((folder / "report.json").read_text())
+    done = run("registry", "reports", "--out", "page.md", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| `reference` |"))
+    assert "| L3 | granted | no device: a toy model |" in row and "](conformance/reference.json)" in row
+    (tmp_path / "reports" / "other.json").write_text("{}")
+    assert "other.json" in run("registry", "reports", folder=tmp_path).stderr
+    (tmp_path / "reports" / "other.json").unlink()
+    assert "absent/page.md" in run("registry", "reports", "--out", "absent/page.md", folder=tmp_path).stderr

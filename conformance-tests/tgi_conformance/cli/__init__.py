@@ -8,7 +8,7 @@ import click
 
 from tgi_conformance import __version__
 
-_COMMANDS = ("list", "run", "verify", "diff", "replay", "matrix", "mutants", "generated", "new-backend")
+_COMMANDS = ("list", "run", "verify", "diff", "replay", "matrix", "registry", "mutants", "generated", "new-backend")
 
 
 class _Lazy(click.Group):

@@ -156,6 +156,17 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
+def read_all(folder: Path) -> dict[str, dict[str, Any]]:
+    """The reports of a folder by backend. Raises BadReport for one that cannot be read, or to which there are objections."""
+    reports = {}
+    for path in sorted(folder.glob("*.json")):
+        document = read(path)
+        if found := objections(document):
+            raise BadReport(f"{path}: {found[0]}")
+        reports[document["backend"]["name"]] = document
+    return reports
+
+
 def objections(document: dict[str, Any]) -> list[str]:
     """What is wrong with a report: edits, other clauses than the suite's, verdicts that do not follow from the results."""
     found = []
