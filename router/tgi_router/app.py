@@ -24,7 +24,7 @@ from tgi_router.auth import BearerAuth
 from tgi_router.clients import Clients
 from tgi_router.cloud import CloudRoutes
 from tgi_router.docs_page import DocumentRoutes
-from tgi_router.endpoints import Endpoint, make_routes
+from tgi_router.endpoints import Endpoint, Gate, make_routes
 from tgi_router.errors import BodyRejected, NotServing, RouterError, ShuttingDown
 from tgi_router.generator import Generator
 from tgi_router.headers import ComputeHeaders
@@ -38,7 +38,7 @@ from tgi_router.openai_chat import ChatRoutes
 from tgi_router.openai_completions import CompletionRoutes
 from tgi_router.probes import Probes
 from tgi_router.request_log import RequestLog
-from tgi_router.scheduling_headers import SchedulingHeadersMiddleware
+from tgi_router.scheduling_headers import SchedulingHeaders
 from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
 from tgi_router.template_pool import TemplatePool
@@ -73,7 +73,9 @@ def create_app(
     dialect = Dialect(settings.strict_tgi)
     templates = TemplatePool(settings.validation_workers, model.tokenizer.special_texts)
     tokenizing = Tokenizing(model.tokenizer, settings.validation_workers)
-    inference = Inference(settings, model, generator, metrics, workers, tokenizing)
+    clients = Clients.of_settings(settings)
+    scheduling = SchedulingHeaders(clients, settings.request_timeout)
+    inference = Inference(settings, model, generator, metrics, workers, tokenizing, scheduling)
     probes = Probes(lifecycle, lambda: generator.healthy(), lambda: generator.sound)
     endpoints = _endpoints(inference, probes, headers, dialect, templates)
     lifecycle.when_ending(inference.end)
@@ -92,21 +94,21 @@ def create_app(
     app = assemble(partial(Api, endpoints), settings, endpoints, operations, dialect, traces, lifespan)
     app.state.workers = workers  # which judge large bodies
     answers = refusals(endpoints, dialect, headers.stream(0)) if traces is None else {}
-    app.state.admission = AdmissionControl(inference, lifecycle, Clients.of_settings(settings), answers, settings.api_key)
+    app.state.admission = AdmissionControl(inference, lifecycle, clients, answers, settings.api_key)
     return app
 
 
-def gate(lifecycle: Lifecycle, inference: Inference, strict: bool) -> Callable[[Endpoint], None]:
+def gate(lifecycle: Lifecycle, inference: Inference, strict: bool) -> Gate:
     """Open while requests are taken, and while there is room for one more of whoever asks: before anything is done for it. TGI tells
     streams inside of them that there is no room, for which their bodies must be read."""
 
-    def check(endpoint: Endpoint) -> None:
+    def check(endpoint: Endpoint, request: Request) -> None:
         if lifecycle.over:
             raise ShuttingDown
         if not lifecycle.accepts:
             raise NotServing(lifecycle.reason or lifecycle.phase.value)
         if endpoint.generates and not (strict and endpoint.events is not None):
-            inference.check_room()
+            inference.check_room(request)
 
     return check
 
@@ -162,7 +164,7 @@ def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middl
     stack = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
     if settings.api_key is not None:
         stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
-    return [*stack, Middleware(SchedulingHeadersMiddleware, clients=Clients.of_settings(settings))]
+    return stack
 
 
 def _answering(render: Callable[[str, Any], Response]) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tgi_core.errors import StartupError
+from tgi_core.scheduler.types import SchedulingParams
 from tgi_router.answers import GenerateResponse, NativeEvents, VertexResponse
-from tgi_router.bodies import CompatGenerateBody, GenerateBody, Parameters
+from tgi_router.bodies import CompatGenerateBody, GenerateBody
 from tgi_router.cloud_bodies import VertexBody
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint, Handler
@@ -26,7 +27,7 @@ from tgi_router.openai_bodies import ChatBody, CompletionBody
 from tgi_router.openai_chat import ChatRoutes
 from tgi_router.openai_completions import CompletionRoutes
 from tgi_router.request_examples import INVOCATIONS, VERTEX
-from tgi_router.validation import NO_EXTRAS, Extras, Prompt
+from tgi_router.validation import NO_EXTRAS, Prompt
 
 
 class CloudRoutes:
@@ -100,9 +101,9 @@ class CloudRoutes:
         largest = self._inference.settings.max_concurrent_requests
         if len(body.instances) > largest:
             raise BatchSizeExceeded(str(largest))
-        size = body_bytes(request)
+        size, scheduling = body_bytes(request), self._inference.scheduling(request)
         instances = await self._inference.workers.run(size, self._instances, body)
-        return await answer_unless_left(request, self._predict(instances, size))
+        return await answer_unless_left(request, self._predict(instances, size, scheduling))
 
     def _instances(self, body: VertexBody) -> list[GenerateBody | ChatBody]:
         return [self._instance(value, body.parameters) for value in body.instances]
@@ -112,24 +113,25 @@ class CloudRoutes:
             return validate(value, ChatBody)
         return validate({"parameters": defaults, **value} if defaults is not None else value, GenerateBody)
 
-    async def _predict(self, instances: list[GenerateBody | ChatBody], size: int) -> Response:
+    async def _predict(self, instances: list[GenerateBody | ChatBody], size: int, scheduling: SchedulingParams) -> Response:
         """All at once, if all are valid; the first failure ends the others."""
         gate = asyncio.Barrier(len(instances))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._text(instance, size, gate)) for instance in instances]
+                tasks = [group.create_task(self._text(instance, size, scheduling, gate)) for instance in instances]
         except* RouterError as errors:
             raise _first(errors) from None
         return Response(dumps({"predictions": [task.result() for task in tasks]}), media_type="application/json")
 
-    async def _text(self, instance: GenerateBody | ChatBody, size: int, gate: asyncio.Barrier) -> str:
+    async def _text(
+        self, instance: GenerateBody | ChatBody, size: int, scheduling: SchedulingParams, gate: asyncio.Barrier
+    ) -> str:
         if isinstance(instance, GenerateBody):
-            return await self._generate(Prompt(instance.inputs), instance.parameters, NO_EXTRAS, gate)
-        chat = await self._chat.prepare(instance, size)
-        return await self._generate(chat.prompt, chat.parameters, chat.extras, gate)
-
-    async def _generate(self, prompt: Prompt, parameters: Parameters, extras: Extras, gate: asyncio.Barrier) -> str:
-        async with self._inference.call((prompt,), parameters, streaming=False, extras=extras, gate=gate) as call:
+            prompt, parameters, extras = Prompt(instance.inputs), instance.parameters, NO_EXTRAS
+        else:
+            chat = await self._chat.prepare(instance, size)
+            prompt, parameters, extras = chat.prompt, chat.parameters, chat.extras
+        async with self._inference.call((prompt,), parameters, scheduling, streaming=False, extras=extras, gate=gate) as call:
             return (await call.results())[0].text.text
 
 

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 Handler = Callable[[Request], Awaitable[Response]]
-Gate = Callable[["Endpoint"], None]
-"""Called before a gated endpoint; raises when it is closed."""
+Gate = Callable[["Endpoint", Request], None]
+"""Called before a gated endpoint answers a request; raises when it is closed."""
 
 HANDLER = "tgi_handler"
 """Where a request's scope has the name of its handler, for logs and traces."""
@@ -77,7 +77,7 @@ class Endpoint:
         return [" ".join(each.split()) for each in cleandoc(self.handler.__doc__ or "").split("\n\n")]
 
 
-def _open(endpoint: Endpoint) -> None:
+def _open(endpoint: Endpoint, request: Request) -> None:
     """A gate that is never closed."""
 
 
@@ -104,7 +104,7 @@ def serving(endpoint: Endpoint, gate: Gate = _open) -> Handler:
     async def serve(request: Request) -> Response:
         request.scope[HANDLER] = name
         if gated:
-            gate(endpoint)
+            gate(endpoint, request)
         return await handler(request)
 
     return serve

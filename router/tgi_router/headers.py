@@ -29,7 +29,7 @@ class ComputeHeaders:
             "x-queue-time": _milliseconds(each.queue for each in timings),
             "x-inference-time": _milliseconds(each.inference for each in timings),
             "x-time-per-token": _milliseconds(each.per_token for each in timings),
-            "x-prompt-tokens": str(sum(result.choice.valid.input_length for result in results)),
+            "x-prompt-tokens": str(sum(len(result.choice.request.input_ids) for result in results)),
             "x-generated-tokens": str(sum(result.text.generated_tokens for result in results)),
         }
 

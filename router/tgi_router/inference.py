@@ -10,14 +10,24 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from starlette.requests import Request
+
 from tgi_core.backend import RowFaultKind
 from tgi_core.client.grammars import Release
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import DeadlineExceeded, NotRead, Overloaded, RequestFailed, SchedulerError, Stopped
+from tgi_core.scheduler.types import (
+    DeadlineExceeded,
+    GenerationRequest,
+    NotRead,
+    Overloaded,
+    RequestFailed,
+    SchedulerError,
+    SchedulingParams,
+    Stopped,
+)
 from tgi_core.telemetry.exchange import Course, Timings, current
 from tgi_core.wire.types import GeneratedText, Generation, PromptToken, Token
-from tgi_router import scheduling_headers
 from tgi_router.bodies import Parameters
 from tgi_router.errors import (
     Incomplete,
@@ -30,16 +40,18 @@ from tgi_router.errors import (
     ShardLost,
     ShuttingDown,
     TimedOut,
+    ValidationFailed,
 )
 from tgi_router.generator import Generator
 from tgi_router.grammars import told
 from tgi_router.metrics import Metrics
 from tgi_router.permits import Permits, spread
 from tgi_router.request_log import shown
+from tgi_router.scheduling_headers import SchedulingHeaders
 from tgi_router.served_model import ServedModel
 from tgi_router.stream_writer import StreamWriter
 from tgi_router.tokenizing import Tokenizing
-from tgi_router.validation import NO_EXTRAS, Extras, Prompt, Validator, ValidRequest, effective_limits
+from tgi_router.validation import NO_EXTRAS, Extras, Prompt, Validator, effective_limits
 from tgi_router.workers import Workers
 
 
@@ -49,7 +61,7 @@ class Choice:
 
     index: int
     prompt: Prompt
-    valid: ValidRequest
+    request: GenerationRequest
     stream: GenerationStream
     sample: int = 0
     counted: bool = True
@@ -90,6 +102,7 @@ class Inference:
         metrics: Metrics,
         workers: Workers,
         tokenizing: Tokenizing,
+        scheduling: SchedulingHeaders,
     ) -> None:
         self.settings = settings
         self.model = model
@@ -103,6 +116,7 @@ class Inference:
         self.calls: set[Call] = set()
         """Those under way."""
         self.ended = False
+        self._scheduling = scheduling
 
     def end(self) -> None:
         """Tell all calls that the server is shutting down; none that comes later begins."""
@@ -110,11 +124,20 @@ class Inference:
         for call in list(self.calls):
             call.abort()
 
-    def check_room(self) -> None:
-        """Raises ModelOverloaded if a request of the present client would be refused."""
+    def check_room(self, request: Request) -> None:
+        """Raises ModelOverloaded if there is no room for a request from this client now."""
         try:
-            self.permits.check(scheduling_headers.current().client)
+            self.permits.check(self._scheduling.client(request))
         except ModelOverloaded as error:
+            self.metrics.refused(error)
+            raise
+
+    def scheduling(self, request: Request) -> SchedulingParams:
+        """Who sent a request, and what its headers ask of the scheduler; to be read before any work is done for it. Raises
+        ValidationFailed."""
+        try:
+            return self._scheduling.read(request)
+        except ValidationFailed as error:
             self.metrics.refused(error)
             raise
 
@@ -122,13 +145,14 @@ class Inference:
         self,
         prompts: tuple[Prompt, ...],
         parameters: Parameters,
+        scheduling: SchedulingParams,
         *,
         streaming: bool,
         extras: Extras = NO_EXTRAS,
         gate: asyncio.Barrier | None = None,
     ) -> Call:
         """Generations from prompts, to be entered with `async with`. Calls with one `gate` are submitted once all of them are valid."""
-        return Call(self, prompts, parameters, streaming, extras, gate)
+        return Call(self, prompts, parameters, scheduling, streaming, extras, gate)
 
 
 class Call:
@@ -143,6 +167,7 @@ class Call:
         inference: Inference,
         prompts: tuple[Prompt, ...],
         parameters: Parameters,
+        scheduling: SchedulingParams,
         streaming: bool,
         extras: Extras,
         gate: asyncio.Barrier | None,
@@ -152,11 +177,11 @@ class Call:
         self._metrics = inference.metrics
         self._prompts = prompts
         self._parameters = parameters
+        self._scheduling = scheduling
         self._streaming = streaming
         self._extras = extras
         self._generations = len(prompts) * extras.choices
         self._permits = 0
-        self._client = ""
         self._started = monotonic()
         self._queued = self._started
         self._tasks: list[asyncio.Task[None]] = []
@@ -186,44 +211,42 @@ class Call:
         inference.validator.check_best_of(parameters, self._streaming)
         best_of = max(parameters.best_of or 1, 1)
         permits = best_of * self._generations
-        self._client = scheduling_headers.current().client
-        await inference.permits.take(self._client, permits, wait=self._gate is None)
+        await inference.permits.take(self._scheduling.client, permits, wait=self._gate is None)
         self._permits = permits
-        valid = [await inference.validator.validate(prompt, parameters, self._extras) for prompt in self._prompts]
-        await self._prepare(valid)
-        asked, longest_s = scheduling_headers.current(), inference.settings.request_timeout
-        valid = [replace(item, request=asked.apply(item.request, longest_s)) for item in valid]
+        validate = inference.validator.validate
+        requests = [await validate(prompt, parameters, self._extras, self._scheduling) for prompt in self._prompts]
+        await self._prepare(requests)
         if self._gate is not None:
             await self._gate.wait()
         self._queued = monotonic()
-        for prompt, request in zip(self._prompts, valid, strict=True):
-            self._metrics.admitted(request.input_length, request.request.stopping.max_new_tokens, request.request.adapter)
+        for prompt, request in zip(self._prompts, requests, strict=True):
+            self._metrics.admitted(len(request.input_ids), request.stopping.max_new_tokens, request.adapter)
             for sample in range(best_of * self._extras.choices):
                 self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
 
-    async def _prepare(self, valid: list[ValidRequest]) -> None:
+    async def _prepare(self, requests: list[GenerationRequest]) -> None:
         """Have grammars compiled before the requests that need them wait for their turn. Raises RouterError."""
-        for item in valid:
-            if item.request.grammar is not None and item.grammar_cost is not None:
+        for request in requests:
+            if request.grammar is not None and request.grammar_cost is not None:
                 with told():
-                    self._grammars.append(await self._inference.generator.prepare(item.request.grammar, item.grammar_cost))
+                    self._grammars.append(await self._inference.generator.prepare(request.grammar, request.grammar_cost))
 
-    def _submit(self, prompt: Prompt, valid: ValidRequest, sample: int) -> None:
+    def _submit(self, prompt: Prompt, request: GenerationRequest, sample: int) -> None:
         if self._inference.ended:
             raise ShuttingDown
         try:
-            stream = self._inference.generator.submit(valid.request)
+            stream = self._inference.generator.submit(request)
         except SchedulerError as error:
             raise _told(error) from error
         stream.when_held.append(lambda held: self._lend(stream, held))
         counted = sample < self._extras.choices
-        self.choices.append(Choice(len(self.choices), prompt, valid, stream, sample, counted))
+        self.choices.append(Choice(len(self.choices), prompt, request, stream, sample, counted))
 
     def _lend(self, stream: GenerationStream, lent: bool) -> None:
         """While its client does not read, a text needs no permit; of too many such one ends."""
         permits = self._inference.permits
         if lent:
-            permits.lend(self._client, stream, lambda: stream.abort(NotRead("the client read too slowly")))
+            permits.lend(self._scheduling.client, stream, lambda: stream.abort(NotRead("the client read too slowly")))
         else:
             permits.take_again(stream)
 
@@ -237,7 +260,7 @@ class Call:
             self._inference.permits.take_again(choice.stream)
         while self._grammars:
             self._grammars.pop()()
-        self._inference.permits.give_back(self._client, self._permits)
+        self._inference.permits.give_back(self._scheduling.client, self._permits)
         self._permits = 0
         self._tell()
         if not self.choices or any(choice.finished is None for choice in self.choices):
@@ -263,9 +286,9 @@ class Call:
             batched=None if waited is None else self._queued + waited,
             first_token=choice.first_at,
             last_token=choice.last_at,
-            input_length=choice.valid.input_length,
+            input_length=len(choice.request.input_ids),
             generated_tokens=0 if choice.finished is None else choice.finished.generated_tokens,
-            seed=choice.valid.seed,
+            seed=choice.request.seed,
             timings=choice.timings,
         )
 
@@ -352,12 +375,12 @@ def mean_logprob(result: Result) -> float:
     return sum(token.logprob for token in result.tokens) / max(len(result.tokens), 1)
 
 
-def _sample_of(valid: ValidRequest, sample: int, seed: int | None) -> ValidRequest:
+def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> GenerationRequest:
     """The same request with another seed; of several choices from one seed each has its own, which repeats."""
     if sample == 0:
-        return valid
-    sampling = replace(valid.request.sampling, seed=getrandbits(64) if seed is None else (seed + sample) % 2**64)
-    return replace(valid, request=replace(valid.request, sampling=sampling))
+        return request
+    sampling = replace(request.sampling, seed=getrandbits(64) if seed is None else (seed + sample) % 2**64)
+    return replace(request, sampling=sampling)
 
 
 def _waited(stream: GenerationStream) -> float | None:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tgi_core import __version__
+from tgi_core.scheduler.types import SchedulingParams
 from tgi_router.answers import InferResponse, Live, Metadata
 from tgi_router.cloud_bodies import InferBody, InferInput
 from tgi_router.disconnect import answer_unless_left
@@ -80,12 +81,12 @@ class KServeRoutes:
         if len(body.inputs) > largest:
             raise BatchSizeExceeded(str(largest))
         prompts = tuple(Prompt(_text(given)) for given in body.inputs)
-        return await answer_unless_left(request, self._infer(body, prompts))
+        return await answer_unless_left(request, self._infer(body, prompts, self._inference.scheduling(request)))
 
-    async def _infer(self, body: InferBody, prompts: tuple[Prompt, ...]) -> Response:
+    async def _infer(self, body: InferBody, prompts: tuple[Prompt, ...], scheduling: SchedulingParams) -> Response:
         texts: list[str] = []
         if prompts:
-            async with self._inference.call(prompts, body.parameters, streaming=False) as call:
+            async with self._inference.call(prompts, body.parameters, scheduling, streaming=False) as call:
                 results = [result for result in in_order(await call.results()) if result.choice.sample == 0]
             texts = [result.text.text for result in results]
         outputs = []

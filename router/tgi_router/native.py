@@ -84,7 +84,7 @@ class NativeRoutes:
         )
         if body.stream:
             return self._stream(request, body)
-        return await answer_unless_left(request, self._complete(body, "[{}]"))
+        return await answer_unless_left(request, self._complete(request, body, "[{}]"))
 
     async def generate(self, request: Request) -> Response:
         """Generate a text.
@@ -93,7 +93,7 @@ class NativeRoutes:
         cost, `x-total-time` and its like in milliseconds.
         """
         body = await read_body(request, GenerateBody, self._limit)
-        return await answer_unless_left(request, self._complete(body, "{}"))
+        return await answer_unless_left(request, self._complete(request, body, "{}"))
 
     async def generate_stream(self, request: Request) -> Response:
         """Generate a text as a stream.
@@ -102,32 +102,33 @@ class NativeRoutes:
         error object. A server that is full tells so in that way too, with the status 200.
         """
         try:
-            self._inference.check_room()
+            self._inference.check_room(request)
         except ModelOverloaded as error:
             return Response(event(error_json(error)), media_type="text/event-stream", headers=self._headers.stream(0))
         return self._stream(request, await read_body(request, GenerateBody, self._limit))
 
-    async def _complete(self, body: GenerateBody, frame: str) -> Response:
-        async with self._call(body, streaming=False) as call:
+    async def _complete(self, request: Request, body: GenerateBody, frame: str) -> Response:
+        async with self._call(request, body, streaming=False) as call:
             best, others = _best(in_order(await call.results()))
         answer = frame.replace("{}", _answer_json(best, others, body))
         return Response(answer, media_type="application/json", headers=self._headers.complete_one(best))
 
     def _stream(self, request: Request, body: GenerateBody) -> EventStream:
         writer = StreamWriter.of(request.scope)
-        return EventStream(self._events(body, writer), writer, self._headers.stream(len(body.inputs)))
+        return EventStream(self._events(request, body, writer), writer, self._headers.stream(len(body.inputs)))
 
-    async def _events(self, body: GenerateBody, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
+    async def _events(self, request: Request, body: GenerateBody, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
         try:
-            async with self._call(body, streaming=True) as call:
+            async with self._call(request, body, streaming=True) as call:
                 await call.write_to(writer, _Events(body).of)
         except RouterError as error:
             yield event(error_json(error))
             if isinstance(error, StreamRuleBroken):  # TGI's stream goes on to notice that it has no end
                 yield event(error_json(IncompleteStream()))
 
-    def _call(self, body: GenerateBody, streaming: bool) -> Call:
-        return self._inference.call((Prompt(body.inputs),), body.parameters, streaming=streaming)
+    def _call(self, request: Request, body: GenerateBody, streaming: bool) -> Call:
+        scheduling = self._inference.scheduling(request)
+        return self._inference.call((Prompt(body.inputs),), body.parameters, scheduling, streaming=streaming)
 
 
 def _best(results: Sequence[Result]) -> tuple[Result, list[Result]]:
@@ -153,7 +154,7 @@ def _sequence_json(result: Result, best_of: str) -> str:
     top_tokens = f',"top_tokens":[{tops}]' if any(token.top for token in result.tokens) else ""
     return (
         f'"finish_reason":"{result.text.finish_reason.value}","generated_tokens":{result.text.generated_tokens},'
-        f'"seed":{_or_null(result.choice.valid.seed)},"prefill":[{prefill}],"tokens":[{tokens}]{best_of}{top_tokens}'
+        f'"seed":{_or_null(result.choice.request.seed)},"prefill":[{prefill}],"tokens":[{tokens}]{best_of}{top_tokens}'
     )
 
 
@@ -188,7 +189,7 @@ def _event_json(index: int, token: Token, ending: GeneratedText | None, choice: 
 def _stream_details_json(ending: GeneratedText, choice: Choice) -> str:
     return (
         f'{{"finish_reason":"{ending.finish_reason.value}","generated_tokens":{ending.generated_tokens},'
-        f'"seed":{_or_null(choice.valid.seed)},"input_length":{choice.valid.input_length}}}'
+        f'"seed":{_or_null(choice.request.seed)},"input_length":{len(choice.request.input_ids)}}}'
     )
 
 

@@ -240,7 +240,7 @@ def _complete(arguments: str) -> str:
 def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     """Tokens of finished choices, summed; a prompt counts once however many choices it has."""
     prompts = [choice for choice in choices if choice.sample == 0]
-    prompt = sum(choice.valid.input_length for choice in prompts)
+    prompt = sum(len(choice.request.input_ids) for choice in prompts)
     completion = sum(choice.finished.generated_tokens for choice in choices if choice.finished)
     return {
         "prompt_tokens": prompt,

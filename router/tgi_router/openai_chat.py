@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tgi_core.scheduler.types import SchedulingParams
 from tgi_router.answers import ChatTokenizeResponse
 from tgi_router.bodies import GrammarShape, Parameters
 from tgi_router.chat_answer import Chunks, Names, answer_json
@@ -104,14 +105,18 @@ class ChatRoutes:
 
     async def answer(self, request: Request, body: ChatBody) -> Response:
         """The same, for a body that has been read."""
+        scheduling = self._inference.scheduling(request)
         preparing = self.prepare(body, body_bytes(request))
-        answer = self._stream(preparing, StreamWriter.of(request.scope)) if body.stream else self._complete(preparing)
+        if body.stream:
+            answer = self._stream(preparing, scheduling, StreamWriter.of(request.scope))
+        else:
+            answer = self._complete(preparing, scheduling)
         return await answer_unless_left(request, answer)
 
-    async def _stream(self, preparing: Awaitable[Chat], writer: StreamWriter) -> Response:
+    async def _stream(self, preparing: Awaitable[Chat], scheduling: SchedulingParams, writer: StreamWriter) -> Response:
         chat = await preparing
         headers = self._headers.stream(len(chat.prompt.text))
-        return await open_stream(self._dialect, self._chunks(chat, writer), writer, headers)
+        return await open_stream(self._dialect, self._chunks(chat, scheduling, writer), writer, headers)
 
     async def chat_tokenize(self, request: Request) -> Response:
         """Tokenize a conversation.
@@ -164,26 +169,27 @@ class ChatRoutes:
         except RecursionError:
             raise TemplateFailed("`messages` or `tools` are nested too deep") from None
 
-    def _call(self, chat: Chat) -> Call:
-        return self._inference.call((chat.prompt,), chat.parameters, streaming=bool(chat.body.stream), extras=chat.extras)
+    def _call(self, chat: Chat, scheduling: SchedulingParams) -> Call:
+        streaming = bool(chat.body.stream)
+        return self._inference.call((chat.prompt,), chat.parameters, scheduling, streaming=streaming, extras=chat.extras)
 
     def _envelope(self, body: ChatBody) -> Envelope:
         """The client's name for the model is echoed, whatever it is, unless it is TGI's placeholder."""
         return self._dialect.seal("chatcmpl", self._model.name if body.model is None or body.model == "tgi" else body.model)
 
-    async def _complete(self, preparing: Awaitable[Chat]) -> Response:
+    async def _complete(self, preparing: Awaitable[Chat], scheduling: SchedulingParams) -> Response:
         chat = await preparing
         body = chat.body
-        async with self._call(chat) as call:
+        async with self._call(chat, scheduling) as call:
             results = self._dialect.ordered(await call.results())
         stops = self._dialect.stops(chat.parameters)
         answer = answer_json(self._dialect, self._envelope(body), results, stops, chat.names, bool(body.logprobs))
         return Response(answer, media_type="application/json", headers=self._headers.complete_choices(results))
 
-    async def _chunks(self, chat: Chat, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, chat: Chat, scheduling: SchedulingParams, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
         body, stops = chat.body, self._dialect.stops(chat.parameters)
         chunks = Chunks(self._dialect, self._envelope(body), stops, chat.names, bool(body.logprobs))
-        async with self._call(chat) as call:
+        async with self._call(chat, scheduling) as call:
             yield OPENED
             await call.write_to(writer, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage:

@@ -61,9 +61,10 @@ class CompletionRoutes:
 
     async def answer(self, request: Request, body: CompletionBody) -> Response:
         """The same, for a body that has been read."""
+        scheduling = self._inference.scheduling(request)
         parameters, extras = self._prepare(body)
         prompts = tuple(Prompt(text) for text in body.prompt)
-        call = self._inference.call(prompts, parameters, streaming=bool(body.stream), extras=extras)
+        call = self._inference.call(prompts, parameters, scheduling, streaming=bool(body.stream), extras=extras)
         if not body.stream:
             return await answer_unless_left(request, self._complete(call, body, parameters))
         characters = sum(len(prompt) for prompt in body.prompt)

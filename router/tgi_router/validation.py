@@ -10,9 +10,8 @@ from typing import Any
 
 from tgi_core.backend import SAMPLING, Capabilities, Feature, OutputOptions, Sampling
 from tgi_core.config import Settings
-from tgi_core.grammar import Cost
 from tgi_core.literals import Span
-from tgi_core.scheduler.types import GenerationRequest, Limits
+from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulingParams
 from tgi_core.wire.types import Stopping
 from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import FurtherSampling, Parameters
@@ -73,21 +72,6 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
-@dataclass(frozen=True, slots=True)
-class ValidRequest:
-    """A request that may be submitted."""
-
-    request: GenerationRequest
-    input_length: int
-    grammar_cost: Cost | None = None
-    """Of its grammar, if it has one."""
-
-    @property
-    def seed(self) -> int | None:
-        """The seed to report: none when nothing is drawn."""
-        return self.request.sampling.seed if self.request.sampling.do_sample else None
-
-
 class Validator:
     """Checks requests against the settings, the limits and what the backend declared."""
 
@@ -116,7 +100,9 @@ class Validator:
             if best_of > largest:
                 raise ValidationFailed(f"`best_of` must be > 0 and <= {largest}. Given: {best_of}")
 
-    async def validate(self, prompt: Prompt, parameters: Parameters, extras: Extras) -> ValidRequest:
+    async def validate(
+        self, prompt: Prompt, parameters: Parameters, extras: Extras, scheduling: SchedulingParams
+    ) -> GenerationRequest:
         """Everything else. Raises ValidationFailed."""
         if self._settings.strict_tgi:  # TGI passes over what it does not know
             parameters = parameters.model_copy(update=dict.fromkeys(FurtherSampling.model_fields))
@@ -132,15 +118,16 @@ class Validator:
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)
-        request = GenerationRequest(
+        return GenerationRequest(
             input_ids=ids,
             sampling=_sampling(parameters, extras),
             stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop)),
             want=self._want(parameters, extras),
             adapter=self._names.find(parameters.adapter_id),
             grammar=None if checked is None else checked.grammar,
+            grammar_cost=None if checked is None else checked.cost,
+            scheduling=scheduling,
         )
-        return ValidRequest(request, len(ids), None if checked is None else checked.cost)
 
     async def _grammar(self, given: Parameters, extras: Extras) -> CheckedGrammar | None:
         if extras.call_schema is not None:

@@ -210,8 +210,8 @@ def test_who_may_go_first(serve: Serve, settings: dict[str, object], trusted: bo
     served, generator = serve(**settings)
     headers = {"x-request-priority": "high", "authorization": "Bearer vip"}
     assert served.client.post("/generate", json={"inputs": "Hi"}, headers=headers).status_code == 200
-    request = generator.submitted.get(timeout=10)
-    assert (request.priority, request.urgent) == (1, trusted)
+    asked = generator.submitted.get(timeout=10).scheduling
+    assert (asked.priority, asked.urgent) == (1, trusted)
 
 
 def test_networks_are_networks() -> None:

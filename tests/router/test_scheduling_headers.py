@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tgi_router import app
 
 from tests.router.conftest import Serve
+from tests.router.test_token_span import Counting
 from tgi_core.scheduler.types import DeadlineExceeded
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -23,11 +25,11 @@ def test_every_route_that_generates_takes_them(serve: Serve, path: str) -> None:
     served, generator = serve()
     headers = {"x-request-priority": "high", "x-request-timeout": "2.5", "x-cache-salt": "tenant"}
     assert served.client.post(path, json=BODIES[path], headers=headers).status_code == 200
-    request = generator.submitted.get(timeout=10)
-    assert (request.priority, request.timeout_s, request.salt) == (1, 2.5, "tenant")
+    asked = generator.submitted.get(timeout=10).scheduling
+    assert (asked.priority, asked.timeout_s, asked.salt) == (1, 2.5, "tenant")
     assert served.client.post(path, json=BODIES[path]).status_code == 200
-    request = generator.submitted.get(timeout=10)
-    assert (request.priority, request.timeout_s, request.salt) == (0, None, "")
+    asked = generator.submitted.get(timeout=10).scheduling
+    assert (asked.priority, asked.timeout_s, asked.salt) == (0, None, "")
 
 
 @pytest.mark.parametrize(
@@ -49,13 +51,40 @@ def test_what_they_cannot_be(serve: Serve, header: str, value: str, text: str) -
     assert generator.submitted.empty()
 
 
+LONG = "no end " * 2**16
+LONG_BODIES: dict[str, dict[str, Any]] = {
+    "/generate": {"inputs": LONG, "parameters": {"truncate": 9}},
+    "/generate_stream": {"inputs": LONG, "parameters": {"truncate": 9}},
+    "/v1/completions": {"prompt": LONG},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": LONG}]},
+    "/vertex": {"instances": [{"inputs": LONG, "parameters": {"truncate": 9}}]},
+    "/v2/models/m/infer": {
+        "inputs": [{"name": "a", "data": list(LONG[:4096].encode())}],
+        "outputs": [{"name": "b"}],
+        "parameters": {"truncate": 9},
+    },
+}
+
+
+@pytest.mark.parametrize("path", LONG_BODIES)
+def test_they_are_checked_before_the_prompt_is_tokenized(serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """A request whose headers are wrong is refused at once, however long its prompt is."""
+    monkeypatch.setattr(app, "Tokenizing", Counting)
+    monkeypatch.setattr(Counting, "calls", 0)
+    served, generator = serve(changes={"token_span": None})
+    answer = served.client.post(path, json=LONG_BODIES[path], headers={"x-request-timeout": "soon"})
+    assert "header `x-request-timeout` must be a number of seconds > 0" in answer.text
+    assert answer.status_code == (200 if path == "/generate_stream" else 422), "a native stream tells its errors in events"
+    assert Counting.calls == 0 and generator.submitted.empty()
+
+
 def test_the_operator_has_the_last_word(serve: Serve) -> None:
     """A client may shorten --request-timeout, not lengthen it."""
     served, generator = serve(request_timeout=3.0)
     for asked, given in (("9", 3.0), ("1", 1.0), (None, 3.0)):
         headers = {} if asked is None else {"x-request-timeout": asked}
         assert served.client.post("/generate", json=BODIES["/generate"], headers=headers).status_code == 200
-        assert generator.submitted.get(timeout=10).timeout_s == given
+        assert generator.submitted.get(timeout=10).scheduling.timeout_s == given
 
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions"])

@@ -18,10 +18,12 @@ def check_books(scheduler: Scheduler) -> None:
     parked = [item for item in scheduler._paused.values() if not item.wire_id]
     keys = Counter([item.key for item in (*running.values(), *queue, *parked)])
     assert keys.keys() == known.keys() and not any(count > 1 for count in keys.values()), "nobody is lost or there twice"
-    for client in {item.request.client for item in queue}:
-        own = [item.rank for item in queue if item.request.client == client]
+    for client in {item.request.scheduling.client for item in queue}:
+        own = [item.rank for item in queue if item.request.scheduling.client == client]
         assert all(first < second for first, second in pairwise(own)), "of one client's, who came first is served first"
-    assert scheduler._queue.clients == len({item.request.client for item in known.values()}), "nobody is remembered who has left"
+    assert scheduler._queue.clients == len({item.request.scheduling.client for item in known.values()}), (
+        "nobody is remembered who has left"
+    )
     assert all(item.passed <= PATIENCE for item in queue), "nobody is passed for ever"
     assert all(not item.wire_id and not any(item.tables) for item in queue), "who waits holds nothing"
     assert all(not item.wire_id and not any(item.tables) for item in parked), "nor does who gave up its place"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Mixing, OutputOptions, Sampling, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.answers import AnswerCheck
-from tgi_core.scheduler import Event, GenerationRequest, Scheduler, SchedulerOptions
+from tgi_core.scheduler import Event, GenerationRequest, Scheduler, SchedulerOptions, SchedulingParams
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import Filter, Prefill, ShardInfo, Stopping, Turn, TurnResult
+
+_SCHEDULING = {field.name for field in fields(SchedulingParams)}
 
 
 def quiet(what: str, done: int, total: int, unit: str) -> None:
@@ -103,11 +105,17 @@ def shard(tokenizer: Tokenizer, **options: Any) -> tuple[ShardInfo, ModelServer,
     return info, ModelServer(wrapped, tokenizer, info), session
 
 
-def request(prompt: tuple[int, ...], max_new_tokens: int = 8, seed: int | None = None, **fields: Any) -> GenerationRequest:
-    """Greedy without a seed, sampled with one; runs to its length."""
+def request(prompt: tuple[int, ...], max_new_tokens: int = 8, seed: int | None = None, **given: Any) -> GenerationRequest:
+    """Greedy without a seed, sampled with one; runs to its length. `given` are fields of a GenerationRequest or its SchedulingParams."""
     sampling = Sampling() if seed is None else Sampling(do_sample=True, temperature=1.3, seed=seed)
     stopping = Stopping(max_new_tokens, ignore_eos=True)
-    return GenerationRequest(prompt, sampling, stopping, OutputOptions(), **fields)
+    scheduling = SchedulingParams(**{name: given.pop(name) for name in _SCHEDULING & given.keys()})
+    return GenerationRequest(prompt, sampling, stopping, OutputOptions(), scheduling=scheduling, **given)
+
+
+def scheduled(wanted: GenerationRequest, **changes: Any) -> GenerationRequest:
+    """The same request with other scheduling parameters."""
+    return replace(wanted, scheduling=replace(wanted.scheduling, **changes))
 
 
 def alone(tokenizer: Tokenizer, wanted: GenerationRequest) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.checks import check_books
-from tests.scheduler.device import Device, device, request
+from tests.scheduler.device import Device, device, request, scheduled
 from tgi_core.backend import WarmupPlan
 from tgi_core.scheduler import GenerationRequest, Overloaded, SchedulerOptions
 from tgi_core.tokenizer import Tokenizer
@@ -25,7 +24,7 @@ floods = st.lists(
 
 def of(client: str, wanted: GenerationRequest) -> GenerationRequest:
     """The same, asked by a client."""
-    return replace(wanted, client=client)
+    return scheduled(wanted, client=client)
 
 
 def brought(one: Device, since: int) -> list[tuple[int, ...]]:
@@ -80,7 +79,7 @@ def test_all_who_wait_get_as_many_tokens(demo_tokenizer: Tokenizer, lengths: tup
             prompt = tuple(range(lengths[client]))
             owner[one.scheduler.add(of(str(client), request(prompt, answers[client])))] = client
     spent = [0, 0]
-    while {item.request.client for item in one.scheduler._queue} == {"0", "1"}:
+    while {item.request.scheduling.client for item in one.scheduler._queue} == {"0", "1"}:
         one.turn()
     for key in one.ended:
         spent[owner[key]] += lengths[owner[key]] + answers[owner[key]]

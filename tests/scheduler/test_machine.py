@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
     def add_alike(self, data: st.DataObject, more: tuple[int, ...]) -> None:
         """One whose prompt begins as another's, so that it may be found in the cache."""
         like = self.wanted[data.draw(st.sampled_from(sorted(self.wanted.keys() - self.broken)))]
-        self.add(request((like.input_ids + more)[:24], 6, salt=like.salt))
+        self.add(request((like.input_ids + more)[:24], 6, salt=like.scheduling.salt))
 
     @rule(seconds=st.sampled_from([0.5, 3.0]))
     def add_hurried(self, seconds: float) -> None:

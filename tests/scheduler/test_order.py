@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +37,7 @@ def test_a_higher_priority_goes_first(demo_tokenizer: Tokenizer) -> None:
     one = device(demo_tokenizer, ONE_ROW)
     one.scheduler.add(request((1,), 3))
     one.turn()
-    keys = [one.scheduler.add(replace(request((2,), 2), priority=priority)) for priority in (0, 1, 0, 2, 1)]
+    keys = [one.scheduler.add(request((2,), 2, priority=priority)) for priority in (0, 1, 0, 2, 1)]
     one.run()
     assert [keys.index(key) for key in one.ended if key in keys] == [3, 1, 4, 0, 2]
 
@@ -50,7 +48,7 @@ def test_waiting_makes_up_for_priority(demo_tokenizer: Tokenizer) -> None:
     one = device(demo_tokenizer, ONE_ROW, SchedulerOptions(ageing_s=10.0), clock)
     low = one.scheduler.add(request((1,), 2))
     clock.now = 10.5
-    high = one.scheduler.add(replace(request((1,), 2), priority=1))
+    high = one.scheduler.add(request((1,), 2, priority=1))
     assert order(one, [low, high]) == [0, 1]
 
 
@@ -97,9 +95,9 @@ def test_deadlines(demo_tokenizer: Tokenizer) -> None:
     """A request whose time is up ends, waiting or running, and its blocks are free; others go on."""
     clock = Clock()
     one = device(demo_tokenizer, WarmupPlan(max_rows=2, max_row_tokens=64), clock=clock)
-    running = one.scheduler.add(replace(request((1, 2), 40), timeout_s=5.0))
+    running = one.scheduler.add(request((1, 2), 40, timeout_s=5.0))
     stays = one.scheduler.add(request((1, 2), 20))
-    waiting = one.scheduler.add(replace(request((1, 2), 4), timeout_s=3.0))
+    waiting = one.scheduler.add(request((1, 2), 4, timeout_s=3.0))
     for second in (1.0, 2.0, 3.0, 4.0, 5.0):
         clock.now = second
         one.turn()

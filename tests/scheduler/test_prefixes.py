@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.scheduler.device import Device, alone, device, play, request
+from tests.scheduler.device import Device, alone, device, play, request, scheduled
 from tgi_core.backend import OutOfMemory, OutputOptions, WarmupPlan
 from tgi_core.scheduler import GenerationRequest, SchedulerOptions
 from tgi_core.tokenizer import Tokenizer
@@ -92,8 +92,8 @@ def test_salts_and_adapters_share_nothing(demo_tokenizer: Tokenizer) -> None:
     one = device(demo_tokenizer)
     item = request(PROMPT, 3)
     assert ask(one, item)[1] == 0
-    assert ask(one, replace(item, salt="tenant"))[1] == 0
-    assert ask(one, replace(item, salt="tenant"))[1] > 0
+    assert ask(one, scheduled(item, salt="tenant"))[1] == 0
+    assert ask(one, scheduled(item, salt="tenant"))[1] > 0
     assert ask(one, item)[1] > 0
 
 

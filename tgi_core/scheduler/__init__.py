@@ -14,6 +14,7 @@ from tgi_core.scheduler.types import (
     RequestFailed,
     SchedulerError,
     SchedulerOptions,
+    SchedulingParams,
 )
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "SchedulerError",
     "SchedulerLoop",
     "SchedulerOptions",
+    "SchedulingParams",
     "Snapshot",
     "Started",
 ]

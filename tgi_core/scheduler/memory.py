@@ -113,7 +113,7 @@ class RowMemory:
     def _keys(self, sequence: Sequence) -> list[bytes]:
         """One for each full block of its tokens but the newest. Tokens are only ever appended, so known keys stay true."""
         if not sequence.root:
-            sequence.root = self._prefixes.root(sequence.request.salt, sequence.request.adapter)
+            sequence.root = self._prefixes.root(sequence.request.scheduling.salt, sequence.request.adapter)
         count = (len(sequence.tokens) - 1) // self.stride
         self._prefixes.extend(sequence.keys, sequence.root, sequence.tokens, count)
         return sequence.keys

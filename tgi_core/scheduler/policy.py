@@ -281,8 +281,8 @@ class Policy:
 def _last(running: Iterable[Sequence]) -> Sequence:
     """The row to preempt: of those that nobody reads, else of the client that has most, the last in rank."""
     rows = list(running)
-    counts = Counter(item.request.client for item in rows)
-    return max(rows, key=lambda item: (item.paused, counts[item.request.client], item.rank))
+    counts = Counter(item.request.scheduling.client for item in rows)
+    return max(rows, key=lambda item: (item.paused, counts[item.request.scheduling.client], item.rank))
 
 
 def _rank(sequence: Sequence) -> tuple[float, int]:

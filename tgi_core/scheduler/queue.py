@@ -88,7 +88,7 @@ class WaitingQueue:
 
     def enter(self, sequence: Sequence) -> None:
         """A new request."""
-        client = sequence.request.client
+        client = sequence.request.scheduling.client
         line = self._lines.get(client)
         if line is None:
             line = self._lines[client] = _Line(self._now)
@@ -99,9 +99,9 @@ class WaitingQueue:
 
     def push(self, sequence: Sequence) -> None:
         """Put one in its place: a new one, or one that runs no more."""
-        line = self._leave_order(sequence.request.client)
+        line = self._leave_order(sequence.request.scheduling.client)
         insort(line.waiting, (sequence.rank, sequence))
-        self._join_order(sequence.request.client)
+        self._join_order(sequence.request.scheduling.client)
         self._waiting[sequence.key] = sequence
         self.tokens += len(sequence.tokens)
 
@@ -109,26 +109,26 @@ class WaitingQueue:
         """Take one out by key, None if it does not wait."""
         sequence = self._waiting.pop(key, None)
         if sequence is not None:
-            line = self._leave_order(sequence.request.client)
+            line = self._leave_order(sequence.request.scheduling.client)
             del line.waiting[bisect_left(line.waiting, sequence.rank, key=_rank)]
-            self._join_order(sequence.request.client)
+            self._join_order(sequence.request.scheduling.client)
             self.tokens -= len(sequence.tokens)
         return sequence
 
     def admit(self, sequence: Sequence) -> None:
         """Take one out that is to run: its client has had a turn."""
-        line = self._lines[sequence.request.client]
+        line = self._lines[sequence.request.scheduling.client]
         cost, rivals = line.cost(sequence), len(self._order)
         sequence.counted = True
-        self._leave_order(sequence.request.client)
+        self._leave_order(sequence.request.scheduling.client)
         self._now = max(self._now, line.next_at) + cost / rivals
         line.next_at += cost
-        self._join_order(sequence.request.client)
+        self._join_order(sequence.request.scheduling.client)
         self.pop(sequence.key)
 
     def leave(self, sequence: Sequence) -> None:
         """A request has ended, and waits no more."""
-        client, made = sequence.request.client, len(sequence.tokens) - len(sequence.request.input_ids)
+        client, made = sequence.request.scheduling.client, len(sequence.tokens) - len(sequence.request.input_ids)
         line = self._lines[client]
         line.requests -= 1
         if not line.requests:

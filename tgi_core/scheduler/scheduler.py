@@ -112,21 +112,22 @@ class Scheduler:
             raise ValueError(f"{total} tokens of prompt and answer; {self.limits.max_total_tokens} fit")
         self._make_room_in_queue(request)
         now, key, ageing_s = self._clock(), next(self._keys), self._options.ageing_s
+        wanted = request.scheduling
         sequence = Sequence(key, request, list(request.input_ids), total=total, end=total)
-        sequence.rank = (now - request.priority * ageing_s, key)
-        if request.urgent or request.priority < 0:
-            sequence.urgency = self._pace.tokens_in(-request.priority * ageing_s)
+        sequence.rank = (now - wanted.priority * ageing_s, key)
+        if wanted.urgent or wanted.priority < 0:
+            sequence.urgency = self._pace.tokens_in(-wanted.priority * ageing_s)
         self._memory.clear(sequence)
         self._by_key[key] = sequence
         self._queue.enter(sequence)
-        if request.timeout_s is not None:
-            self._deadlines.add(key, now + request.timeout_s)
+        if wanted.timeout_s is not None:
+            self._deadlines.add(key, now + wanted.timeout_s)
         return key
 
     def _make_room_in_queue(self, request: GenerationRequest) -> None:
         """Where the queue is full, those of whom most wait make room for others. Raises Overloaded."""
         while (full := self._queue_full(len(request.input_ids))) is not None:
-            last = self._queue.last_of_longest(request.client)
+            last = self._queue.last_of_longest(request.scheduling.client)
             if last is None:
                 raise full
             self._displaced += self._fail([last], full)

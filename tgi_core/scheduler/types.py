@@ -5,18 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tgi_core.backend import OutputOptions, RowFaultKind, Sampling
-from tgi_core.grammar import Grammar
+from tgi_core.grammar import Cost, Grammar
 from tgi_core.wire.types import Stopping
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A validated request. `input_ids` is the prompt; sampling carries a seed even when the client gave none.
+class SchedulingParams:
+    """Who sent a request, and when it should run.
 
-    Requests of different `salt` share no cache. `client` is who asks: those that wait take turns. Of two of one client, that of higher
-    `priority` goes first unless it came much later (`SchedulerOptions.ageing_s`); an `urgent` one goes before those of other clients
-    in the same way. `timeout_s` is how long the request may take in all.
+    Waiting requests of different `client`s take turns. Of two requests of one client, the one with the higher `priority` starts first
+    unless it arrived much later (`SchedulerOptions.ageing_s`); an `urgent` one starts before those of other clients in the same way.
+    Requests with different `salt` share no cached prefixes. `timeout_s` limits how long the request may take in all.
     """
+
+    client: str = ""
+    priority: int = 0
+    urgent: bool = False
+    salt: str = ""
+    timeout_s: float | None = None
+
+
+DEFAULT_SCHEDULING = SchedulingParams()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A validated request. `input_ids` is the prompt; sampling carries a seed even when the client gave none. `grammar_cost` is what
+    its grammar takes to compile."""
 
     input_ids: tuple[int, ...]
     sampling: Sampling
@@ -24,11 +39,13 @@ class GenerationRequest:
     want: OutputOptions = OutputOptions()
     adapter: str | None = None
     grammar: Grammar | None = None
-    salt: str = ""
-    client: str = ""
-    priority: int = 0
-    urgent: bool = False
-    timeout_s: float | None = None
+    grammar_cost: Cost | None = None
+    scheduling: SchedulingParams = DEFAULT_SCHEDULING
+
+    @property
+    def seed(self) -> int | None:
+        """The seed to report: None when no token is drawn at random."""
+        return self.sampling.seed if self.sampling.do_sample else None
 
 
 @dataclass(frozen=True, slots=True)
