@@ -94,7 +94,7 @@ def detokenizer_later(instance: ServerUnderTest, patch: Patch) -> GenerationRequ
     seen = []
 
     def third(self: Transcript, row: Row) -> bool:
-        seen.append(self._request.input_ids[0])
+        seen.append(self._prompt[0])
         return seen.count(MARK) == 3 and seen[-1] == MARK
 
     raising(patch, Transcript, "push", third, RuntimeError("odd"))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.grpc.shards import Gate, client, running
 from tests.scheduler.device import alone, quiet, request
-from tgi_core.backend import DeviceLost, OutOfMemory, Sampling, Scope, WarmupPlan
+from tgi_core.backend import DeviceLost, OutOfMemory, Request, Sampling, Scope, WarmupPlan
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import Clear, Decode, Prefill, ShardRequest, Stopping, Turn
@@ -117,4 +117,4 @@ async def test_a_refusal_changes_nothing(kind: str, demo_tokenizer: Tokenizer, t
 
 def _shard_request(id: int, take: int = 1) -> ShardRequest:
     asked = request((7,))
-    return ShardRequest(id, (7,), 1, 0, ((id,),), take, asked.sampling, asked.want, asked.stopping)
+    return ShardRequest(Request(id, (7,), 1, 0, ((id,),), take, asked.sampling, asked.want), asked.stopping)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.grpc.shards import Gate, model, served
 from tests.scheduler.device import quiet, request
-from tgi_core.backend import DeviceLost, WarmupPlan
+from tgi_core.backend import DeviceLost, Request, WarmupPlan
 from tgi_core.client.channel import ShardChannel
 from tgi_core.client.connecting import connect
 from tgi_core.client.grpc import GrpcShard
@@ -30,7 +30,7 @@ PLAN = WarmupPlan(max_row_tokens=64)
 def prefill(step: int) -> Turn:
     """One request that begins, and is read later."""
     asked = request((7,))
-    wanted = ShardRequest(step, (7,), 1, 0, ((step,),), 1, asked.sampling, asked.want, asked.stopping)
+    wanted = ShardRequest(Request(step, (7,), 1, 0, ((step,),), 1, asked.sampling, asked.want), asked.stopping)
     return Turn(launch=Prefill(step, (wanted,)))
 
 

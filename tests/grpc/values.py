@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from tgi_core.backend import (
     Memory,
     Mixing,
     OutputOptions,
+    Request,
     RowFault,
     RowFaultKind,
     Sampling,
@@ -70,21 +72,29 @@ tables = few(few(small))
 grants = st.builds(Grant, large, small, tables)
 _OF_TYPE = {bool: st.booleans(), int: large, float: number, tuple: few(st.tuples(small, number))}
 samplings = st.builds(Sampling, **{spec.name: _OF_TYPE[type(spec.neutral)] for spec in SAMPLING})
+grammars = st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), any_text)
 requests = st.builds(
-    ShardRequest,
+    Request,
     id=large,
-    input_ids=few(small),
+    tokens=few(small),
     prompt_len=small,
     cached=small,
     blocks=tables,
     take=small,
     sampling=samplings,
     want=st.builds(OutputOptions, st.booleans(), small, st.booleans()),
-    stopping=st.builds(Stopping, small, few(any_text), st.booleans()),
     adapter=st.none() | plain,
-    grammar=st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), any_text),
 )
-launches = st.builds(Prefill, large, few(requests), st.none() | large, few(grants)) | st.builds(
+stoppings = st.builds(Stopping, small, few(any_text), st.booleans())
+
+
+def shard_request(request: Request, stopping: Stopping, grammar: Grammar | None) -> ShardRequest:
+    """A request that is masked if it has a grammar: only the grammar crosses the wire."""
+    return ShardRequest(replace(request, masked=grammar is not None), stopping, grammar)
+
+
+shard_requests = st.builds(shard_request, requests, stoppings, grammars)
+launches = st.builds(Prefill, large, few(shard_requests), st.none() | large, few(grants)) | st.builds(
     Decode, large, few(large), few(grants)
 )
 turns = st.builds(

@@ -29,7 +29,9 @@ def of(client: str, wanted: GenerationRequest) -> GenerationRequest:
 
 def brought(one: Device, since: int) -> list[tuple[int, ...]]:
     """The prompts that came to the shard after so many turns, in order."""
-    return [sent.input_ids for turn in one.turns[since:] if isinstance(turn.launch, Prefill) for sent in turn.launch.requests]
+    return [
+        sent.request.tokens for turn in one.turns[since:] if isinstance(turn.launch, Prefill) for sent in turn.launch.requests
+    ]
 
 
 class Clock:

@@ -60,8 +60,8 @@ def test_equals_start_in_the_order_in_which_they_came(demo_tokenizer: Tokenizer,
     for length in lengths:
         one.scheduler.add(request(tuple(range(length)), 3))
     one.run()
-    brought = [sent for turn in one.turns if isinstance(turn.launch, Prefill) for sent in turn.launch.requests]
-    assert [len(sent.input_ids) for sent in brought if sent.prompt_len == len(sent.input_ids)] == lengths
+    brought = [sent.request for turn in one.turns if isinstance(turn.launch, Prefill) for sent in turn.launch.requests]
+    assert [len(sent.tokens) for sent in brought if sent.prompt_len == len(sent.tokens)] == lengths
 
 
 def test_the_small_go_past_the_big_but_not_for_ever(demo_tokenizer: Tokenizer) -> None:

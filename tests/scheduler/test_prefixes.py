@@ -35,7 +35,7 @@ def ask(one: Device, item: GenerationRequest) -> tuple[list[int], int]:
     turns = len(one.turns)
     one.run()
     brought = [sent for turn in one.turns[turns:] if isinstance(turn.launch, Prefill) for sent in turn.launch.requests]
-    return one.tokens[key], brought[0].cached
+    return one.tokens[key], brought[0].request.cached
 
 
 @given(script=arrivals, failing=st.none() | st.integers(1, 12))
@@ -82,7 +82,7 @@ def test_nothing_is_found_that_is_not_yet_computed(demo_tokenizer: Tokenizer) ->
     one = device(demo_tokenizer)
     keys = [one.scheduler.add(request(PROMPT, 3)) for _ in range(2)]
     turn = one.turn()
-    assert isinstance(turn.launch, Prefill) and [sent.cached for sent in turn.launch.requests] == [0, 0]
+    assert isinstance(turn.launch, Prefill) and [sent.request.cached for sent in turn.launch.requests] == [0, 0]
     one.run()
     assert one.tokens[keys[0]] == one.tokens[keys[1]]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.grpc.values import requests
+from tests.grpc.values import shard_requests
 from tgi_core.backend import Grant
 from tgi_core.client.watchdog import Patience, StepSizes, Watchdog
 from tgi_core.wire.types import Decode, Prefill, Turn
@@ -131,12 +131,12 @@ def test_patience_is_never_less_than_the_floor(times: list[float], size: int, ot
     assert abs(patience.seconds(size) - max(FLOOR, 20 * middle)) < 1e-6 * max(FLOOR, 20 * middle)
 
 
-@given(st.lists(requests, max_size=3), st.lists(st.integers(0, 4096), max_size=3))
+@given(st.lists(shard_requests, max_size=3), st.lists(st.integers(0, 4096), max_size=3))
 def test_a_turn_is_as_large_as_the_step_that_it_reads(asked: list[object], takes: list[int]) -> None:
     """With a step in flight it is the one before."""
     sizes = StepSizes()
     grants = tuple(Grant(id, take) for id, take in enumerate(takes))
     assert sizes.of(Turn(launch=Prefill(1, tuple(asked), None, grants))) == 0  # type: ignore[arg-type]
-    whole = sum(takes) + sum(item.take for item in asked)  # type: ignore[attr-defined]
+    whole = sum(takes) + sum(item.request.take for item in asked)  # type: ignore[attr-defined]
     assert sizes.of(Turn(launch=Decode(2, (1,)), read=1)) == whole
     assert sizes.of(Turn(read=2)) == 0

@@ -115,8 +115,8 @@ class AnswerCheck:
             step.rows = [id for id in rows if id not in silent]
         step.ending |= self._ends.pop(self._count, set())
         if isinstance(verb, Prefill):
-            rows = rows + [request.id for request in verb.requests]
-            step.rows = step.rows + [request.id for request in verb.requests if self._begin(request, step)]
+            rows = rows + [item.id for item in verb.requests]
+            step.rows = step.rows + [item.id for item in verb.requests if self._begin(item, step)]
         self._batches[verb.step] = rows
 
     def _take(self, grants: Iterable[Grant], step: _Step) -> set[int]:
@@ -135,11 +135,12 @@ class AnswerCheck:
                 self._start(grant.request_id, step)
         return silent
 
-    def _begin(self, request: ShardRequest, step: _Step) -> bool:
+    def _begin(self, item: ShardRequest, step: _Step) -> bool:
         """A new row; whether the step makes a token for it."""
-        before = len(request.input_ids) - request.prompt_len
-        self._rows[request.id] = _Row(request.stopping.max_new_tokens - before, before)
-        left = len(request.input_ids) - request.cached - request.take
+        request = item.request
+        before = len(request.tokens) - request.prompt_len
+        self._rows[request.id] = _Row(item.stopping.max_new_tokens - before, before)
+        left = len(request.tokens) - request.cached - request.take
         if left:
             self._prompts[request.id] = left
         else:
@@ -174,7 +175,7 @@ class AnswerCheck:
     def _check_refusal(self, turn: Turn, refused: Fault) -> None:
         if turn.launch is None and not turn.bookkeeping:
             raise wrong(f"it refuses a turn that asks for nothing: {refused.message}")
-        new = {request.id for request in turn.launch.requests} if isinstance(turn.launch, Prefill) else set()
+        new = {item.id for item in turn.launch.requests} if isinstance(turn.launch, Prefill) else set()
         self._check_names(refused, new)
 
     def _check_names(self, fault: Fault, more: Iterable[int]) -> None:

@@ -198,13 +198,13 @@ class ForeignShard:
 
     async def _prefill(self, verb: Prefill) -> TurnResult:
         requests = []
-        for request in verb.requests:
+        for item in verb.requests:
             try:
-                requests.append(self._seat(request))
+                requests.append(self._seat(item))
             except InvalidRequest as error:
                 self._leave(item.id for item in verb.requests)
-                return TurnResult(Fault(error.scope, "InvalidRequest", str(error), (request.id,)))
-        tokens = sum(len(request.input_ids) for request in verb.requests)
+                return TurnResult(Fault(error.scope, "InvalidRequest", str(error), (item.id,)))
+        tokens = sum(len(item.request.tokens) for item in verb.requests)
         most = max(len(request.blocks) for request in requests)
         batch = pb.Batch(id=verb.step, requests=requests, size=len(requests), max_tokens=tokens, max_blocks=most)
         return await self._step("Prefill", pb.PrefillRequest(batch=batch), verb.step, {}, [item.id for item in verb.requests])
@@ -257,19 +257,20 @@ class ForeignShard:
             raise ValueError(f"a batch {id} beside the one of that name")
         return id
 
-    def _seat(self, request: ShardRequest) -> pb.Request:
+    def _seat(self, item: ShardRequest) -> pb.Request:
         """Give a request a place. Raises InvalidRequest."""
-        made = request.input_ids[request.prompt_len :]
+        request = item.request
+        made = request.tokens[request.prompt_len :]
         place = self._places.pop()
-        left = request.stopping.max_new_tokens - len(made)
+        left = item.stopping.max_new_tokens - len(made)
         self._rows[request.id] = ForeignRow(place, left, self._tokenizer.decode(made, skip_special_tokens=True), len(made))
         blocks, slots = range(0), range(0)
         if not self._info.requires_padding:
-            tokens = request.prompt_len + request.stopping.max_new_tokens + self._info.speculate - 1
+            tokens = request.prompt_len + item.stopping.max_new_tokens + self._info.speculate - 1
             first = 1 + place * (self._place_tokens // self._block_size)
             blocks = range(first, first + -(-tokens // self._block_size))
             slots = range(first * self._block_size, first * self._block_size + tokens)
-        return encode_request(request, self._tokenizer, blocks, slots)
+        return encode_request(item, self._tokenizer, blocks, slots)
 
     def _forget(self, joined: dict[int, _Batch], rows: Iterable[int]) -> None:
         """Batches that are no more, and rows that left with them."""

@@ -32,21 +32,22 @@ def text_of(ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[str, bool]:
     raise InvalidRequest("the prompt has no text that this shard would read as the same tokens")
 
 
-def encode_request(request: ShardRequest, tokenizer: Tokenizer, blocks: range, slots: range) -> pb.Request:
+def encode_request(item: ShardRequest, tokenizer: Tokenizer, blocks: range, slots: range) -> pb.Request:
     """A request with its reservation. Raises InvalidRequest."""
-    text, add_special_tokens = text_of(request.input_ids, tokenizer)
-    made = len(request.input_ids) - request.prompt_len
+    request, stopping = item.request, item.stopping
+    text, add_special_tokens = text_of(request.tokens, tokenizer)
+    made = len(request.tokens) - request.prompt_len
     return pb.Request(
         id=request.id,
         inputs=text,
         input_chunks=pb.Input(chunks=[pb.InputChunk(text=text)]),
-        truncate=len(request.input_ids),
+        truncate=len(request.tokens),
         add_special_tokens=add_special_tokens,
         parameters=encode_parameters(request.sampling),
         stopping_parameters=pb.StoppingCriteriaParameters(
-            max_new_tokens=request.stopping.max_new_tokens - made,
-            stop_sequences=request.stopping.stop,
-            ignore_eos_token=request.stopping.ignore_eos,
+            max_new_tokens=stopping.max_new_tokens - made,
+            stop_sequences=stopping.stop,
+            ignore_eos_token=stopping.ignore_eos,
         ),
         prefill_logprobs=request.want.prompt_logprobs,
         top_n_tokens=request.want.top_n,

@@ -45,7 +45,7 @@ class StepSizes:
 
 def _tokens(launch: StepVerb) -> int:
     granted = sum(grant.take for grant in launch.grants)
-    return granted + (sum(request.take for request in launch.requests) if isinstance(launch, Prefill) else 0)
+    return granted + (sum(item.request.take for item in launch.requests) if isinstance(launch, Prefill) else 0)
 
 
 class Patience:

@@ -82,8 +82,8 @@ class BatchMetrics:
         self._methods[verb.step] = method
         if isinstance(verb, Prefill):
             self._next_size.observe(len(verb.requests))
-            self._queried.inc(sum(len(request.input_ids) for request in verb.requests))
-            self._hit.inc(sum(request.cached for request in verb.requests))
+            self._queried.inc(sum(len(item.request.tokens) for item in verb.requests))
+            self._hit.inc(sum(item.request.cached for item in verb.requests))
             if verb.cached is not None:
                 self._joined("chunking", method)
         elif len(verb.batches) > 1:

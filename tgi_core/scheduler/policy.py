@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
+from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing, Request
 from tgi_core.blocks import Blocks
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
@@ -46,22 +46,22 @@ class ScheduledRow:
     blocks: Blocks
 
     def as_request(self) -> ShardRequest:
-        """What the shard is told of a row that is new to it."""
+        """The request to send to the shard, for a row that it does not have yet."""
         sequence, request = self.sequence, self.sequence.request
-        told = len(sequence.tokens) > len(request.input_ids)  # the prompt's logprobs came with the first token
-        return ShardRequest(
+        continued = len(sequence.tokens) > len(request.input_ids)  # the prompt's logprobs came with the first token
+        row = Request(
             id=sequence.wire_id,
-            input_ids=tuple(sequence.tokens),
+            tokens=tuple(sequence.tokens),
             prompt_len=len(request.input_ids),
             cached=sequence.cached,
             blocks=self.blocks,
             take=self.take,
             sampling=request.sampling,
-            want=replace(request.want, prompt_logprobs=False) if told else request.want,
-            stopping=request.stopping,
+            want=replace(request.want, prompt_logprobs=False) if continued else request.want,
+            masked=request.grammar is not None,
             adapter=request.adapter,
-            grammar=request.grammar,
         )
+        return ShardRequest(row, request.stopping, request.grammar)
 
 
 @dataclass(slots=True)

@@ -219,7 +219,7 @@ class Scheduler:
     def started(self, turn: Turn) -> list[Started]:
         """The requests that a turn just planned brings to the shard."""
         admitted = turn.launch.requests if isinstance(turn.launch, Prefill) else ()
-        return [Started(self._running[item.id].key, item.cached) for item in admitted if item.id in self._running]
+        return [Started(self._running[item.id].key, item.request.cached) for item in admitted if item.id in self._running]
 
     def restart(self, reason: str) -> list[Event]:
         """The shard has been replaced by one that holds nothing: go on with every request from the tokens it has."""

@@ -132,7 +132,7 @@ def _generations(batch: Batch, results: list[StepResult]) -> list[pb.Generation]
     made = []
     for item in (item for result in results for item in result.generations):
         row = batch.rows[item.request_id]
-        made.append(encode_generation(item, row.router_id, row.request.sampling, row.request.want.top_n > 0))
+        made.append(encode_generation(item, row.router_id, row.item.request.sampling, row.item.request.want.top_n > 0))
     return made
 
 

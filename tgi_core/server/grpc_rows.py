@@ -44,7 +44,7 @@ class Row:
     """A request, and the number that the router has given it."""
 
     router_id: int
-    request: ShardRequest
+    item: ShardRequest
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,7 @@ class Rows:
         try:
             for request in requests:
                 row = self._row(request)
-                batch.rows[row.request.id] = row
+                batch.rows[row.item.id] = row
         except ValueError as error:
             self.drop(batch, set(batch.rows))
             raise VerbFailed(str(error)) from error
@@ -110,7 +110,7 @@ class Rows:
         if verbs:
             self._exchange(Turn(tuple(verbs)))
         for id in gone:
-            self._blocks.release(batch.rows.pop(id).request.blocks)
+            self._blocks.release(batch.rows.pop(id).item.request.blocks)
 
     def drop_ended(self, batch: Batch, generations: Sequence[Generation]) -> None:
         """Drop the rows for which these were the last."""
@@ -126,7 +126,7 @@ class Rows:
             id=id,
             request_ids=[row.router_id for row in batch.rows.values()],
             size=len(batch.rows),
-            max_tokens=sum(len(row.request.blocks[0]) * size for row in batch.rows.values()),
+            max_tokens=sum(len(row.item.request.blocks[0]) * size for row in batch.rows.values()),
             current_tokens=len(batch.rows),
         )
 
@@ -144,13 +144,13 @@ class Rows:
         if not self._blocks.fits(counts):
             raise ValueError("the cache has no room for the batch")
         made = shard_request(request, next(self._ids), ids, take, info)
-        return Row(request.id, replace(made, blocks=self._blocks.allocate(counts)))
+        return Row(request.id, replace(made, request=replace(made.request, blocks=self._blocks.allocate(counts))))
 
     def _groups(self, rows: list[Row]) -> Iterator[list[Row]]:
         """Rows whose first chunks fit into one step together."""
         group: list[Row] = []
         for row in rows:
-            tokens = sum(item.request.take for item in group) + row.request.take
+            tokens = sum(each.item.request.take for each in group) + row.item.request.take
             if group and (tokens > self._capacity.max_step_tokens or len(group) >= self._capacity.max_prefill_rows):
                 yield group
                 group = []
@@ -160,11 +160,11 @@ class Rows:
 
     def _prefill_group(self, batch: Batch, rows: list[Row]) -> Iterator[StepResult]:
         """A prompt that is longer than a step is in a group of its own."""
-        step, first = next(self._steps), rows[0].request
-        yield self._run(Prefill(step, tuple(row.request for row in rows)), batch, [row.request.id for row in rows])
+        step, first = next(self._steps), rows[0].item.request
+        yield self._run(Prefill(step, tuple(row.item for row in rows)), batch, [row.item.id for row in rows])
         done = first.take
-        while done < len(first.input_ids):
-            take = min(self._capacity.max_step_tokens, len(first.input_ids) - done)
+        while done < len(first.tokens):
+            take = min(self._capacity.max_step_tokens, len(first.tokens) - done)
             result = self._decode(batch, (step,), (Grant(first.id, take),))
             step, done = result.step, done + take
             yield result

@@ -46,7 +46,7 @@ class Tenant:
 
     def _note(self, turn: Turn, result: TurnResult) -> None:
         if isinstance(turn.launch, Prefill):
-            self.last_id = max([self.last_id, *(self._base + request.id for request in turn.launch.requests)])
+            self.last_id = max([self.last_id, *(self._base + item.id for item in turn.launch.requests)])
         if turn.launch is not None and result.refused is None:
             self.unread.append(turn.launch.step)
         if result.result is not None:
@@ -104,7 +104,7 @@ def _shifted_bookkeeping(verb: Bookkeeping, by: int) -> Bookkeeping:
 def _shifted_launch(verb: StepVerb, by: int) -> StepVerb:
     grants: tuple[Grant, ...] = tuple(replace(grant, request_id=grant.request_id + by) for grant in verb.grants)
     if isinstance(verb, Prefill):
-        requests = tuple(replace(request, id=request.id + by) for request in verb.requests)
+        requests = tuple(replace(item, request=replace(item.request, id=item.id + by)) for item in verb.requests)
         return replace(verb, requests=requests, grants=grants)
     return replace(verb, grants=grants)
 

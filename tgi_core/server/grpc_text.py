@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tgi_core.backend import Feature, OutputOptions, Sampling
+from tgi_core.backend import Feature, OutputOptions, Request, Sampling
 from tgi_core.grammar import Grammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.proto.sampling import decode_parameters
@@ -35,20 +35,22 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
     if request.parameters.watermark:
         raise ValueError("`watermark` is not supported")
     stopping = request.stopping_parameters
-    return ShardRequest(
+    grammar = _grammar(request.parameters)
+    made = Request(
         id=id,
-        input_ids=ids,
+        tokens=ids,
         prompt_len=len(ids),
         cached=0,
         blocks=(),
         take=take,
         sampling=decode_parameters(request.parameters),
         want=OutputOptions(Feature.LOGPROBS in info.capabilities.features, request.top_n_tokens, request.prefill_logprobs),
-        stopping=Stopping(max_new_tokens(request), tuple(stopping.stop_sequences), stopping.ignore_eos_token),
+        masked=grammar is not None,
         # a name that nobody knows means the model itself: TGI's routers pass on whatever their clients call it
         adapter=request.adapter_id if request.adapter_id in info.capabilities.adapters else None,
-        grammar=_grammar(request.parameters),
     )
+    ends = Stopping(max_new_tokens(request), tuple(stopping.stop_sequences), stopping.ignore_eos_token)
+    return ShardRequest(made, ends, grammar)
 
 
 def max_new_tokens(request: pb.Request) -> int:

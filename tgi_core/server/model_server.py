@@ -138,9 +138,9 @@ class ModelServer:
 
     def _launch(self, verb: StepVerb) -> None:
         if isinstance(verb, Prefill):
-            for request in verb.requests:
-                self._check_tokens(request)
-            transcripts = {request.id: self._transcript(request) for request in verb.requests}
+            for item in verb.requests:
+                self._check_tokens(item.request)
+            transcripts = {item.id: self._transcript(item) for item in verb.requests}
             merged: tuple[int, ...] = () if verb.cached is None else (verb.cached,)
             cached = EMPTY if verb.cached is None else self._handle(verb.cached)
             step = self._prefill(verb, cached)
@@ -153,43 +153,43 @@ class ModelServer:
             del self._batches[batch]
         self._steps[verb.step], self._batches[verb.step], self._members[verb.step] = step, step.handle, members
 
-    def _transcript(self, request: ShardRequest) -> Transcript:
+    def _transcript(self, item: ShardRequest) -> Transcript:
         """Raises InvalidRequest for a request whose prompt cannot be made into text: that is its own business."""
         try:
-            return Transcript(self._tokenizer, request)
+            return Transcript(self._tokenizer, item)
         except Exception as error:
-            _log.exception("request %d: its text failed", request.id)
-            text = f"request {request.id}: {type(error).__name__} in its text"
-            raise InvalidRequest(text, request_ids=(request.id,)) from error
+            _log.exception("request %d: its text failed", item.id)
+            text = f"request {item.id}: {type(error).__name__} in its text"
+            raise InvalidRequest(text, request_ids=(item.id,)) from error
 
     def _prefill(self, verb: Prefill, cached: Handle) -> Step:
         """Grammars begin first: a backend may ask for masks before its verb returns."""
         try:
-            for request in verb.requests:
-                self._begin_grammar(request)
-            return self._session.prefill(tuple(_backend_request(item) for item in verb.requests), cached, verb.grants)
+            for item in verb.requests:
+                self._begin_grammar(item)
+            return self._session.prefill(tuple(item.request for item in verb.requests), cached, verb.grants)
         except BackendError:
-            self._end_grammars(request.id for request in verb.requests)
+            self._end_grammars(item.id for item in verb.requests)
             raise
 
-    def _begin_grammar(self, request: ShardRequest) -> None:
+    def _begin_grammar(self, item: ShardRequest) -> None:
         """Raises InvalidRequest: a grammar that cannot begin is its request's own business."""
-        if request.grammar is None or self._masks is None:
+        if item.grammar is None or self._masks is None:
             return
         try:
-            self._masks.begin(request.id, request.grammar, request.input_ids[request.prompt_len :])
+            self._masks.begin(item.id, item.grammar, item.request.tokens[item.request.prompt_len :])
         except Exception as error:
-            _log.exception("request %d: its grammar failed", request.id)
-            text = f"request {request.id}: {type(error).__name__} in its grammar"
-            raise InvalidRequest(text, request_ids=(request.id,)) from error
+            _log.exception("request %d: its grammar failed", item.id)
+            text = f"request {item.id}: {type(error).__name__} in its grammar"
+            raise InvalidRequest(text, request_ids=(item.id,)) from error
 
     def _end_grammars(self, request_ids: Iterable[int]) -> None:
         if self._masks is not None:
             self._masks.end(request_ids)
 
-    def _check_tokens(self, request: ShardRequest) -> None:
+    def _check_tokens(self, request: Request) -> None:
         """Before any text is made of them: the router has checked, but the shard is where trust ends."""
-        if not all(0 <= token < self.info.capabilities.vocab_size for token in request.input_ids):
+        if not all(0 <= token < self.info.capabilities.vocab_size for token in request.tokens):
             raise InvalidRequest(f"request {request.id}: a token id is outside the vocabulary", request_ids=(request.id,))
 
     def _read(self, number: int) -> StepResult:
@@ -265,18 +265,3 @@ def _of_step(error: BackendError) -> BackendError:
     lost = BackendBug(f"the backend does not know a step that it has launched: {error}")
     lost.__cause__ = error
     return lost
-
-
-def _backend_request(request: ShardRequest) -> Request:
-    return Request(
-        id=request.id,
-        tokens=request.input_ids,
-        prompt_len=request.prompt_len,
-        cached=request.cached,
-        blocks=request.blocks,
-        take=request.take,
-        sampling=request.sampling,
-        want=request.want,
-        masked=request.grammar is not None,
-        adapter=request.adapter,
-    )

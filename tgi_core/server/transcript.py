@@ -14,18 +14,17 @@ from tgi_core.wire.types import Candidate, GeneratedText, Generation, PromptToke
 class Transcript:
     """Turns rows into generations. A continued request picks up where its text was."""
 
-    def __init__(self, tokenizer: Tokenizer, request: ShardRequest) -> None:
+    def __init__(self, tokenizer: Tokenizer, item: ShardRequest) -> None:
         self._tokenizer = tokenizer
-        self._request = request
-        prompt = request.input_ids[: request.prompt_len]
+        self._prompt = prompt = item.request.tokens[: item.request.prompt_len]
         self._context = prompt[-1:]
         self._detokenizer = Detokenizer(tokenizer, prompt)
         # nothing may follow the end of a grammar, so it is an end even where others are ignored
-        stopping = request.stopping if request.grammar is None else replace(request.stopping, ignore_eos=False)
+        stopping = item.stopping if item.grammar is None else replace(item.stopping, ignore_eos=False)
         self._stopping = StoppingCriteria(stopping, tokenizer.eos_ids)
         self._generated: list[int] = []
         self._prompt_logprobs: list[float | None] = []
-        for token in request.input_ids[request.prompt_len :]:
+        for token in item.request.tokens[len(prompt) :]:
             self._stopping.push(token, self._detokenizer.push(token))
             self._generated.append(token)
 
@@ -71,5 +70,6 @@ class Transcript:
         if not self._prompt_logprobs:
             return ()
         logprobs, self._prompt_logprobs = self._prompt_logprobs, []
-        ids = self._request.input_ids[: self._request.prompt_len]
-        return tuple(PromptToken(id, self._tokenizer.decode([id]), logprob) for id, logprob in zip(ids, logprobs, strict=False))
+        return tuple(
+            PromptToken(id, self._tokenizer.decode([id]), logprob) for id, logprob in zip(self._prompt, logprobs, strict=False)
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tgi_core.backend import Grant, OutputOptions, Sampling
+from tgi_core.backend import Grant, OutputOptions, Request, Sampling
 from tgi_core.grammar import Grammar, GrammarKind
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
@@ -100,21 +100,22 @@ def _decode_grant(message: contract.Grant) -> Grant:
     return Grant(message.request_id, message.take, _decode_tables(message.blocks))
 
 
-def _encode_request(request: ShardRequest) -> pb.Request:
+def _encode_request(item: ShardRequest) -> pb.Request:
+    request, stopping = item.request, item.stopping
     return pb.Request(
         id=request.id,
-        parameters=_encode_parameters(request.sampling, request.grammar),
+        parameters=_encode_parameters(request.sampling, item.grammar),
         stopping_parameters=pb.StoppingCriteriaParameters(
-            max_new_tokens=request.stopping.max_new_tokens,
-            ignore_eos_token=request.stopping.ignore_eos,
-            stop=[text.encode(errors="surrogatepass") for text in request.stopping.stop],
+            max_new_tokens=stopping.max_new_tokens,
+            ignore_eos_token=stopping.ignore_eos,
+            stop=[text.encode(errors="surrogatepass") for text in stopping.stop],
         ),
         prefill_logprobs=request.want.prompt_logprobs,
         top_n_tokens=request.want.top_n,
         logprobs=request.want.logprobs,
         adapter_id=request.adapter,
         cache_len=request.cached,
-        input_ids=request.input_ids,
+        input_ids=request.tokens,
         prompt_len=request.prompt_len,
         take=request.take,
         tables=_encode_tables(request.blocks),
@@ -122,24 +123,25 @@ def _encode_request(request: ShardRequest) -> pb.Request:
 
 
 def _decode_request(message: pb.Request) -> ShardRequest:
-    stopping = message.stopping_parameters
-    return ShardRequest(
+    grammar = _decode_grammar(message.parameters)
+    request = Request(
         id=message.id,
-        input_ids=tuple(message.input_ids),
+        tokens=tuple(message.input_ids),
         prompt_len=message.prompt_len,
         cached=message.cache_len,
         blocks=_decode_tables(message.tables),
         take=message.take,
         sampling=decode_sampling(message.parameters.sampling),
         want=OutputOptions(message.logprobs, message.top_n_tokens, message.prefill_logprobs),
-        stopping=Stopping(
-            stopping.max_new_tokens,
-            tuple(text.decode(errors="surrogatepass") for text in stopping.stop),
-            stopping.ignore_eos_token,
-        ),
+        masked=grammar is not None,
         adapter=message.adapter_id if message.HasField("adapter_id") else None,
-        grammar=_decode_grammar(message.parameters),
     )
+    return ShardRequest(request, _decode_stopping(message.stopping_parameters), grammar)
+
+
+def _decode_stopping(message: pb.StoppingCriteriaParameters) -> Stopping:
+    stop = tuple(text.decode(errors="surrogatepass") for text in message.stop)
+    return Stopping(message.max_new_tokens, stop, message.ignore_eos_token)
 
 
 def _encode_parameters(sampling: Sampling, grammar: Grammar | None) -> pb.NextTokenChooserParameters:

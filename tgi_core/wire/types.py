@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tgi_core.backend import Capabilities, Grant, OutputOptions, RowFault, Sampling, Scope
+from tgi_core.backend import Capabilities, Grant, Request, RowFault, Scope
 from tgi_core.grammar import Grammar
 
 
@@ -53,20 +53,17 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class ShardRequest:
-    """One request as the shard gets it. `input_ids`, `prompt_len`, `cached`, `blocks` and `take` mean what they do in
-    `tgi_core.backend.Request`; a continued request carries the tokens made so far behind its prompt."""
+    """One request as the shard gets it: what its backend gets, and what the shard itself does with the tokens. `request.masked` says
+    whether there is a grammar."""
 
-    id: int
-    input_ids: tuple[int, ...]
-    prompt_len: int
-    cached: int
-    blocks: tuple[tuple[int, ...], ...]
-    take: int
-    sampling: Sampling
-    want: OutputOptions
+    request: Request
     stopping: Stopping
-    adapter: str | None = None
     grammar: Grammar | None = None
+
+    @property
+    def id(self) -> int:
+        """The request's id."""
+        return self.request.id
 
 
 @dataclass(frozen=True, slots=True)
