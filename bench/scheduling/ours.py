@@ -51,7 +51,7 @@ class Simulation:
                 arrived[self._scheduler.add(self._request(item, len(arrived)))] = item
             events = self._scheduler.complete(self._server.exchange(self._scheduler.plan()))
             if self._scheduler.lost:
-                raise RuntimeError(self._scheduler.lost.message)
+                raise RuntimeError(str(self._scheduler.lost))
             for event in events:
                 if event.generation is None:
                     raise RuntimeError(f"a request failed: {event.error}")

@@ -7,7 +7,6 @@ from tgi_router.connection_policy import ConnectionPolicy
 from tgi_router.front import Front
 from tgi_router.generator import Generator, Load
 from tgi_router.http_server import HttpServer
-from tgi_router.lifecycle import Lifecycle, Phase
 from tgi_router.served_model import ServedModel
 from tgi_router.templates import ChatTemplates
 
@@ -19,9 +18,7 @@ __all__ = [
     "Front",
     "Generator",
     "HttpServer",
-    "Lifecycle",
     "Load",
-    "Phase",
     "ServedModel",
     "create_app",
 ]

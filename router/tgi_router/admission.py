@@ -12,12 +12,12 @@ from time import monotonic
 
 from starlette.datastructures import Headers
 
+from tgi_core.lifecycle import Lifecycle
 from tgi_core.telemetry.exchange import request_id
 from tgi_router.clients import Clients
 from tgi_router.endpoints import Endpoint
 from tgi_router.errors import ModelOverloaded, error_json, retry_headers
 from tgi_router.inference import Inference
-from tgi_router.lifecycle import Lifecycle
 from tgi_router.openai import Dialect
 from tgi_router.sse import event
 

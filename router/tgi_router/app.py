@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Lifespan
 
 from tgi_core.config import Settings
+from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.telemetry.traces import Traces
 from tgi_router.admission import AdmissionControl, refusals
 from tgi_router.auth import BearerAuth
@@ -30,7 +31,6 @@ from tgi_router.generator import Generator
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Inference
 from tgi_router.kserve import KServeRoutes
-from tgi_router.lifecycle import Lifecycle, Phase
 from tgi_router.metrics import Metrics
 from tgi_router.native import NativeRoutes
 from tgi_router.openai import Dialect

@@ -9,10 +9,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tgi_core.config import Settings
+from tgi_core.lifecycle import Lifecycle
 from tgi_router.app import assemble
 from tgi_router.endpoints import make_routes
 from tgi_router.errors import NotServing
-from tgi_router.lifecycle import Lifecycle
 from tgi_router.openai import Dialect
 from tgi_router.probes import Probes
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tgi_core.lifecycle import Lifecycle
 from tgi_router.answers import State
 from tgi_router.endpoints import Endpoint
 from tgi_router.errors import Unhealthy
 from tgi_router.json_text import dumps
-from tgi_router.lifecycle import Lifecycle
 
 HEALTH_PATHS = ("/", "/health", "/ping")
 

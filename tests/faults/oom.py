@@ -55,7 +55,7 @@ def serve(instance: ServerUnderTest, requests: int, p: float, seed: int = 1) -> 
             instance.scheduler.add(item)
         ended = len(instance.ended)
         instance.turns.clear()
-    lost = None if instance.scheduler.lost is None else instance.scheduler.lost.message
+    lost = None if instance.scheduler.lost is None else str(instance.scheduler.lost)
     failed = {key: str(event.error) for key, event in instance.ended.items() if event.error is not None}
     injector.rules.clear()
     return Outcome(instance.tokens, failed, sum(injector.injected.values()), injector.steps, lost)

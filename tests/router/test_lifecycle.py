@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tgi_router import Front, Lifecycle, Phase, ServedModel, create_app
+from tgi_router import Front, ServedModel, create_app
 
 from tests.router.conftest import Serve
 from tests.router.scripted import HOLD, ScriptedGenerator, says
 from tests.router.serving import Served, already, read_until, serving
 from tgi_core.config import Settings
+from tgi_core.lifecycle import Lifecycle, Phase
 
 GENERATING = {
     "/": {"inputs": "Hi"},
@@ -184,6 +185,19 @@ def test_the_end(model: ServedModel, strict: bool) -> None:
                 assert answer.startswith(b"HTTP/1.1 503") and b"retry-after: 1\r\n" in answer
         if not strict:
             assert_closed(served, "shutting_down")
+
+
+def test_a_server_that_drains_can_lose_its_shard() -> None:
+    """Probes are told that it drains, and the scheduler's loop that there is no shard."""
+    lifecycle = Lifecycle(Phase.SERVING)
+    lifecycle.draining()
+    lifecycle.restarting("the shard was lost")
+    assert (lifecycle.phase, lifecycle.reason) == (Phase.DRAINING, "the server is shutting down")
+    assert (lifecycle.shard, lifecycle.loss) == (Phase.RESTARTING, "the shard was lost")
+    lifecycle.serving()
+    assert (lifecycle.phase, lifecycle.shard) == (Phase.DRAINING, Phase.SERVING) and lifecycle.accepts and not lifecycle.ready
+    lifecycle.failed("restarted too often")
+    assert (lifecycle.phase, lifecycle.reason) == (Phase.FAILED, "restarted too often")
 
 
 @given(st.lists(st.sampled_from(["serving", "restarting", "draining", "failed", "progress"])))

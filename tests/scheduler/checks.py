@@ -13,7 +13,7 @@ from tgi_core.scheduler.prefix import Entry
 
 def check_books(scheduler: Scheduler) -> None:
     """Each request is in one place, each block is one thing, and each prefix knows who holds it."""
-    running, queue, known = scheduler._running, list(scheduler._queue), scheduler._by_key
+    running, queue, known = scheduler._shard.rows, list(scheduler._queue), scheduler._by_key
     assert [item.wire_id for item in running.values()] == list(running), "a row runs under its own id"
     parked = [item for item in scheduler._paused.values() if not item.wire_id]
     keys = Counter([item.key for item in (*running.values(), *queue, *parked)])
@@ -34,7 +34,7 @@ def check_books(scheduler: Scheduler) -> None:
 
 def check_blocks(scheduler: Scheduler) -> None:
     """Free blocks, those of known prefixes and those of rows are all blocks, and none is two of these."""
-    memory, rows = scheduler._memory, scheduler._running.values()
+    memory, rows = scheduler._memory, scheduler._shard.rows.values()
     entries = list(memory._prefixes._entries.values())
     held: Counter[int] = Counter(id(entry) for row in rows for entry in row.entries if entry is not None)
     for entry in entries:
@@ -54,9 +54,9 @@ def own_blocks(table: list[int], entries: list[Entry | None]) -> list[int]:
 
 def check_shard(one: Device) -> None:
     """The shard keeps text and batches only of those that are there, or that it has not been told of."""
-    told = set(one.scheduler._running) | one.scheduler._flight._gone
+    told = set(one.scheduler._shard.rows) | one.scheduler._shard._removed
     assert set(one.server._transcripts) <= told
-    members = [id for batch in one.server._members.values() for id in batch]
+    members = [id for batch in one.server._batches.values() for id in batch.members]
     assert len(members) == len(set(members)), "no row is in two batches"
     assert set(members) <= told
 
@@ -66,5 +66,5 @@ def check_empty(one: Device) -> None:
     check_books(one.scheduler)
     snapshot, server = one.scheduler.snapshot, one.server
     assert (snapshot.queued, snapshot.running, snapshot.blocks_free) == (0, 0, snapshot.blocks_total)
-    assert not (server._transcripts or server._batches or server._members or server._steps)
+    assert not (server._transcripts or server._batches or server._steps)
     assert not (one.session._done or one.session._book.live_ids)

@@ -205,7 +205,7 @@ class Machine(RuleBasedStateMachine):
             meanwhile()
         self.one.take(self.one.scheduler.complete(result))
         if self.one.scheduler.lost is not None:
-            self.restart(self.one.scheduler.lost.message)
+            self.restart(str(self.one.scheduler.lost))
         self.calm += 1
         read = [item for item in self.one.scheduler._by_key.values() if not item.paused]
         first = min(read, key=lambda item: item.rank, default=None)

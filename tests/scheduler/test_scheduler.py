@@ -176,7 +176,7 @@ def test_a_lost_device_ends_everything_clearly(demo_tokenizer: Tokenizer) -> Non
     keys = [one.scheduler.add(request((1, 2), 9)) for _ in range(3)]
     one.run()
     assert one.scheduler.lost is not None and not one.ended
-    one.take(one.scheduler.fail_all(GenerationFailed(one.scheduler.lost.message)))
+    one.take(one.scheduler.fail_all(GenerationFailed(str(one.scheduler.lost))))
     assert {str(one.ended[key].error) for key in keys} == {"gone"}
     assert one.scheduler.idle
     assert one.scheduler.snapshot.blocks_free == one.scheduler.snapshot.blocks_total

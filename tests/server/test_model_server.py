@@ -98,4 +98,4 @@ def test_a_foreign_exception_becomes_a_fault(demo_tokenizer: Tokenizer, monkeypa
     one.scheduler.add(request((1, 2), 6))
     monkeypatch.setattr(one.session, "_compute", lambda launch: 1 / 0)
     one.run()
-    assert one.scheduler.lost is not None and "rows raised ZeroDivisionError" in one.scheduler.lost.message
+    assert one.scheduler.lost is not None and "rows raised ZeroDivisionError" in str(one.scheduler.lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +21,8 @@ from tgi_core.client.base import Opened, ShardGone, TakenOver
 from tgi_core.client.local import LocalShard
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised, pause, shortfall
 from tgi_core.errors import StartupError
-from tgi_core.scheduler import GenerationFailed, Phase, SchedulerLoop
+from tgi_core.lifecycle import Lifecycle, Phase
+from tgi_core.scheduler import GenerationFailed, SchedulerLoop
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import ShardInfo
@@ -67,21 +68,40 @@ class Shop:
         return Opened(shard, info, replace(await shard.warmup(plan, quiet), **less))
 
 
+class RecordedLifecycle(Lifecycle):
+    """Keeps what the loop reports; `at_loss` is called at each loss of the shard."""
+
+    def __init__(self, at_loss: Callable[[], None] = lambda: None) -> None:
+        super().__init__(Phase.SERVING)
+        self.at_loss = at_loss
+        self.reports: list[tuple[Phase, str]] = []
+
+    def serving(self) -> None:
+        """There is a shard again."""
+        super().serving()
+        self.reports.append((self.phase, self.reason))
+
+    def restarting(self, reason: str, *, queueing: bool = False) -> None:
+        """The shard is lost."""
+        super().restarting(reason, queueing=queueing)
+        self.reports.append((self.phase, self.reason))
+        self.at_loss()
+
+
 @asynccontextmanager
-async def instance(shop: Shop, **rules: Any) -> AsyncIterator[tuple[SchedulerLoop, list[tuple[Phase, str]]]]:
-    """A loop over supervised shards, and the phases that it went through."""
+async def instance(shop: Shop, **rules: Any) -> AsyncIterator[tuple[SchedulerLoop, RecordedLifecycle]]:
+    """A loop over supervised shards, and the lifecycle that it reports to."""
     first = await shop.open()
 
     async def reopen() -> Opened:
         return await shop.open(as_promised(first.capacity, lambda capabilities: WarmupPlan())(first.info.capabilities))
 
     shard = SupervisedShard(first, reopen, RestartRules(**rules))
-    loop = SchedulerLoop(shard, first.info, first.capacity, supervisor=shard)
-    phases: list[tuple[Phase, str]] = []
-    loop.on_phase = lambda phase, reason: phases.append((phase, reason))
+    lifecycle = RecordedLifecycle()
+    loop = SchedulerLoop(shard, first.info, first.capacity, supervisor=shard, lifecycle=lifecycle)
     task = asyncio.create_task(loop.run())
     try:
-        yield loop, phases
+        yield loop, lifecycle
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -93,10 +113,10 @@ async def test_requests_continue(demo_tokenizer: Tokenizer) -> None:
     and whoever watches hears of both turns."""
     asked = [request((index, 2), 30 + index, seed=index if index % 2 else None) for index in range(12)]
     shop = Shop(demo_tokenizer, [{"faults": {3: LOST}}])
-    async with instance(shop) as (loop, phases):
+    async with instance(shop) as (loop, lifecycle):
         made = await asyncio.gather(*(collect(loop.submit(one)) for one in asked))
         assert made == [alone(demo_tokenizer, one) for one in asked]
-        assert phases == [(Phase.RESTARTING, str(LOST)), (Phase.SERVING, "")]
+        assert lifecycle.reports == [(Phase.RESTARTING, str(LOST)), (Phase.SERVING, "")]
         assert await loop.healthy() and loop.snapshot().blocks_free == loop.snapshot().blocks_total
     wanted = shop.plans[1]
     assert (wanted.max_rows, wanted.max_row_tokens, wanted.num_blocks, wanted.block_size) == (8, 256, 128, 4)
@@ -105,22 +125,21 @@ async def test_requests_continue(demo_tokenizer: Tokenizer) -> None:
 
 async def test_requests_fail_where_that_is_asked_for(demo_tokenizer: Tokenizer) -> None:
     """What runs and what waits fails with the reason, and so does what comes before the next shard is there; then all is well."""
-    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}]), continues=False) as (loop, phases):
+    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}]), continues=False) as (loop, lifecycle):
         refused: list[str] = []
 
-        def ask(phase: Phase, reason: str) -> None:
-            phases.append((phase, reason))
-            if phase is Phase.RESTARTING:
-                with pytest.raises(GenerationFailed) as caught:
-                    loop.submit(request((1, 2), 9))
-                refused.append(str(caught.value))
+        def ask() -> None:
+            assert not lifecycle.accepts
+            with pytest.raises(GenerationFailed) as caught:
+                loop.submit(request((1, 2), 9))
+            refused.append(str(caught.value))
 
-        loop.on_phase = ask
+        lifecycle.at_loss = ask
         streams = [collect(loop.submit(request((index, 2), 30))) for index in range(12)]
         failed = await asyncio.gather(*streams, return_exceptions=True)
         assert {str(error) for error in failed} == {str(LOST)}
         assert refused == [f"the shard is being restarted: {LOST}"]
-        while loop.phase is not Phase.SERVING:
+        while not lifecycle.ready:
             await asyncio.sleep(0)
         assert await collect(loop.submit(request((1, 2), 9))) == alone(demo_tokenizer, request((1, 2), 9))
 
@@ -129,11 +148,11 @@ async def test_the_budget_counts_restarts_without_a_token(demo_tokenizer: Tokeni
     """Restarts that fail are restarts; when there were too many in a row the requests get the last reason, and the loop says that it has
     failed."""
     nothing = StartupError("the model is gone")
-    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}, nothing, nothing]), budget=2) as (loop, _):
+    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}, nothing, nothing]), budget=2) as (loop, lifecycle):
         with pytest.raises(GenerationFailed, match="the model is gone; 2 restarts in a row"):
             await collect(loop.submit(request((1, 2), 30)))
         await loop.ended.wait()
-        assert loop.failure is not None and loop.phase is Phase.FAILED and not await loop.healthy()
+        assert lifecycle.phase is Phase.FAILED and "the model is gone" in lifecycle.reason and not await loop.healthy()
         with pytest.raises(GenerationFailed, match="the model is gone"):
             loop.submit(request((1, 2), 30))
 

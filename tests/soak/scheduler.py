@@ -137,12 +137,12 @@ class Soak:
         one, report = self.one, self.report
         report.turns += 1
         one.take(one.scheduler.expire())
-        waiting = {item.key for item in one.scheduler._running.values()}
+        waiting = {item.key for item in one.scheduler._shard.rows.values()}
         turn = one.scheduler.plan()
         report.preempted += sum(item.key in waiting for item in one.scheduler._queue)
         one.take(one.scheduler.complete(one.server.exchange(turn)))
         if one.scheduler.lost is not None:
-            self._replace_shard(one.scheduler.lost.message)
+            self._replace_shard(str(one.scheduler.lost))
         self._count()
         check_books(one.scheduler)
         check_shard(one)

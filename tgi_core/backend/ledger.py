@@ -57,7 +57,11 @@ class _Plan:
 
 
 class Ledger:
-    """Rows and handles of one session."""
+    """Rows and handles of one session.
+
+    The scheduler and the model server have records of their own. A session needs this one to check what it is told: the contract says
+    which verbs it must refuse, whoever calls it.
+    """
 
     def __init__(self, capabilities: Capabilities, capacity: Capacity) -> None:
         self._capabilities = capabilities

@@ -18,10 +18,11 @@ from typing import Any
 
 import uvicorn
 from anyio import CancelScope
-from tgi_router import AdmissionControl, Connection, ConnectionPolicy, HttpServer, Lifecycle, Phase
+from tgi_router import AdmissionControl, Connection, ConnectionPolicy, HttpServer
 
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
+from tgi_core.lifecycle import Lifecycle, Phase
 
 _log = logging.getLogger(__name__)
 

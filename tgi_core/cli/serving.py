@@ -24,19 +24,19 @@ from tgi_core.client.base import Opened, Opener
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
+from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.model_files import DEMO
 from tgi_core.model_sizes import read_sizes
 from tgi_core.run_folder import end_at_once, remove_all
 from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
 from tgi_core.scheduler.batch_metrics import BatchMetrics
-from tgi_core.scheduler.phase import Phase
 from tgi_core.telemetry.logs import announce
 from tgi_core.telemetry.progress import progress
 from tgi_core.telemetry.traces import Traces, open_traces
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-    from tgi_router import Lifecycle, ServedModel
+    from tgi_router import ServedModel
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ServerComponents:
 async def serve(model: str, settings: Settings, address: str | None = None) -> None:
     """Serve until told to stop, on a shard of our own or on the one at `address`; probes are answered from the beginning. Raises
     StartupError, also for a shard that is lost for good."""
-    from tgi_router import Front, Lifecycle
+    from tgi_router import Front
 
     from tgi_core.cli.listening import bind, listening
 
@@ -82,12 +82,13 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
         front.pass_to(components.app)
         server.pass_through(components.app.state.admission)
         await stack.enter_async_context(tunnel(settings, port))
-        lifecycle.serving()
+        if lifecycle.shard is Phase.STARTING:  # it may have lost its shard already
+            lifecycle.serving()
         _log.info("Connected")  # what whoever watches TGI's log waits for
         announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
         await _either(server.serving, asyncio.create_task(components.loop.ended.wait()))
-    if components.loop.failure is not None:
-        raise StartupError(f"the shard is lost: {components.loop.failure}")
+    if lifecycle.phase is Phase.FAILED:
+        raise StartupError(f"the shard is lost: {lifecycle.reason}")
 
 
 async def _either(serving: asyncio.Task[None], ended: asyncio.Task[Literal[True]]) -> None:
@@ -170,17 +171,8 @@ def _run(
     rules = RestartRules(settings.on_shard_loss == "continue", settings.shard_restarts, settings.watchdog_floor)
     shard = SupervisedShard(opened, reopen, rules)
     stack.push_async_callback(shard.close)
-    loop = SchedulerLoop(shard, opened.info, opened.capacity, batches.turn, scheduler_options(settings), shard)
-
-    def follow(phase: Phase, reason: str) -> None:
-        if phase is Phase.SERVING:
-            lifecycle.serving()
-        elif phase is Phase.RESTARTING:
-            lifecycle.restarting(reason, queueing=rules.continues)
-        else:
-            lifecycle.failed(reason)
-
-    loop.on_phase = follow
+    options = scheduler_options(settings)
+    loop = SchedulerLoop(shard, opened.info, opened.capacity, batches.turn, options, shard, lifecycle=lifecycle)
     stack.push_async_callback(_end, asyncio.create_task(loop.run()))
     return loop, shard
 

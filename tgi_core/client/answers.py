@@ -53,8 +53,12 @@ class _Step:
 
 
 class AnswerCheck:
-    """Follows the turns of one shard, and checks each answer against them. `draft` is the capacity's: with drafts a row makes up to so
-    many tokens more in a step, and may end earlier."""
+    """Follows the turns of one shard, and checks each answer against them. `draft` is the capacity's: with drafts a row makes up to that
+    many more tokens in a step, and may end earlier.
+
+    It keeps its own record of batches, rows and steps, made from the turns alone: the scheduler changes its record by the answers, so a
+    wrong answer could not be found by comparing it with that.
+    """
 
     def __init__(self, draft: int) -> None:
         self._draft = draft

@@ -89,9 +89,9 @@ class SupervisedShard:
         self._ended: Callable[[BackendError], None] = lambda error: None
         self._watchdog = Watchdog(Patience(rules.watchdog_floor), self._hangs)
         self._opened: Opened | None = opened
-        """None while there is none to talk to."""
-        self._lost = opened
-        """The last one that there was."""
+        """The shard in use; None while it is being replaced."""
+        self._last = opened
+        """The shard opened last, which still has to be closed after it is lost."""
         self._answers = AnswerCheck(opened.capacity.draft)
         self._watching = asyncio.create_task(self._watch(opened))
         self._ticking = asyncio.create_task(self._watchdog.run())
@@ -147,14 +147,14 @@ class SupervisedShard:
 
     async def abandon(self) -> None:
         """Give the present one up."""
-        await self._lost.shard.abandon()
+        await self._last.shard.abandon()
 
     async def close(self) -> None:
         """End the shard that there is; `abandon` hurries that. Idempotent."""
         self._ticking.cancel()
         self._watching.cancel()
         try:
-            await asyncio.wait_for(self._lost.shard.close(), 2 * _CLOSE_S)
+            await asyncio.wait_for(self._last.shard.close(), 2 * _CLOSE_S)
         except (BackendError, TimeoutError) as error:
             _log.error("the shard did not close: %s", error or "it hangs")
 
@@ -165,7 +165,7 @@ class SupervisedShard:
         return self._restart(error)
 
     async def _restart(self, error: BackendError) -> None:
-        await self._lost.shard.abandon()
+        await self._last.shard.abandon()
         if isinstance(error, TakenOver):
             raise ShardGone(str(error)) from error
         self._count(str(error))
@@ -199,7 +199,7 @@ class SupervisedShard:
     async def _bury(self) -> None:
         """A process of ours is dead already; a shard in this process must close, or its memory would be taken twice. Raises ShardGone."""
         try:
-            await asyncio.wait_for(self._lost.shard.close(), _CLOSE_S)
+            await asyncio.wait_for(self._last.shard.close(), _CLOSE_S)
         except (BackendError, TimeoutError) as error:
             why = "it hangs" if isinstance(error, TimeoutError) else str(error)
             raise ShardGone(f"the lost shard does not close: {why}; only a restart of the server helps") from error
@@ -215,7 +215,7 @@ class SupervisedShard:
             self._ended(DeviceLost(self._hang or reason))
 
     def _attach(self, opened: Opened) -> None:
-        self._opened = self._lost = opened
+        self._opened = self._last = opened
         self._answers = AnswerCheck(opened.capacity.draft)
         self._watching = asyncio.create_task(self._watch(opened))
 

@@ -2,7 +2,6 @@
 
 from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.loop import SchedulerLoop
-from tgi_core.scheduler.phase import Phase
 from tgi_core.scheduler.scheduler import Scheduler
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import (
@@ -25,7 +24,6 @@ __all__ = [
     "GenerationStream",
     "Limits",
     "Overloaded",
-    "Phase",
     "RequestFailed",
     "Scheduler",
     "SchedulerError",

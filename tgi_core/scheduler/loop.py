@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from tgi_core.backend import BackendError, Capacity, DeviceLost
+from tgi_core.backend import BackendError, Capacity
 from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.scheduler.bundling import LONGEST_S, Bundler
 from tgi_core.scheduler.device_monitor import DeviceMonitor
 from tgi_core.scheduler.events import Event, Snapshot
-from tgi_core.scheduler.phase import Phase
 from tgi_core.scheduler.scheduler import Scheduler
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, RequestFailed, SchedulerOptions
@@ -28,9 +28,6 @@ _EXPIRE_EVERY_S = 0.1
 
 ObserveTurn = Callable[[Turn, TurnResult, float, float], None]
 """Called after each turn with its seconds, and those of them in which its rows were delivered."""
-
-ObservePhase = Callable[[Phase, str], None]
-"""Called when the phase changes, with the reason; "" when all is well again."""
 
 
 class SchedulerLoop:
@@ -49,21 +46,19 @@ class SchedulerLoop:
         options: SchedulerOptions | None = None,
         supervisor: Supervisor | None = None,
         bundler: Bundler | None = None,
+        lifecycle: Lifecycle | None = None,
     ) -> None:
         self.info = info
         self.capacity = capacity
-        self.phase = Phase.SERVING
-        self.failure: str | None = None
-        """Why there is no shard any more, and will be none."""
+        self.lifecycle = lifecycle or Lifecycle(Phase.SERVING)
+        """Where the loop reports the loss and the return of the shard."""
         self.ended = asyncio.Event()
-        """Set once there is none."""
-        self.on_phase: ObservePhase | None = None
+        """Set once `run` has ended."""
         self._client = client
         self._scheduler = Scheduler(info.capabilities, capacity, options)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
         self._supervisor = supervisor
-        self._reason = ""
         self._closed: str | None = None
         self._work = asyncio.Event()
         self._bundler = bundler or Bundler()
@@ -71,8 +66,6 @@ class SchedulerLoop:
         """Lets go of what is held back, should the next step take long."""
         self.device_monitor = DeviceMonitor(time.monotonic)
         """Whether what the shard computes is to be trusted; where it is not, the server is not ready."""
-        self._lost: BackendError | None = None
-        """Set when the shard is gone, until its replacement begins."""
         if supervisor is not None:
             supervisor.watch(self._note_loss)
 
@@ -97,7 +90,7 @@ class SchedulerLoop:
 
     async def healthy(self) -> bool:
         """Whether requests can be served now."""
-        return self.phase is Phase.SERVING and self._lost is None and await self._client.healthy()
+        return self.lifecycle.shard is Phase.SERVING and self._scheduler.lost is None and await self._client.healthy()
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Have the grammar of a request that is to be submitted compiled, so that no step waits for it; the request needs it until the
@@ -113,8 +106,8 @@ class SchedulerLoop:
         request can never fit."""
         if self._closed is not None:
             raise GenerationFailed(self._closed)
-        if self.phase is Phase.RESTARTING and not self._continues:
-            raise GenerationFailed(f"the shard is being restarted: {self._reason}")
+        if self.lifecycle.shard is Phase.RESTARTING and not self._continues:
+            raise GenerationFailed(f"the shard is being restarted: {self.lifecycle.loss}")
         key = self._scheduler.add(request)
         stream = GenerationStream(asyncio.get_running_loop().time(), lambda: self._cancel(key))
         if not self.info.foreign:
@@ -129,17 +122,17 @@ class SchedulerLoop:
         try:
             while True:
                 await self._work.wait()
-                turn = await self._turn() if self._lost is None else None
-                if self._lost is not None:
-                    await self._replace(self._lost)
+                turn = await self._turn() if self._scheduler.lost is None else None
+                if (error := self._scheduler.lost) is not None:
+                    await self._replace(error)
                 elif self._scheduler.idle:
                     self._work.clear()
                 elif turn is not None and turn.empty:
                     await self._rest()
         except ShardGone as gone:
-            self.failure = reason = str(gone)
+            reason = str(gone)
             _log.error("the shard is gone: %s", reason)
-            self._become(Phase.FAILED, reason)
+            self.lifecycle.failed(reason)
         finally:
             self._closed = reason
             self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
@@ -175,8 +168,6 @@ class SchedulerLoop:
         self._watch_held()
         if self._observe is not None:
             self._observe(turn, result, end - start, end - answered)
-        if self._scheduler.lost is not None:
-            self._note_loss(DeviceLost(self._scheduler.lost.message))
         return turn
 
     async def _replace(self, error: BackendError) -> None:
@@ -185,14 +176,12 @@ class SchedulerLoop:
         if self._supervisor is None:
             raise ShardGone(reason) from error
         _log.error("the shard is lost: %s", reason)
-        self._become(Phase.RESTARTING, reason)
+        self.lifecycle.restarting(reason, queueing=self._continues)
         if not self._continues:
             self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
         self._deliver_all(self._scheduler.restart(reason))
-        restart = self._supervisor.restart(error)
-        self._lost = None  # whatever is lost from now on is the next shard
-        await self._waiting(restart)
-        self._become(Phase.SERVING, "")
+        await self._waiting(self._supervisor.restart(error))  # whatever is lost from here on is the next shard
+        self.lifecycle.serving()
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
         """Wait for a shard; those whose time is up wait no longer."""
@@ -210,13 +199,8 @@ class SchedulerLoop:
         return self._supervisor is not None and self._supervisor.continues
 
     def _note_loss(self, error: BackendError) -> None:
-        self._lost = self._lost or error
+        self._scheduler.lose(error)
         self._work.set()
-
-    def _become(self, phase: Phase, reason: str) -> None:
-        self.phase, self._reason = phase, reason
-        if self.on_phase is not None:
-            self.on_phase(phase, reason)
 
     def _note_starts(self, turn: Turn, start: float) -> None:
         for started in self._scheduler.started(turn):

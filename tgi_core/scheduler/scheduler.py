@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from tgi_core.backend import Capabilities, Capacity, Feature, Scope
+from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Feature, Scope
 from tgi_core.scheduler.deadlines import Deadlines
 from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.fault_attribution import Verdict
@@ -20,7 +20,7 @@ from tgi_core.scheduler.pace import Pace, StepTimes
 from tgi_core.scheduler.policy import Policy, StepPlan
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
-from tgi_core.scheduler.shard_state import Flight
+from tgi_core.scheduler.shard_state import ShardState
 from tgi_core.scheduler.types import (
     DeadlineExceeded,
     GenerationRequest,
@@ -61,23 +61,21 @@ class Scheduler:
         self._memory = RowMemory(capacity.groups, reuse=options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features)
         self._times = StepTimes()
         self._policy = Policy(capabilities, capacity, self._memory, self._times, options)
-        self._flight = Flight(capacity.in_flight)
+        self._shard = ShardState(capacity.in_flight)
         self._queue = WaitingQueue()
         self._deadlines = Deadlines()
         self._pace = Pace()
         self._by_key: dict[int, Sequence] = {}
-        self._running: dict[int, Sequence] = {}
-        """By wire id."""
         self._paused: dict[int, Sequence] = {}
         """By key, those that nobody reads: they run and make no tokens, or have given up their place."""
         self._displaced: list[Event] = []
         """What is yet to be told to those that were turned away after they had been queued."""
         self._launched: StepPlan | None = None
         """The step of the turn under way."""
-        self._keys, self._wire_ids = itertools.count(1), itertools.count(1)
+        self._keys = itertools.count(1)
         self._query_tokens = self._hit_tokens = 0
-        self.lost: Fault | None = None
-        """Set once the shard's session is beyond use."""
+        self.lost: BackendError | None = None
+        """Why the shard is beyond use, from `lose` to `restart`."""
 
     @property
     def limits(self) -> Limits:
@@ -91,7 +89,7 @@ class Scheduler:
         """How full it is."""
         memory = self._memory
         counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self._paused)
-        return Snapshot(len(self._queue), len(self._running), *counts)
+        return Snapshot(len(self._queue), len(self._shard.rows), *counts)
 
     @property
     def prefix_caching(self) -> bool:
@@ -101,7 +99,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to tell the shard and nothing to hear from it."""
-        return not self._by_key and self._flight.empty
+        return not self._by_key and self._shard.empty
 
     def add(self, request: GenerationRequest) -> int:
         """Queue a request; its key. Raises ValueError when it can never fit, Overloaded when too many wait."""
@@ -149,8 +147,7 @@ class Scheduler:
             return
         self._paused.pop(key, None)
         if self._queue.pop(key) is None and sequence.wire_id:
-            del self._running[sequence.wire_id]
-            self._flight.leave(sequence.wire_id)
+            self._shard.remove(sequence.wire_id)
             self._policy.evict(sequence)
         self._queue.leave(sequence)
 
@@ -181,18 +178,18 @@ class Scheduler:
         """The next turn; its answer goes to `complete` before the next call."""
         step: StepVerb | None = None
         plan = StepPlan()
-        if not self._flight.full:
+        if not self._shard.full:
             if self._paused and self._queue:
                 paused = [item for item in self._paused.values() if item.wire_id]
-                self._requeue(self._policy.give_way(paused, self._running, self._queue))
-            plan = self._policy.plan(self._running, self._queue, may_admit=self._policy.mixing or self._flight.batches < 2)
+                self._requeue(self._policy.give_way(paused, self._shard.rows, self._queue))
+            plan = self._policy.plan(self._shard.rows, self._queue, may_admit=self._policy.mixing or self._shard.batches < 2)
             self._requeue(plan.preempted)
-        bookkeeping = self._flight.filters()
+        bookkeeping = self._shard.filters()
         if not plan.empty:
             step = self._launch(plan)
-        elif self._flight.oldest is None:
+        elif self._shard.oldest is None:
             self._pace.pause()
-        return Turn(bookkeeping, step, self._flight.oldest if step is None or self._flight.full else None)
+        return Turn(bookkeeping, step, self._shard.oldest if step is None or self._shard.full else None)
 
     def complete(self, result: TurnResult) -> list[Event]:
         """Take the answer to the last turn; what each request gets, in order."""
@@ -207,7 +204,7 @@ class Scheduler:
             events += self._refused(refused)
         self._launched = None
         if read is not None:
-            self._flight.read()
+            self._shard.read()
             self._times.read(self._clock())
             self._read(read, events)
         if refused is not None and _ends_all(refused) and self.lost is None:
@@ -219,21 +216,25 @@ class Scheduler:
     def started(self, turn: Turn) -> list[Started]:
         """The requests that a turn just planned brings to the shard."""
         admitted = turn.launch.requests if isinstance(turn.launch, Prefill) else ()
-        return [Started(self._running[item.id].key, item.request.cached) for item in admitted if item.id in self._running]
+        return [Started(self._shard.rows[item.id].key, item.request.cached) for item in admitted if item.id in self._shard.rows]
+
+    def lose(self, error: BackendError) -> None:
+        """The shard is beyond use: `restart` or `fail_all` comes next, and no `plan` before that. The first reason counts."""
+        self.lost = self.lost or error
 
     def restart(self, reason: str) -> list[Event]:
         """The shard has been replaced by one that holds nothing: go on with every request from the tokens it has."""
         self.lost = self._launched = None
-        events = self._carry_out(self._policy.faults.died(list(self._running.values())), reason)
+        events = self._carry_out(self._policy.faults.died(list(self._shard.rows.values())), reason)
         self._memory.forget()
-        self._flight.forget()
+        self._shard.forget()
         self._times.forget()
         return events
 
     def fail_all(self, error: SchedulerError) -> list[Event]:
         """End every request, for a shard that is gone."""
         events = self._fail(list(self._by_key.values()), error)
-        self._flight.forget()
+        self._shard.forget()
         self._times.forget()
         return events
 
@@ -244,11 +245,10 @@ class Scheduler:
         if alone:
             self._postpone(plan)
         for item in plan.admitted:
-            item.sequence.wire_id = next(self._wire_ids)
-            self._running[item.sequence.wire_id] = item.sequence
+            self._shard.add(item.sequence)
             self._query_tokens += item.sequence.sent
             self._hit_tokens += item.sequence.cached
-        step, merged = self._flight.launch((item.sequence.wire_id for item in plan.admitted), not alone)
+        step, merged = self._shard.launch((item.sequence.wire_id for item in plan.admitted), not alone)
         self._launched = plan
         now = self._clock()
         self._pace.step(plan.tokens, now)
@@ -282,8 +282,9 @@ class Scheduler:
             events += self._step_died(result.fault)
             return
         self._policy.recover()
+        rows = self._shard.rows
         for made in result.generations:
-            sequence = self._running.get(made.request_id)
+            sequence = rows.get(made.request_id)
             if sequence is None:  # the late row of one that has left
                 continue
             if made.fault is not None:
@@ -309,11 +310,11 @@ class Scheduler:
     def _refused(self, fault: Fault) -> list[Event]:
         """The step was not launched, and nothing else is wrong: undo it, then see to its cause."""
         tokens = self._launched.tokens if self._launched is not None else 0
-        named = [item for item in self._running.values() if item.wire_id in fault.request_ids]
+        named = [item for item in self._shard.rows.values() if item.wire_id in fault.request_ids]
         admitted = self._undo()
         if fault.scope is not Scope.REQUEST:
             self._policy.max_step_tokens = max(1, tokens // 2)
-        verdict = self._policy.faults.refused(fault, tokens, named, admitted, list(self._running.values()))
+        verdict = self._policy.faults.refused(fault, tokens, named, admitted, list(self._shard.rows.values()))
         return self._carry_out(verdict, fault.message)
 
     def _undo(self) -> list[Sequence]:
@@ -322,7 +323,7 @@ class Scheduler:
         if plan is None:
             return []
         self._leave_out_the_cancelled(plan)
-        self._flight.undo()
+        self._shard.undo_launch()
         self._times.undo()
         self._advance(plan, -1)
         for item in plan.grown:
@@ -333,7 +334,7 @@ class Scheduler:
 
     def _leave_out_the_cancelled(self, plan: StepPlan) -> None:
         """Rows that left while the turn was under way have nothing to undo."""
-        running = self._running
+        running = self._shard.rows
         plan.decoding = [item for item in plan.decoding if item.wire_id in running]
         plan.grown = [item for item in plan.grown if item.sequence.wire_id in running]
         plan.admitted = [item for item in plan.admitted if item.sequence.wire_id in running]
@@ -341,21 +342,17 @@ class Scheduler:
     def _step_died(self, fault: Fault) -> list[Event]:
         """A launched step failed, and with it all that was derived from it: continue its rows from their tokens."""
         if fault.scope is Scope.SESSION:
-            return self._session_died(fault)
-        named = [item for item in self._running.values() if item.wire_id in fault.request_ids]
+            self.lose(DeviceLost(fault.message))
+            return []
+        named = [item for item in self._shard.rows.values() if item.wire_id in fault.request_ids]
         events = self._fail(named, RequestFailed(fault.message))
         self._policy.max_step_tokens = max(1, self._policy.max_step_tokens // 2)
         events += self._carry_out(
-            self._policy.faults.died(list(self._running.values()), known=bool(fault.request_ids)), fault.message
+            self._policy.faults.died(list(self._shard.rows.values()), known=bool(fault.request_ids)), fault.message
         )
-        self._flight.forget()
+        self._shard.forget()
         self._times.forget()
         return events
-
-    def _session_died(self, fault: Fault) -> list[Event]:
-        """Nothing more can be done here: `restart` or `fail_all` comes next."""
-        self.lost = fault
-        return []
 
     def _carry_out(self, verdict: Verdict, reason: str) -> list[Event]:
         self._send_back(verdict.yielding)
@@ -368,9 +365,8 @@ class Scheduler:
 
     def _requeue(self, evicted: list[Sequence]) -> None:
         """Queue rows whose blocks were taken, each at its place; those that nobody reads wait until somebody does."""
-        for id in [id for id, item in self._running.items() if item.wire_id != id] if evicted else ():
-            del self._running[id]
-            self._flight.leave(id)
+        if evicted:
+            self._shard.remove_evicted()
         for sequence in evicted:
             if not sequence.paused:
                 self._queue.push(sequence)

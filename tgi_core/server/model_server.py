@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import NamedTuple
 
 from tgi_core.backend import (
     BackendBug,
@@ -51,6 +52,13 @@ from tgi_core.wire.types import (
 _log = logging.getLogger(__name__)
 
 
+class _Batch(NamedTuple):
+    """A live batch: the backend's handle, and the ids of its rows."""
+
+    handle: Handle
+    members: tuple[int, ...]
+
+
 class ModelServer:
     """One shard: batches and steps by the scheduler's numbers, one transcript per live request. `verbs` is where the session's
     wrapper `Metrics` notes its calls; each turn's answer tells them on."""
@@ -71,8 +79,8 @@ class ModelServer:
         self._verbs = verbs or VerbLog()
         if masks is not None:
             masks.attach(info.capabilities.vocab_size)
-        self._batches: dict[int, Handle] = {}
-        self._members: dict[int, tuple[int, ...]] = {}
+        self._batches: dict[int, _Batch] = {}
+        """By the scheduler's names."""
         self._steps: dict[int, Step] = {}
         self._transcripts: dict[int, Transcript] = {}
 
@@ -134,7 +142,7 @@ class ModelServer:
         handle = self._session.filter(self._handle(verb.batch), verb.keep)
         self._forget(verb.batch, verb.keep)
         if handle != EMPTY:
-            self._batches[verb.batch], self._members[verb.batch] = handle, verb.keep
+            self._batches[verb.batch] = _Batch(handle, verb.keep)
 
     def _launch(self, verb: StepVerb) -> None:
         if isinstance(verb, Prefill):
@@ -148,10 +156,8 @@ class ModelServer:
         else:
             transcripts, merged = {}, verb.batches
             step = self._session.decode(tuple(map(self._handle, verb.batches)), verb.grants)
-        members = tuple(id for batch in merged for id in self._members.pop(batch)) + tuple(transcripts)
-        for batch in merged:
-            del self._batches[batch]
-        self._steps[verb.step], self._batches[verb.step], self._members[verb.step] = step, step.handle, members
+        members = tuple(id for batch in merged for id in self._batches.pop(batch).members) + tuple(transcripts)
+        self._steps[verb.step], self._batches[verb.step] = step, _Batch(step.handle, members)
 
     def _transcript(self, item: ShardRequest) -> Transcript:
         """Raises InvalidRequest for a request whose prompt cannot be made into text: that is its own business."""
@@ -230,7 +236,6 @@ class ModelServer:
         that are not read are given up by clearing it."""
         self._steps.clear()
         self._batches.clear()
-        self._members.clear()
         self._end_grammars(list(self._transcripts))
         self._transcripts.clear()
         try:
@@ -240,8 +245,7 @@ class ModelServer:
 
     def _forget(self, batch: int, keep: tuple[int, ...]) -> None:
         """Drop a batch's name and the transcripts of the rows it does not keep."""
-        del self._batches[batch]
-        gone = set(self._members.pop(batch)).difference(keep)
+        gone = set(self._batches.pop(batch).members).difference(keep)
         for id in gone:
             self._transcripts.pop(id, None)
         self._end_grammars(gone)
@@ -249,7 +253,7 @@ class ModelServer:
     def _handle(self, batch: int) -> Handle:
         if batch not in self._batches:
             raise UnknownBatch(f"the shard has no batch {batch}")
-        return self._batches[batch]
+        return self._batches[batch].handle
 
     def _fault(self, error: BackendError) -> Fault:
         lost = error.leaves is not Left.UNCHANGED
