@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 _LEFT_TO_THE_APP = frozenset({b"origin", b"expect", b"x-forwarded-for", b"transfer-encoding"})
 """Headers of requests that the app answers in more words, or whose client it knows better."""
-_TELL_EVERY_S = 1.0
+_LOG_EVERY_S = 1.0
 
 HeaderList = list[tuple[bytes, bytes]]
 
@@ -42,7 +42,7 @@ class AdmissionControl:
         self._answers = answers
         self._key = None if key is None else b"Bearer " + key.encode()
         self._refused = 0
-        self._told_at = monotonic() - _TELL_EVERY_S
+        self._logged_at = monotonic() - _LOG_EVERY_S
 
     @property
     def full(self) -> bool:
@@ -63,8 +63,8 @@ class AdmissionControl:
             self._permits.check(self._clients.of(scope, given))
         except ModelOverloaded as error:
             self._note(error)
-            told = {**retry_headers(error), "x-request-id": request_id(given.get("x-request-id"))}
-            lines = "".join(f"{name}: {value}\r\n" for name, value in told.items()).encode()
+            fields = {**retry_headers(error), "x-request-id": request_id(given.get("x-request-id"))}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
             return answer % b"".join([lines, *(b"%b: %b\r\n" % item for item in defaults)])
         return None
 
@@ -84,9 +84,9 @@ class AdmissionControl:
         self._metrics.refused(error)
         self._refused += 1
         now = monotonic()
-        if now - self._told_at >= _TELL_EVERY_S:
+        if now - self._logged_at >= _LOG_EVERY_S:
             _log.warning("Failed: overloaded, %d requests refused since there was no room", self._refused)
-            self._refused, self._told_at = 0, now
+            self._refused, self._logged_at = 0, now
 
 
 def refusals(endpoints: Iterable[Endpoint], dialect: Dialect, stream_headers: Mapping[str, str]) -> dict[bytes, bytes]:
@@ -101,9 +101,9 @@ def refusals(endpoints: Iterable[Endpoint], dialect: Dialect, stream_headers: Ma
             answer = dialect.respond(endpoint.path, ModelOverloaded())
             found[path] = _wire(b"429 Too Many Requests", answer.raw_headers, bytes(answer.body))
         elif endpoint.events is not None and endpoint.answer is None:
-            told = [(name.encode(), value.encode()) for name, value in stream_headers.items()]
-            told += [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-            found[path] = _wire(b"200 OK", told, event(error_json(ModelOverloaded())))
+            fields = [(name.encode(), value.encode()) for name, value in stream_headers.items()]
+            fields += [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            found[path] = _wire(b"200 OK", fields, event(error_json(ModelOverloaded())))
     return found
 
 

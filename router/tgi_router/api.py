@@ -91,7 +91,7 @@ class Operation(APIRoute):
     def restore(self, document: dict[str, Any]) -> None:
         """Put back what FastAPI has taken out of the operation's errors: the nulls of their examples."""
         operation = document["paths"][self.path][self._method]
-        operation["responses"] |= {str(status): told for status, told in self.responses.items() if status != 200}
+        operation["responses"] |= {str(status): response for status, response in self.responses.items() if status != 200}
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Starlette's answer, with HEAD as a kind of GET."""
@@ -126,8 +126,8 @@ def _response_class(endpoint: Endpoint) -> type[Response]:
 def _extra(endpoint: Endpoint) -> dict[str, Any]:
     """What its signature cannot say: its parameters, for which FastAPI would promise a 422, and that it may need no key."""
     extra: dict[str, Any] = {} if endpoint.public else {"security": [{}]}
-    told = parameters(endpoint)
-    return extra | {"parameters": told} if told else extra
+    found = parameters(endpoint)
+    return extra | {"parameters": found} if found else extra
 
 
 def _described(endpoint: Endpoint) -> Callable[..., Any]:
@@ -145,8 +145,8 @@ def _arguments(endpoint: Endpoint) -> Iterator[Parameter]:
     if not endpoint.documented:
         return
     if endpoint.body is not None:
-        shown: dict[str, Any] = {name: {"summary": name, "value": value} for name, value in endpoint.examples.items()}
-        yield _argument("body", Annotated[endpoint.body, Body(openapi_examples=shown)])
+        examples: dict[str, Any] = {name: {"summary": name, "value": value} for name, value in endpoint.examples.items()}
+        yield _argument("body", Annotated[endpoint.body, Body(openapi_examples=examples)])
     if not endpoint.public:
         yield _argument("key", Annotated[Any, Security(_KEY)])
 

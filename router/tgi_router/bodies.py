@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tgi_core.grammar.shapes import TYPES
-from tgi_router.strict_types import F32, I32, U32, U64, Body, ListOf, told
+from tgi_router.strict_types import F32, I32, U32, U64, Body, ListOf, schema_keywords
 
 _SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -15,7 +15,7 @@ _SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "requir
 class GrammarShape(Body):
     """A grammar that the answer must follow, in TGI's form or in OpenAI's. What it holds is judged where it is compiled."""
 
-    type: Annotated[str, told(enum=list(TYPES))] = Field(
+    type: Annotated[str, schema_keywords(enum=list(TYPES))] = Field(
         description="What the grammar is: `json` or `json_object` with a JSON Schema in `value`; `regex` with a regular expression "
         "in `value`; `json_schema` with a schema inside of `json_schema`, as OpenAI has it, or of `value`; "
         "`text` for no grammar at all.",
@@ -50,7 +50,7 @@ class GrammarShape(Body):
 class FurtherSampling(Body):
     """Sampling parameters that neither TGI nor OpenAI has, on all generating routes. Names and meaning are vLLM's."""
 
-    min_p: Annotated[F32, told(minimum=0, maximum=1)] | None = Field(
+    min_p: Annotated[F32, schema_keywords(minimum=0, maximum=1)] | None = Field(
         default=None,
         description="Keep the tokens whose probability is at least this times the highest one; 0 disables it. Switches sampling on.",
         examples=[0.05],
@@ -70,33 +70,33 @@ class Parameters(FurtherSampling):
         "sampling, excludes `seed`, cannot be streamed. At most the server's `max_best_of`.",
         examples=[1],
     )
-    temperature: Annotated[F32, told(exclusiveMinimum=0)] | None = Field(
+    temperature: Annotated[F32, schema_keywords(exclusiveMinimum=0)] | None = Field(
         default=None,
         description="What the logits are divided by: below 1 likely tokens become likelier, above 1 all become more equal. "
         "A value other than 1 switches sampling on.",
         examples=[0.5],
     )
-    repetition_penalty: Annotated[F32, told(minimum=1e-30, maximum=1e30)] | None = Field(
+    repetition_penalty: Annotated[F32, schema_keywords(minimum=1e-30, maximum=1e30)] | None = Field(
         default=None,
         description="Makes tokens that have occurred, in the prompt too, less likely if it is above 1; 1 is no penalty. "
         "See [CTRL](https://arxiv.org/abs/1909.05858).",
         examples=[1.03],
     )
-    frequency_penalty: Annotated[F32, told(minimum=-2, maximum=2)] | None = Field(
+    frequency_penalty: Annotated[F32, schema_keywords(minimum=-2, maximum=2)] | None = Field(
         default=None,
         description="Is taken off a token's logit for each time that it has occurred; 0 is no penalty, below 0 favours repetition.",
         examples=[0.1],
     )
-    top_k: Annotated[I32, told(minimum=1)] | None = Field(
+    top_k: Annotated[I32, schema_keywords(minimum=1)] | None = Field(
         default=None, description="Sample among this many of the most probable tokens only. Switches sampling on.", examples=[10]
     )
-    top_p: Annotated[F32, told(exclusiveMinimum=0, exclusiveMaximum=1)] | None = Field(
+    top_p: Annotated[F32, schema_keywords(exclusiveMinimum=0, exclusiveMaximum=1)] | None = Field(
         default=None,
         description="Nucleus sampling: keep the most probable tokens until their probabilities add up to this. "
         "Switches sampling on.",
         examples=[0.95],
     )
-    typical_p: Annotated[F32, told(exclusiveMinimum=0, exclusiveMaximum=1)] | None = Field(
+    typical_p: Annotated[F32, schema_keywords(exclusiveMinimum=0, exclusiveMaximum=1)] | None = Field(
         default=None,
         description="[Typical decoding](https://arxiv.org/abs/2202.00666): keep the tokens whose information is closest to what "
         "is expected, until their probabilities add up to this. Switches sampling on.",
@@ -105,7 +105,7 @@ class Parameters(FurtherSampling):
     do_sample: bool = Field(
         default=False, description="Draw tokens at random. Otherwise the most probable token is taken each time.", examples=[True]
     )
-    max_new_tokens: Annotated[U32, told(minimum=1)] | None = Field(
+    max_new_tokens: Annotated[U32, schema_keywords(minimum=1)] | None = Field(
         default=None,
         description="The most tokens to generate. Default: as many as the server has room for after the prompt.",
         examples=[20],
@@ -120,7 +120,7 @@ class Parameters(FurtherSampling):
         description="End the text after any of these strings. At most the server's `max_stop_sequences`.",
         examples=[["photographer"]],
     )
-    truncate: Annotated[U64, told(minimum=1)] | None = Field(
+    truncate: Annotated[U64, schema_keywords(minimum=1)] | None = Field(
         default=None,
         description="Use no more than this many tokens from the end of the prompt. At most the server's `max_input_tokens`.",
         examples=[1024],

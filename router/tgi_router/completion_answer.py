@@ -38,10 +38,10 @@ class _Logprobs:
 
 def _top(token: Token) -> dict[str, float | None]:
     """The likeliest tokens by their texts, the token itself among them; of two with one text the likelier counts."""
-    told = {token.text: shortest(token.logprob)}
+    found = {token.text: shortest(token.logprob)}
     for candidate in token.top:
-        told.setdefault(candidate.text, shortest(candidate.logprob))
-    return told
+        found.setdefault(candidate.text, shortest(candidate.logprob))
+    return found
 
 
 class Chunks:
@@ -51,7 +51,7 @@ class Chunks:
         self.envelope = envelope
         self._dialect = dialect
         self._echo = echo
-        self._told = logprobs
+        self._with_logprobs = logprobs
         self._filters: dict[int, StopFilter] = defaultdict(lambda: StopFilter(stops))
         self._logprobs: dict[int, _Logprobs] = {}
 
@@ -66,16 +66,16 @@ class Chunks:
         filter = self._filters[choice.index]
         text = filter.push("" if token.special else token.text) + ("" if ending is None else filter.finish())
         reason = self._dialect.completion_chunk_reason(None if ending is None else ending.finish_reason)
-        shown = _choice_json(choice.index, prompt + text, reason, self._logprobs_of(choice, token))
+        rendered = _choice_json(choice.index, prompt + text, reason, self._logprobs_of(choice, token))
         if ending is not None:
-            return final_json(self.envelope, shown, usage([choice]))
+            return final_json(self.envelope, rendered, usage([choice]))
         return (
-            f'{{"object":"text_completion","id":{quote(self.envelope.id)},"created":{self.envelope.created},"choices":[{shown}],'
+            f'{{"object":"text_completion","id":{quote(self.envelope.id)},"created":{self.envelope.created},"choices":[{rendered}],'
             f'"model":{quote(self.envelope.model)},"system_fingerprint":{quote(FINGERPRINT)}}}'
         )
 
     def _logprobs_of(self, choice: Choice, token: Token) -> str:
-        if not self._told:
+        if not self._with_logprobs:
             return "null"
         return self._logprobs.setdefault(choice.index, _Logprobs(0)).of((token,))
 
@@ -116,5 +116,5 @@ def final_json(envelope: Envelope, choices: str, tokens: dict[str, int]) -> str:
 
 
 def _choice_json(index: int, text: str, reason: str | None, logprobs: str) -> str:
-    shown = "null" if reason is None else quote(reason)
-    return f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{shown}}}'
+    rendered = "null" if reason is None else quote(reason)
+    return f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{rendered}}}'

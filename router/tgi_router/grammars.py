@@ -39,7 +39,7 @@ class GrammarChecker:
         """
         if not self._possible:
             raise ValidationFailed(str(UnsupportedGrammar()))
-        with told():
+        with reporting_errors():
             parsing = asyncio.get_running_loop().run_in_executor(self._thread, _parsed, shape, strict)
             grammar = await parsing
             return None if grammar is None else CheckedGrammar(grammar, await self._judge.cost(grammar))
@@ -51,8 +51,8 @@ class GrammarChecker:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Tell the client what is wrong with a grammar. Raises ValidationFailed, ModelOverloaded."""
+def reporting_errors() -> Iterator[None]:
+    """Report an invalid grammar as an error of the request. Raises ValidationFailed, ModelOverloaded."""
     try:
         yield
     except GrammarsBusy:

@@ -43,10 +43,10 @@ from tgi_router.errors import (
     ValidationFailed,
 )
 from tgi_router.generator import Generator
-from tgi_router.grammars import told
+from tgi_router.grammars import reporting_errors
 from tgi_router.metrics import Metrics
 from tgi_router.permits import Permits, spread
-from tgi_router.request_log import shown
+from tgi_router.request_log import loggable
 from tgi_router.scheduling_headers import SchedulingHeaders
 from tgi_router.served_model import ServedModel
 from tgi_router.stream_writer import StreamWriter
@@ -228,7 +228,7 @@ class Call:
         """Have grammars compiled before the requests that need them wait for their turn. Raises RouterError."""
         for request in requests:
             if request.grammar is not None and request.grammar_cost is not None:
-                with told():
+                with reporting_errors():
                     self._grammars.append(await self._inference.generator.prepare(request.grammar, request.grammar_cost))
 
     def _submit(self, prompt: Prompt, request: GenerationRequest, sample: int) -> None:
@@ -237,18 +237,18 @@ class Call:
         try:
             stream = self._inference.generator.submit(request)
         except SchedulerError as error:
-            raise _told(error) from error
-        stream.when_held.append(lambda held: self._lend(stream, held))
+            raise _router_error(error) from error
+        stream.on_backpressure.append(lambda stalled: self._reader_stalled(stream, stalled))
         counted = sample < self._extras.choices
         self.choices.append(Choice(len(self.choices), prompt, request, stream, sample, counted))
 
-    def _lend(self, stream: GenerationStream, lent: bool) -> None:
-        """While its client does not read, a text needs no permit; of too many such one ends."""
+    def _reader_stalled(self, stream: GenerationStream, stalled: bool) -> None:
+        """A text whose client does not read holds no permit. If there are too many of those, one ends."""
         permits = self._inference.permits
-        if lent:
-            permits.lend(self._scheduling.client, stream, lambda: stream.abort(NotRead("the client read too slowly")))
+        if stalled:
+            permits.suspend(self._scheduling.client, stream, lambda: stream.abort(NotRead("the client read too slowly")))
         else:
-            permits.take_again(stream)
+            permits.resume(stream)
 
     def _end(self, error: BaseException | None) -> None:
         """The one place where a call is accounted for: it is complete when all its texts are, whatever came after."""
@@ -257,12 +257,12 @@ class Call:
             task.cancel()
         for choice in self.choices:
             choice.stream.cancel()
-            self._inference.permits.take_again(choice.stream)
+            self._inference.permits.resume(choice.stream)
         while self._grammars:
             self._grammars.pop()()
         self._inference.permits.give_back(self._scheduling.client, self._permits)
         self._permits = 0
-        self._tell()
+        self._record()
         if not self.choices or any(choice.finished is None for choice in self.choices):
             self._metrics.failed(error, self._generations)
             return
@@ -270,12 +270,12 @@ class Call:
             if choice.counted and choice.finished is not None and choice.timings is not None:
                 self._metrics.succeeded(choice.timings, choice.finished.generated_tokens)
 
-    def _tell(self) -> None:
+    def _record(self) -> None:
         """For the request's log line and trace."""
         exchange = current()
         if exchange is not None:
             courses = [self._course(choice) for choice in self.choices if choice.counted]
-            exchange.parameters = shown(self._parameters)
+            exchange.parameters = loggable(self._parameters)
             exchange.courses.extend(courses or [Course(self._started)])
 
     def _course(self, choice: Choice) -> Course:
@@ -294,7 +294,7 @@ class Call:
 
     async def write_to(self, writer: StreamWriter, render: Render) -> None:
         """Write all that is generated as it comes; what does not fit waits in the streams, which are bounded. Raises RouterError."""
-        writer.listeners = [choice.stream.go_on for choice in self.choices]
+        writer.listeners = [choice.stream.resume for choice in self.choices]
         await self._pour(lambda choice, generation: writer.write(render(choice, generation)))
 
     async def _pour(self, take: TakeOne) -> None:
@@ -315,7 +315,7 @@ class Call:
         try:
             await choice.stream.pour(noted)
         except SchedulerError as error:
-            raise _told(error) from error
+            raise _router_error(error) from error
         if choice.finished is None:
             raise IncompleteStream if self._streaming else Incomplete
 
@@ -388,7 +388,7 @@ def _waited(stream: GenerationStream) -> float | None:
     return None if stream.started_at is None else max(stream.started_at - stream.queued_at, 0.0)
 
 
-def _told(error: SchedulerError) -> RouterError:
+def _router_error(error: SchedulerError) -> RouterError:
     if isinstance(error, Overloaded):
         return ModelOverloaded(spread(error.retry_after_s))
     if isinstance(error, Stopped):

@@ -136,8 +136,8 @@ class Dialect:
         }
 
     def _logprob(self, token: Any) -> dict[str, Any]:
-        told = {"token": token.text, "logprob": shortest(token.logprob)}
-        return told if self.strict else {**told, "bytes": list(token.text.encode())}
+        fields = {"token": token.text, "logprob": shortest(token.logprob)}
+        return fields if self.strict else {**fields, "bytes": list(token.text.encode())}
 
     def message(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """The message of a whole answer. Raises ToolFailed where TGI does: for a call that is not complete."""
@@ -171,7 +171,7 @@ class Dialect:
     # what goes wrong
 
     def speaks(self, path: str) -> bool:
-        """Whether errors of a route are told in OpenAI's form."""
+        """Whether errors of a route have OpenAI's form."""
         return not self.strict and path.startswith("/v1/")
 
     def status(self, error: RouterError) -> int:
@@ -185,22 +185,22 @@ class Dialect:
             headers["x-should-retry"] = "true"
         elif status == 422:
             headers["x-should-retry"] = "false"
-        return Response(dumps(self._told(error)), status, headers, "application/json")
+        return Response(dumps(self._error_body(error)), status, headers, "application/json")
 
     def body_response(self, error: BodyRejected) -> Response:
         """A body that cannot be read, in the same form."""
-        told = {"message": str(error), "type": "invalid_request_error", "param": None, "code": "invalid_body"}
-        answer = dumps({"error": told, "error_type": "invalid_body"})
+        fields = {"message": str(error), "type": "invalid_request_error", "param": None, "code": "invalid_body"}
+        answer = dumps({"error": fields, "error_type": "invalid_body"})
         return Response(answer, error.status, {"x-should-retry": "false"}, "application/json")
 
     def error_event_json(self, error: RouterError) -> str:
         """An error inside a stream. TGI's status is 422 whatever the error."""
         if self.strict:
             return dumps({"error": {"message": str(error), "http_status_code": 422}})
-        told = self._told(error)
-        return dumps({**told, "error": {**told["error"], "http_status_code": self.status(error)}})
+        body = self._error_body(error)
+        return dumps({**body, "error": {**body["error"], "http_status_code": self.status(error)}})
 
-    def _told(self, error: RouterError) -> dict[str, Any]:
+    def _error_body(self, error: RouterError) -> dict[str, Any]:
         kind = "invalid_request_error" if error.status == 422 else "rate_limit_error" if error.status == 429 else "server_error"
         code = "context_length_exceeded" if isinstance(error, PromptTooLong) else error.error_type
         return {"error": {"message": str(error), "type": kind, "param": None, "code": code}, "error_type": error.error_type}

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tgi_router.bodies import FurtherSampling, GrammarShape
 from tgi_router.json_text import dumps
-from tgi_router.strict_types import F32, U32, U64, Body, ListOf, told
+from tgi_router.strict_types import F32, U32, U64, Body, ListOf, schema_keywords
 
 MAX_CHOICES = 16
 """The largest `n`: each choice is a generation of its own. OpenAI's own limit of 128 is all the permits that there are by default."""
@@ -42,21 +42,21 @@ class OpenAIBody(FurtherSampling):
         description="The name of the model or of one of its adapters; `/v1/models` lists them. Any other name means the model itself.",
         examples=["tgi"],
     )
-    max_tokens: Annotated[U32, told(minimum=1)] | None = Field(
+    max_tokens: Annotated[U32, schema_keywords(minimum=1)] | None = Field(
         default=None,
         description="The most tokens to generate. Default: as many as the server has room for after the prompt.",
         examples=[32],
     )
-    max_completion_tokens: Annotated[U32, told(minimum=1)] | None = Field(
+    max_completion_tokens: Annotated[U32, schema_keywords(minimum=1)] | None = Field(
         default=None, description="OpenAI's newer name for `max_tokens`. It wins if both are given.", examples=[32]
     )
-    temperature: Annotated[F32, told(minimum=0)] | None = Field(
+    temperature: Annotated[F32, schema_keywords(minimum=0)] | None = Field(
         default=None,
         description="What the logits are divided by before a token is drawn: 0.2 is more focused, 0.8 more random. "
         "With 0 the most probable token is taken each time. Change this or `top_p`, not both. Default: 1.",
         examples=[1.0],
     )
-    top_p: Annotated[F32, told(exclusiveMinimum=0, maximum=1)] | None = Field(
+    top_p: Annotated[F32, schema_keywords(exclusiveMinimum=0, maximum=1)] | None = Field(
         default=None,
         description="Nucleus sampling: draw among the most probable tokens that together have this probability. Default: 1, all of them.",
         examples=[0.95],
@@ -71,12 +71,12 @@ class OpenAIBody(FurtherSampling):
         description="End the text before any of these strings. At most the server's `max_stop_sequences`, of up to 1024 characters.",
         examples=[["\n\n"]],
     )
-    frequency_penalty: Annotated[F32, told(minimum=-2, maximum=2)] | None = Field(
+    frequency_penalty: Annotated[F32, schema_keywords(minimum=-2, maximum=2)] | None = Field(
         default=None,
         description="Is taken off a token's logit for each time that it has occurred, so that the same line is repeated less.",
         examples=[1.0],
     )
-    presence_penalty: Annotated[F32, told(minimum=-2, maximum=2)] | None = Field(
+    presence_penalty: Annotated[F32, schema_keywords(minimum=-2, maximum=2)] | None = Field(
         default=None,
         description="Is taken off a token's logit once it has occurred, so that new topics come up more.",
         examples=[0.1],
@@ -87,7 +87,7 @@ class OpenAIBody(FurtherSampling):
         "100, which all but forces it. TGI's form, a list, is taken and does nothing.",
         examples=[{"42": -100}],
     )
-    n: Annotated[U32, told(minimum=1, maximum=MAX_CHOICES)] | None = Field(
+    n: Annotated[U32, schema_keywords(minimum=1, maximum=MAX_CHOICES)] | None = Field(
         default=None, description="How many answers to generate. Default: 1.", examples=[1]
     )
     stream: bool | None = Field(default=None, description="Whether to answer with a stream of chunks.", examples=[False])
@@ -103,7 +103,7 @@ class CompletionBody(OpenAIBody):
         description="The prompt, or a list of them. At most the server's `max_client_batch_size`.",
         examples=["My name is Olivier and I"],
     )
-    repetition_penalty: Annotated[F32, told(minimum=1e-30, maximum=1e30)] | None = Field(
+    repetition_penalty: Annotated[F32, schema_keywords(minimum=1e-30, maximum=1e30)] | None = Field(
         default=None,
         description="Makes tokens that have occurred, in the prompt too, less likely if it is above 1; 1 is no penalty.",
         examples=[1.03],

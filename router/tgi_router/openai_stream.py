@@ -16,13 +16,13 @@ async def open_stream(
 ) -> EventStream:
     """An answer made of `chunks`, of which the first is `OPENED`. What goes wrong before that has a status of its own, and is
     raised here; what TGI tells under status 200 all the same is an event when `strict`."""
-    events = _told(dialect, chunks)
+    events = _events(dialect, chunks)
     if not dialect.strict:
         await anext(events)
     return EventStream(events, writer, headers)
 
 
-async def _told(dialect: Dialect, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _events(dialect: Dialect, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     opened = dialect.strict
     try:
         async with aclosing(chunks):

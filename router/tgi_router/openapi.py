@@ -103,8 +103,8 @@ def components(endpoints: Iterable[Endpoint]) -> Json:
     floating-point numbers for bounds, which cannot tell 2^64 - 1 from 2^64."""
     kinds: list[tuple[Any, str]] = [(ErrorResponse, "serialization"), (OpenAIErrorResponse, "serialization")]
     for each in endpoints:
-        told = (each.body, "validation"), (each.answer, "serialization"), (each.events, "serialization")
-        kinds += [item for item in told if item[0] is not None and item not in kinds]
+        described = (each.body, "validation"), (each.answer, "serialization"), (each.events, "serialization")
+        kinds += [item for item in described if item[0] is not None and item not in kinds]
     inputs: Any = [(str(place), mode, TypeAdapter(kind)) for place, (kind, mode) in enumerate(kinds)]
     found: Json = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)[1]["$defs"]
     return dict(sorted(found.items()))
@@ -123,7 +123,7 @@ def parameters(endpoint: Endpoint) -> list[Json]:
     names = _PATH_PARAMETER.findall(endpoint.path) if endpoint.documented else []
     found = [{"name": name, "in": "path", "required": True, **_PATH_PARAMETERS[name], "schema": string} for name in names]
     if endpoint.body is not None and 503 in endpoint.errors:
-        found += [{"name": name, "in": "header", **told} for name, told in _HEADERS.items()]
+        found += [{"name": name, "in": "header", **header} for name, header in _HEADERS.items()]
     return found
 
 
@@ -133,8 +133,8 @@ def responses(endpoint: Endpoint, dialect: Dialect) -> dict[int | str, Json]:
     if endpoint.events is not None:
         found[200] = {"content": {"text/event-stream": {"schema": _event(endpoint)}}}
     for status in endpoint.states:
-        told = {"application/json": {"schema": _schema(endpoint.answer)}}
-        found[status] = {"description": _DESCRIPTIONS[status], "content": told}
+        content = {"application/json": {"schema": _schema(endpoint.answer)}}
+        found[status] = {"description": _DESCRIPTIONS[status], "content": content}
     for status in sorted(endpoint.errors):
         found[status] = {"description": _DESCRIPTIONS[status], "content": dict(_error(endpoint, status, dialect))}
     if not endpoint.public:

@@ -44,7 +44,7 @@ class Permits:
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
         """By client, whose turn is next first."""
         self._waiters = 0
-        self._lent: dict[Hashable, tuple[str, Callable[[], None]]] = {}
+        self._suspended: dict[Hashable, tuple[str, Callable[[], None]]] = {}
         self._gap_s = 0.0
         self._freed_at: float | None = None
 
@@ -85,19 +85,19 @@ class Permits:
         self._note_freed(count)
         self._let_in()
 
-    def lend(self, client: str, request: Hashable, end: Callable[[], None]) -> None:
+    def suspend(self, client: str, request: Hashable, end: Callable[[], None]) -> None:
         """A request stands still: another may have its place. Of too many that do, one of the client that has most is ended."""
-        if len(self._lent) >= self._limit:
-            counts = Counter(owner for owner, _ in self._lent.values())
+        if len(self._suspended) >= self._limit:
+            counts = Counter(owner for owner, _ in self._suspended.values())
             most = max(counts, key=counts.__getitem__)
-            next(end for owner, end in self._lent.values() if owner == most)()
-        self._lent[request] = client, end
+            next(end for owner, end in self._suspended.values() if owner == most)()
+        self._suspended[request] = client, end
         self._forget(client, 1)
         self._let_in()
 
-    def take_again(self, request: Hashable) -> bool:
+    def resume(self, request: Hashable) -> bool:
         """It goes on, or ends: its place is its own again, though there be one too many. False if it was not lent."""
-        client, _ = self._lent.pop(request, (None, None))
+        client, _ = self._suspended.pop(request, (None, None))
         if client is not None:
             self._grant(client, 1)
         return client is not None

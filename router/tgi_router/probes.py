@@ -51,14 +51,14 @@ class Probes:
         For a liveness probe. The status is 200 also while the model is loaded or a shard is restarted, and 503 once the process has to
         be ended.
         """
-        return self._told(self._lifecycle.live)
+        return self._state(self._lifecycle.live)
 
     async def readyz(self, request: Request) -> Response:
         """Tell whether requests should be sent here.
 
         For a readiness probe: status 200 if so, 503 if not. The body tells the phase, and how far slow work has come.
         """
-        return self._told(self._sound() and await self.ready())
+        return self._state(self._sound() and await self.ready())
 
-    def _told(self, good: bool) -> Response:
+    def _state(self, good: bool) -> Response:
         return Response(dumps(self._lifecycle.describe()), 200 if good else 503, media_type="application/json")

@@ -25,8 +25,11 @@ class Refused(Exception):
         """What its client is told, in full."""
         text = str(self).encode()
         again = b"retry-after: 1\r\nretry-after-ms: 1000\r\n" if self.status == 503 else b""
-        told = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text)
-        return STATUS_LINE[self.status] + again + told
+        headers = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
+            len(text),
+            text,
+        )
+        return STATUS_LINE[self.status] + again + headers
 
 
 def too_large() -> Refused:

@@ -49,7 +49,7 @@ class RequestLog:
             if answer.status is None:
                 await PlainTextResponse("Internal Server Error", status_code=500)(scope, receive, answer.send)
         finally:
-            _tell(exchange, span, _name(scope), answer.status)
+            _log_end(exchange, span, _name(scope), answer.status)
 
 
 class _Answer:
@@ -73,7 +73,7 @@ def _name(scope: Scope) -> str:
     return _TGI_NAMES.get(name, name)
 
 
-def _tell(exchange: Exchange, span: RequestSpan | None, name: str, status: int | None) -> None:
+def _log_end(exchange: Exchange, span: RequestSpan | None, name: str, status: int | None) -> None:
     if span is not None:
         span.end(name, status or 499, exchange)
     if exchange.failure is None and not exchange.courses:
@@ -85,8 +85,8 @@ def _tell(exchange: Exchange, span: RequestSpan | None, name: str, status: int |
         _log.log(_LEVELS.get(exchange.failure, logging.WARNING), "Failed: %s", exchange.failure, extra={"span": about})
 
 
-def shown(parameters: Parameters) -> dict[str, object]:
-    """Parameters to be told: numbers and switches as they are, of texts and lists only how many. What a client wrote stays its own."""
+def loggable(parameters: Parameters) -> dict[str, object]:
+    """What may be logged of parameters: numbers and switches as they are, lists by their length, and whether a text was given."""
     found: dict[str, object] = {}
     for name, value in parameters:
         if isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**64):

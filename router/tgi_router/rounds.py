@@ -25,7 +25,7 @@ class Rounds:
         self._work: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
         """By whose it is; the one whose turn is next is first."""
         self._done = self._begun = 0
-        self._going_on = False
+        self._scheduled = False
 
     def request_begun(self) -> None:
         """The work has led to more, which others are to wait for as well."""
@@ -41,24 +41,24 @@ class Rounds:
     def later(self, owner: str, work: Callable[[], None]) -> None:
         """Have it called when it is its owner's turn."""
         self._work.setdefault(owner, deque()).append(work)
-        self._go_on_later()
+        self._schedule_round()
 
-    def _go_on_later(self) -> None:
-        if self._work and not self._going_on:
-            self._going_on = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+    def _schedule_round(self) -> None:
+        if self._work and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_round)
 
     def _begin(self) -> None:
         self._done = 0
 
-    def _go_on(self) -> None:
+    def _run_round(self) -> None:
         until, self._begun = monotonic() + ROUND_S, 0
         try:
             while self._work and self._begun < AT_ONCE and monotonic() < until:
                 self._next()()
         finally:  # whatever one piece of work has come to
-            self._going_on = False
-            self._go_on_later()
+            self._scheduled = False
+            self._schedule_round()
 
     def _next(self) -> Callable[[], None]:
         owner, own = next(iter(self._work.items()))

@@ -63,9 +63,9 @@ class StreamWriter:
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if not cycle.flow.write_paused:
             return True
-        self._when_writable(self._go_on)
+        self._when_writable(self._resume)
         return False
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         for listener in self.listeners:
             listener()

@@ -31,7 +31,7 @@ U32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
 U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
 
 
-def told(**keywords: Any) -> Any:
+def schema_keywords(**keywords: Any) -> Any:
     """Keywords of JSON Schema for the OpenAPI document only: `tgi_router.validation` holds requests to them, in TGI's order and words."""
     return Field(json_schema_extra=keywords)
 

@@ -125,15 +125,15 @@ class Renderer:
 
     def answer(self, request: bytes) -> bytes:
         """The answer to a draft, both in JSON. What is not Unicode travels as escapes, and is refused by who asked."""
-        told: dict[str, Any]
+        answer: dict[str, Any]
         try:
             text, spans = self._rendered(Draft(**json.loads(request)))
-            told = {"text": text, "literals": spans}
+            answer = {"text": text, "literals": spans}
         except MemoryError:
-            told = {"error": "the template needs too much memory"}
+            answer = {"error": "the template needs too much memory"}
         except _FAULTS as error:
-            told = {"error": str(error)[:LONGEST_ERROR]}
-        return json.dumps(told).encode()
+            answer = {"error": str(error)[:LONGEST_ERROR]}
+        return json.dumps(answer).encode()
 
     def _rendered(self, draft: Draft) -> tuple[str, tuple[Span, ...]]:
         template = self._compiled.get(draft.source)

@@ -112,8 +112,8 @@ def _turn(message: Message, conversation: Conversation, template: ChatTemplate) 
         turn = {"role": message.role, "content": "" if message.content is None else message.text}
         turn["tool_calls"] = calls
     if not conversation.strict:
-        told = {"name": message.name, "tool_call_id": message.tool_call_id}
-        turn.update({key: value for key, value in told.items() if value is not None})
+        named = {"name": message.name, "tool_call_id": message.tool_call_id}
+        turn.update({key: value for key, value in named.items() if value is not None})
     return turn
 
 

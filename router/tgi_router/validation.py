@@ -199,10 +199,10 @@ class Validator:
             least = ceil(len(prompt.text.encode()) / self._token_span)
             yield from self._total_rules(least, given, f"at least {least}")
 
-    def _total_rules(self, length: int, given: Parameters, told: str) -> Iterator[Rule]:
+    def _total_rules(self, length: int, given: Parameters, counted: str) -> Iterator[Rule]:
         total = self._limits.max_total_tokens
         new = max(total - length, 0) if given.max_new_tokens is None else min(given.max_new_tokens, RUN)
-        sums = f"Given: {told} `inputs` tokens and {new} `max_new_tokens`"
+        sums = f"Given: {counted} `inputs` tokens and {new} `max_new_tokens`"
         yield length + min(new, RUN) > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
 
     def _length_rules(self, length: int, given: Parameters) -> Iterator[Rule]:

@@ -140,10 +140,10 @@ async def play(limit: int, moves: list[tuple[str, str]]) -> None:
             asked[client].remove(waiting[-1])
         elif move == "lend" and len(own) > len(lent[client]):
             request = object()
-            permits.lend(client, request, lambda request=request: ended.append(request))
+            permits.suspend(client, request, lambda request=request: ended.append(request))
             lent[client].append(request)
         elif move == "again" and lent[client]:
-            assert permits.take_again(lent[client].pop())
+            assert permits.resume(lent[client].pop())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         asked = {name: [each for each in tasks if not each.done() or each.exception() is None] for name, tasks in asked.items()}
@@ -155,7 +155,7 @@ async def play(limit: int, moves: list[tuple[str, str]]) -> None:
                 each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for request in lent[client]:
-            permits.take_again(request)
+            permits.resume(request)
         permits.give_back(client, len([each for each in tasks if not each.cancelled()]))
     assert (permits.taken, permits._held, permits._waiting, permits._lent) == (0, {}, {}, {})
 
@@ -166,7 +166,7 @@ def test_of_many_that_stand_still_one_ends() -> None:
     permits = Permits(2)
     for number, client in enumerate(["a", "b", "a", "a"]):
         asyncio.run(permits.take(client, 1))
-        permits.lend(client, number, lambda number=number: ended.append(number))
+        permits.suspend(client, number, lambda number=number: ended.append(number))
     assert ended[0] == 0 and 1 not in ended and permits.taken == 0
 
 

@@ -49,7 +49,7 @@ async def test_a_full_reader_is_waited_for() -> None:
     assert reader.taken == made[:2]
     while reader.taken != made:
         reader.room = 2
-        stream.go_on()
+        stream.resume()
     await pouring
 
 
@@ -93,7 +93,7 @@ async def test_failures_come_after_what_was_made() -> None:
     stream.fail(GenerationFailed("the device is lost"))
     assert reader.taken == made[:1]
     reader.room = 2
-    stream.go_on()
+    stream.resume()
     with pytest.raises(GenerationFailed):
         await pouring
     assert reader.taken == made[:2]
@@ -105,6 +105,6 @@ async def test_failures_come_after_what_was_made() -> None:
     for each in made[:3]:
         slow.push(each)
     reader.room = 9
-    slow.go_on()
+    slow.resume()
     with pytest.raises(NotRead):
         await pouring

@@ -143,9 +143,9 @@ class Machine(RuleBasedStateMachine):
         """And does so again."""
         key = data.draw(st.sampled_from(sorted(self.one.scheduler._paused)))
         if meanwhile:
-            self.turn(lambda: self.one.scheduler.go_on(key))
+            self.turn(lambda: self.one.scheduler.resume(key))
         else:
-            self.one.scheduler.go_on(key)
+            self.one.scheduler.resume(key)
 
     @rule(turns=st.integers(1, 6))
     def step(self, turns: int) -> None:
@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "one"):
             return
         for key in list(self.one.scheduler._paused):
-            self.one.scheduler.go_on(key)
+            self.one.scheduler.resume(key)
         for _ in range(100 + 40 * len(self.live)):
             if self.one.scheduler.idle:
                 break

@@ -40,7 +40,7 @@ LIES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "lacking": (lacking, "it lacks the row of request|has all of its tokens"),
     "renamed": (renamed, "it lacks the row of request|a row of request 9999"),
     "another step": (other_step, "in place of step"),
-    "infinite": (infinite, "a logprob that is no number"),
+    "infinite": (infinite, "a logprob that is not a number"),
 }
 """What is done to an answer with rows, and the reason that the router gives."""
 

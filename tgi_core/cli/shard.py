@@ -122,7 +122,7 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
     sys.stdout.flush()
     try:
         with progress(_Told() if has_parent else None) as show:
-            host.tell(show)
+            host.report_to(show)
             directory = fetch_model(settings.model_id or str(DEMO), settings, host.show)
             _listen_for_the_end(stop, has_parent)
             opening = host.open(lambda: _read(directory, settings, host.show, place, lose))

@@ -1,8 +1,7 @@
-"""What a shard owes, and whether its answers are that.
+"""Checks that a shard's answers fit what it was asked.
 
-A shard may be anybody's, and one of ours may be broken. Whatever it says is compared with what it was asked before anything is made of
-it: an answer that fits no question would lose tokens in silence, or end the scheduler. In a step in which nobody begins or ends that
-takes one comparison of lists.
+A shard may be someone else's, and ours may have bugs. Each answer is checked against its turn before it is used: an answer that does
+not fit would lose tokens silently, or crash the scheduler. In a step in which no row begins or ends, the check is one comparison of lists.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from tgi_core.wire.types import (
 
 
 def wrong(what: str) -> BackendBug:
-    """The error for an answer that cannot be one."""
+    """The error for an invalid answer."""
     return BackendBug(f"the shard's answer makes no sense: {what}")
 
 
 @dataclass(slots=True)
 class _Row:
-    """A row that the shard has, and may make `tokens` for, behind the `before` that it has brought along. `end` is the count of the
-    step that makes the last of them, 0 until its first one is launched."""
+    """A row on the shard, which may generate `tokens` tokens beyond the `before` that it started with. `end` is the number of the decode
+    step that generates the last one, 0 until the step with the first one is launched."""
 
     tokens: int
     before: int
@@ -45,7 +44,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Step:
-    """A launched step: the rows that it makes a token for, in the order of the batch; those of them whose last token that is."""
+    """A launched step: the rows that it generates a token for, in batch order, and those of them whose last token that is."""
 
     rows: list[int]
     count: int
@@ -64,18 +63,18 @@ class AnswerCheck:
         self._draft = draft
         self._rows: dict[int, _Row] = {}
         self._prompts: dict[int, int] = {}
-        """Tokens that no step has taken yet, of rows whose prompt is incomplete."""
+        """Of rows whose prompt is incomplete, the prompt tokens that no step has computed."""
         self._batches: dict[int, list[int]] = {}
-        """The rows of each, in order."""
+        """The rows of each batch, in order."""
         self._steps: dict[int, _Step] = {}
-        """Those that are launched and not read."""
+        """Steps that were launched and not read."""
         self._count = 0
-        """How many steps have gone on with batches; a row takes part in all of them."""
+        """How many steps have decoded batches; a row takes part in all of them."""
         self._ends: dict[int, set[int]] = {}
         """Rows by the count at which they end."""
 
     def check(self, turn: Turn, result: TurnResult) -> None:
-        """Take note of a turn and of its answer. Raises BackendBug for what is no answer to it."""
+        """Follow a turn and its answer. Raises BackendBug if the answer does not fit."""
         refused = result.refused
         if refused is not None:
             self._check_refusal(turn, refused)
@@ -124,7 +123,7 @@ class AnswerCheck:
         self._batches[verb.step] = rows
 
     def _take(self, grants: Iterable[Grant], step: _Step) -> set[int]:
-        """Prompts go on; the rows that sit the step out, which end a step later."""
+        """Advance the prompts; returns the rows that are not in the step, which end one step later."""
         silent = set()
         for grant in grants:
             left = self._prompts.get(grant.request_id)
@@ -140,7 +139,7 @@ class AnswerCheck:
         return silent
 
     def _begin(self, item: ShardRequest, step: _Step) -> bool:
-        """A new row; whether the step makes a token for it."""
+        """Add a new row; returns whether the step generates a token for it."""
         request = item.request
         before = len(request.tokens) - request.prompt_len
         self._rows[request.id] = _Row(item.stopping.max_new_tokens - before, before)
@@ -152,7 +151,7 @@ class AnswerCheck:
         return not left
 
     def _start(self, id: int, step: _Step) -> None:
-        """The step makes the row's first token."""
+        """The step generates the row's first token."""
         row = self._rows.get(id)
         if row is None:
             return
@@ -170,7 +169,7 @@ class AnswerCheck:
             self._ends.setdefault(row.end, set()).add(id)
 
     def _forget(self) -> None:
-        """The shard holds nothing any more."""
+        """The shard holds nothing now."""
         for each in (self._rows, self._prompts, self._batches, self._steps, self._ends):
             each.clear()
 
@@ -212,7 +211,7 @@ class AnswerCheck:
             raise wrong(f"request {id} has all of its tokens and no end")
 
     def _check_ids(self, step: _Step, ids: list[int]) -> None:
-        """Late rows of those that have left may be there or not."""
+        """Rows of requests that were dropped may be there or not."""
         launched = set(step.rows)
         found = [id for id in ids if id in self._rows or id not in launched]
         wanted = [id for id in step.rows if id in self._rows]
@@ -225,7 +224,7 @@ class AnswerCheck:
         raise wrong("rows that come twice, or not in the order of the batch")
 
     def _check_row(self, step: _Step, made: Generation) -> None:
-        """A row of which there is more to say than its one token."""
+        """Check a row with anything but one token."""
         id, row = made.request_id, self._rows.get(made.request_id)
         if row is None:
             return

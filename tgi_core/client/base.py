@@ -1,4 +1,4 @@
-"""What the scheduler knows of a shard."""
+"""The interface between the scheduler and a shard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 
 class ShardClient(Protocol):
-    """A model server, wherever it runs. Turns take effect in the order of the calls; at most one is under way."""
+    """A model server, wherever it runs. Turns take effect in the order of the calls; only one may be in progress at a time."""
 
     async def info(self) -> ShardInfo:
         """What the shard has opened."""
@@ -22,8 +22,8 @@ class ShardClient(Protocol):
         """Warm up and promise limits. Raises `tgi_core.backend.BackendError`."""
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Have a grammar compiled, and kept until it is released, before a request that needs it is sent. Raises InvalidGrammar,
-        GrammarsBusy, BackendError."""
+        """Compile a grammar before a request that needs it is sent, and keep it until the release. Raises InvalidGrammar, GrammarsBusy,
+        BackendError."""
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """Send one turn and wait for its answer. Raises `tgi_core.backend.DeviceLost` when the shard is gone."""
@@ -32,10 +32,10 @@ class ShardClient(Protocol):
         """Whether the shard answers."""
 
     async def ended(self) -> str:
-        """Wait until the shard is gone without our doing, which may be never; why it is."""
+        """Wait until the shard ends by itself, which may be never; returns the reason."""
 
     async def abandon(self) -> None:
-        """Give it up without waiting for it: a turn under way raises DeviceLost, and a process of ours is killed."""
+        """Give the shard up without waiting for it: a turn in progress raises DeviceLost, and a child process is killed."""
 
     async def close(self) -> None:
         """End the shard. Idempotent."""
@@ -51,7 +51,7 @@ class Opened:
 
 
 Plan = Callable[[Capabilities], WarmupPlan]
-"""What to ask of a shard, once it is known what it can do."""
+"""Makes the warm-up plan of a shard from its capabilities."""
 
 
 class Opener(Protocol):
@@ -62,11 +62,11 @@ class Opener(Protocol):
 
 
 class TakenOver(DeviceLost):
-    """Another router has the shard now; taking it back would only go on for ever."""
+    """Another router has taken the shard over. Taking it back would start an endless fight."""
 
 
 class ShardGone(Exception):
-    """There is no shard any more, and there will be none. The message says why."""
+    """There is no shard, and there will be none. The message says why."""
 
 
 class Supervisor(Protocol):
@@ -74,11 +74,11 @@ class Supervisor(Protocol):
 
     @property
     def continues(self) -> bool:
-        """Whether what ran on a lost shard goes on with the next one."""
+        """Whether requests of a lost shard continue on the next one."""
 
     def watch(self, ended: Callable[[BackendError], None]) -> None:
-        """Have `ended` called when the shard ends while nobody talks to it."""
+        """Call `ended` when the shard ends while no turn is in progress."""
 
     def restart(self, error: BackendError) -> Coroutine[Any, Any, None]:
-        """Put another shard that promises as much into the place of the one lost, of which nothing more is heard once this returns. The
-        rest, which is to be awaited, raises ShardGone."""
+        """Replace the lost shard by one with at least its capacity. The lost shard reports nothing more once this returns; the coroutine
+        that it returns does the rest, and raises ShardGone."""

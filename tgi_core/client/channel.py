@@ -1,4 +1,4 @@
-"""A channel to a shard, and what its failures mean."""
+"""A gRPC channel to a shard, and its errors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", LONGEST),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.keepalive_time_ms", 30_000),  # a shard whose machine is gone must be noticed
+    ("grpc.keepalive_time_ms", 30_000),  # notice when the shard's machine is gone
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.client_idle_timeout_ms", (1 << 31) - 1),  # the socket may have no name any more to connect to again
+    ("grpc.client_idle_timeout_ms", (1 << 31) - 1),  # the socket's path may be gone, so that it could not connect again
 )
 
 _GONE = {
@@ -35,8 +35,8 @@ _GONE = {
 
 
 class CallFailed(Exception):
-    """A call came to nothing. `gone` says that the shard is out of reach, `unreachable` that nobody answers at all; `kind` is the class
-    of the shard's error, if it says so."""
+    """A call failed. `gone`: the shard is out of reach. `unreachable`: nothing answers at that address. `kind` is the class of the
+    shard's error, if the shard named one."""
 
     def __init__(self, text: str, kind: str, gone: bool, unreachable: bool = False) -> None:
         super().__init__(text)
@@ -71,7 +71,7 @@ class ShardChannel:
         }
 
     async def call(self, name: str, request: Any, timeout: float | None = None) -> Any:
-        """Call a unary method. Raises CallFailed, also when the channel is closed meanwhile; BackendBug for bytes that are no answer."""
+        """Call a unary method. Raises CallFailed, also if the channel is closed meanwhile; BackendBug for an undecodable answer."""
         self._check_open()
         try:
             answer = await self._unary[name](request, metadata=self._metadata, timeout=timeout)
@@ -90,8 +90,8 @@ class ShardChannel:
         return StepStream(open_stream(metadata=self._metadata))
 
     async def broken(self) -> None:
-        """Wait until a connection that is there is no more."""
-        with suppress(aio.UsageError):  # it was we who ended it
+        """Wait until the open connection is lost."""
+        with suppress(aio.UsageError):  # we closed it ourselves
             state = self._channel.get_state(try_to_connect=True)
             while state is not grpc.ChannelConnectivity.READY:
                 await self._channel.wait_for_state_change(state)
@@ -115,13 +115,13 @@ class StepStream:
         self._call = call
 
     async def exchange(self, message: Any) -> Any:
-        """Write one message and read its answer. Raises CallFailed, and BackendBug for bytes that are none."""
+        """Write one message and read its answer. Raises CallFailed, and BackendBug for an answer that cannot be decoded."""
         try:
             await self._call.write(message)
             answer = await self._call.read()
         except aio.AioRpcError as error:
             failed = _failed(error)
-            # what breaks a stream without a word from the shard is the loss of it
+            # a stream that breaks without an error from the shard means that the shard is lost
             raise CallFailed(str(failed), failed.kind, failed.gone or not failed.kind) from error
         except asyncio.InvalidStateError:
             await self._ended()
@@ -133,7 +133,7 @@ class StepStream:
         return parsed(V3["Steps"].response, answer)
 
     async def _ended(self) -> NoReturn:
-        """The stream is over, with or without a reason."""
+        """The stream has ended, with or without a reason."""
         details = await self._call.details()
         raise CallFailed(
             details or "it has ended the stream of steps", "", await self._call.code() in {grpc.StatusCode.OK, *_GONE}
@@ -148,7 +148,7 @@ def _opened(address: str, access: ShardAccess) -> aio.Channel:
 
 
 def parsed(kind: type[Message], data: bytes) -> Any:
-    """An answer of that kind. Raises BackendBug for bytes that are none, text that is not UTF-8 among them."""
+    """Decode an answer of that kind. Raises BackendBug if that fails, also because of text that is not UTF-8."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -156,7 +156,7 @@ def parsed(kind: type[Message], data: bytes) -> Any:
 
 
 def _raise_if_asked() -> None:
-    """To be called where a call is cancelled: raises that if it is this task that somebody has cancelled, not the call alone."""
+    """Call this where a call was cancelled: raises CancelledError if this task was cancelled, and not the call alone."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

@@ -28,21 +28,21 @@ PROGRESS = "progress: "
 """What a shard's lines on standard output begin with; after the second a JSON list of `tgi_core.backend.Progress`'s arguments."""
 _ERROR = b"tgi: error: "
 _GOODBYE_S = 10.0
-"""How long a shard that was told to end may take."""
+"""How long a shard may take to end after it was asked to."""
 _DEATH_S = 1.0
 """How long its exit status may take once its socket is closed."""
 
 
 class ShardProcess:
-    """`tgi shard` as a child. Its standard error is forwarded line by line; its standard input is our goodbye; on its standard output
-    it says where it listens and how far it is."""
+    """`tgi shard` as a child process. Its standard error is forwarded line by line. It ends when its standard input is closed. On its
+    standard output it reports its address and its progress."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: RunFolder, steps: socket.socket, show: Progress) -> None:
         self._process = process
         self.steps = steps
-        """Where it takes turns; to be taken over."""
+        """Our end of the socket pair for turns; the client takes it over."""
         self.folder = folder
-        """Where its socket is."""
+        """The folder of its socket."""
         self._error: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._hearing = asyncio.create_task(self._hear(show))
@@ -54,23 +54,23 @@ class ShardProcess:
         return self._process.pid
 
     async def address(self) -> str:
-        """Where it listens. Raises StartupError if it ends before."""
+        """Wait for the address that it listens on. Raises StartupError if it ends before."""
         address = await self._address
         if not address:
             raise StartupError(await self.reason("the shard's process does not listen", _GOODBYE_S))
         return address
 
     async def ended(self) -> str:
-        """Wait until it has ended; how it did."""
+        """Wait until it has ended; returns how it did."""
         await self._process.wait()
         return await self.reason("")
 
     async def reason(self, otherwise: str, seconds: float = _DEATH_S) -> str:
-        """Why it has ended, or ends at present; `otherwise` if it lives on."""
+        """Why it has ended or is about to; `otherwise` if it keeps running."""
         waiting = asyncio.ensure_future(self._process.wait())
         either: set[asyncio.Future[Any]] = {waiting, self._error}
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if waiting.done():  # a child of its own may hold the pipe
+        if waiting.done():  # one of its children may hold the pipe open
             await asyncio.wait({self._forwarding}, timeout=_DEATH_S)
         waiting.cancel()
         if self._error.done():
@@ -79,16 +79,16 @@ class ShardProcess:
         return otherwise if status is None else f"the shard's process {_described(status)}"
 
     def hide(self) -> None:
-        """Remove the socket's name once we are connected: then a death of both processes leaves nothing behind."""
+        """Remove the socket's path once we are connected, so that nothing is left if both processes are killed."""
         self.folder.remove()
 
     def kill(self) -> None:
-        """End it at once, whatever it is at."""
+        """End it at once, whatever it is doing."""
         if self._process.returncode is None:
             self._process.kill()
 
     async def end(self) -> None:
-        """Say goodbye, then insist. Idempotent."""
+        """Ask it to end, then kill it. Idempotent."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -99,7 +99,7 @@ class ShardProcess:
         await asyncio.wait({self._forwarding, self._hearing}, timeout=_DEATH_S)
         self.steps.close()
         self.hide()
-        sweep()  # what it may have left
+        sweep()  # folders that it may have left behind
 
     async def _hear(self, show: Progress) -> None:
         """Other lines on its standard output are a backend's, and are forwarded."""
@@ -115,7 +115,7 @@ class ShardProcess:
             self._address.set_result("")
 
     async def _forward(self) -> None:
-        """Its lines are ours, but for the one that says why it ended: who started it reports that."""
+        """Forward its lines, except the one that says why it ended, which is reported with the error."""
         while self._process.stderr is not None and (line := await self._process.stderr.readline()):
             if line.startswith(_ERROR) and not self._error.done():
                 self._error.set_result(line.removeprefix(_ERROR).strip().decode(errors="replace"))
@@ -128,7 +128,7 @@ def _described(status: int) -> str:
 
 
 class ChildShard:
-    """A `ShardClient` of a child process, which says how the process ended when it is gone."""
+    """A `ShardClient` of a child process. Its errors say how the process ended."""
 
     def __init__(self, process: ShardProcess, shard: ShardClient) -> None:
         self.process = process
@@ -189,7 +189,7 @@ async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress)
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments say all of it
+            env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments hold every setting
             limit=1 << 20,
             pass_fds=(theirs.fileno(),),
         )
@@ -203,13 +203,13 @@ async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, pr
         connected = await _connected(process, model)
         return await warm(ChildShard(process, connected.shard), connected.info, plan, _untold)
     except BaseException:
-        process.kill()  # it has nothing yet that could be lost, and a model being read would keep it from hearing a goodbye
+        process.kill()  # nothing can be lost yet, and while it loads a model it would not notice that it was asked to end
         await process.end()
         raise
 
 
 def _untold(what: str, done: int, total: int, unit: str) -> None:
-    """Progress that the child's own lines have told."""
+    """Ignore progress, which the child has printed already."""
 
 
 async def _connected(process: ShardProcess, model: Path) -> Connected:

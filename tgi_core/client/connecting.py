@@ -1,4 +1,4 @@
-"""Finding out what kind of shard is at an address."""
+"""Connecting to a shard at an address, whichever kind it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgi_core.backend import API_VERSION, BackendError, Progress
 from tgi_core.client.base import ShardClient
 from tgi_core.client.channel import CallFailed, ShardChannel
 from tgi_core.client.foreign import ForeignShard
-from tgi_core.client.grpc import GrpcShard, shown
+from tgi_core.client.grpc import GrpcShard, with_progress
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json, text_config
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
@@ -22,7 +22,7 @@ from tgi_core.wire.describing import decode_info
 from tgi_core.wire.types import ShardInfo
 
 _TIMEOUT_S = 30.0
-"""How long a shard may take to name its ranks."""
+"""How long a shard may take to list its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Connected:
 
 
 def hash_tokenizer(model: Path) -> str:
-    """What router and shard must agree on: SHA-256 of the model's tokenizer.json, in hexadecimal."""
+    """SHA-256 of the model's tokenizer.json in hexadecimal; router and shard must have the same."""
     return hashlib.sha256((model / "tokenizer.json").read_bytes()).hexdigest()
 
 
@@ -59,7 +59,7 @@ async def connect(
         if reached is not None:
             await own.health()
             reached()
-        info = await shown(channel.call("Info", pb.InfoRequest()), own, progress)
+        info = await with_progress(channel.call("Info", pb.InfoRequest()), own, progress)
         if not info.HasField("api"):
             if tokenizer is None:
                 raise StartupError(f"shard at {address}: it does not speak this project's own API")
@@ -90,9 +90,9 @@ def _check(info: pb.InfoResponse, model: Path, address: str) -> None:
 
 
 def _vocab_size(model: Path, tokenizer: Tokenizer) -> int:
-    """How many tokens a model may make: often a few more than its tokenizer knows."""
-    told = text_config(read_optional_json(model / "config.json")).get("vocab_size")
-    return max(tokenizer.vocab_size, told if isinstance(told, int) else 0)
+    """The size of the model's vocabulary, which often has a few more tokens than its tokenizer."""
+    size = text_config(read_optional_json(model / "config.json")).get("vocab_size")
+    return max(tokenizer.vocab_size, size if isinstance(size, int) else 0)
 
 
 async def _check_alone(channel: ShardChannel) -> None:

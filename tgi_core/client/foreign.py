@@ -1,7 +1,7 @@
-"""A shard that speaks generate.v3 and none of our extras: TGI's own, driven in TGI's own way.
+"""A shard that speaks generate.v3 without our extensions: TGI's own, driven in TGI's own way.
 
-It takes text, reserves blocks for prompt and answer when a request comes, and runs one step at a time. The scheduler need not know:
-it is told of a device with fixed places, each for the longest request, which neither grow nor mix prompts with running rows.
+It takes text, reserves blocks for prompt and answer when a request comes, and runs one step at a time. The
+scheduler needs no special case: this client reports a device with fixed slots, each for the longest request, without growth or mixing.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ _SAMPLING = frozenset(spec.field for spec in TGI_FIELDS if spec.field is not Non
 _ROWS = 128
 _PREFILL_TOKENS = 4096
 _PADDED_TOKENS = 16_000
-"""Tokens of a batch where a shard that pads has not said how many fit: TGI's default."""
+"""Tokens of a batch for a shard that pads and does not say how many fit: TGI's default."""
 _UNBOUNDED = (1 << 31) - 1
 _HEALTH_TIMEOUT_S = 5.0
 
 
 _CLEAR_TIMEOUT_S = 60.0
-"""How long a shard that another router has left may be at its last step."""
+"""How long the last step of a shard that another router has left may still take."""
 
 Made = pb.PrefillResponse | pb.DecodeResponse
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The shard's name of a batch of ours, and its rows in order."""
+    """The shard's id of one of our batches, and its rows in order."""
 
     id: int
     rows: list[int]
@@ -84,7 +84,7 @@ class ForeignShard:
         self._batches: dict[int, _Batch] = {}
 
     async def info(self) -> ShardInfo:
-        """What it says of itself; what it does not say is what every TGI shard can do."""
+        """The shard's description; what it does not say is filled in with what every TGI shard can do."""
         capabilities = Capabilities(
             features=_FEATURES,
             sampling=_SAMPLING,
@@ -126,7 +126,7 @@ class ForeignShard:
             raise wrong(str(error)) from error
 
     async def healthy(self) -> bool:
-        """Whether the shard says that it is."""
+        """Whether the shard says that it is healthy."""
         try:
             await self._channel.call("Health", pb.HealthRequest(), _HEALTH_TIMEOUT_S)
         except (CallFailed, BackendError):
@@ -139,7 +139,7 @@ class ForeignShard:
         return f"the connection to the shard at {self._channel.address} broke"
 
     async def abandon(self) -> None:
-        """Leave it as it is."""
+        """Close the channel; the shard keeps running."""
         await self._channel.close()
 
     async def close(self) -> None:
@@ -150,7 +150,7 @@ class ForeignShard:
         longest = plan.max_row_tokens or response.max_total_tokens or _PREFILL_TOKENS
         total = response.max_supported_total_tokens or max(_PADDED_TOKENS, longest)
         size = self._block_size
-        # block 0 is kept for health checks, as TGI's router keeps it
+        # block 0 is reserved for health checks, as in TGI's router
         usable = total // size - (0 if self._info.requires_padding else 1)
         per_place = min(-(-(longest + self._info.speculate) // size), usable)
         rows = min(plan.max_rows or _ROWS, usable // max(1, per_place))
@@ -160,7 +160,7 @@ class ForeignShard:
         self._place_tokens = per_place * size
         self._places = list(range(rows))
         return Capacity(
-            # twice the places, since the scheduler keeps one in hand for every row, in case it grows
+            # twice the slots, since the scheduler keeps a spare one for every row in case it grows
             groups=(CacheGroup(CacheKind.FULL, longest, 2 * rows),),
             max_rows=rows,
             max_row_tokens=longest,
@@ -216,7 +216,7 @@ class ForeignShard:
         return await self._step("Decode", pb.DecodeRequest(batches=batches), verb.step, joined, rows)
 
     async def _step(self, method: str, request: object, step: int, joined: dict[int, _Batch], rows: list[int]) -> TurnResult:
-        """As in TGI, a step that fails fails its requests."""
+        """As in TGI, a failed step fails its requests."""
         try:
             response = await self._channel.call(method, request)
         except CallFailed as error:
@@ -252,13 +252,13 @@ class ForeignShard:
         return tuple(decode_generation(found[id], self._rows[id], self._vocab_size) for id in rows)
 
     def _new_id(self, id: int) -> int:
-        """The shard's name of a batch. Raises ValueError for one that it has another batch under."""
+        """The shard's id of a batch. Raises ValueError if another batch has it already."""
         if any(batch.id == id for batch in self._batches.values()):
             raise ValueError(f"a batch {id} beside the one of that name")
         return id
 
     def _seat(self, item: ShardRequest) -> pb.Request:
-        """Give a request a place. Raises InvalidRequest."""
+        """Assign a slot to a request. Raises InvalidRequest."""
         request = item.request
         made = request.tokens[request.prompt_len :]
         place = self._places.pop()
@@ -273,7 +273,7 @@ class ForeignShard:
         return encode_request(item, self._tokenizer, blocks, slots)
 
     def _forget(self, joined: dict[int, _Batch], rows: Iterable[int]) -> None:
-        """Batches that are no more, and rows that left with them."""
+        """Forget batches that have ended, and rows that ended with them."""
         for name in joined:
             del self._batches[name]
         self._leave(rows)
@@ -285,7 +285,7 @@ class ForeignShard:
 
 
 def _check_batch(batch: pb.CachedBatch, least: set[int], most: set[int]) -> None:
-    """A TGI shard names the rows that have just ended too, or only those that go on. Raises ValueError for any others."""
+    """A TGI shard lists the rows that continue, with or without those that have just ended. Raises ValueError for any others."""
     named = set(batch.request_ids)
     if named and not least <= named <= most:
         raise ValueError(f"a batch of the requests {sorted(named)} in place of {sorted(most)}")

@@ -1,4 +1,4 @@
-"""The warm-up batch of TGI's router: what its shards expect to try their memory out with."""
+"""The warm-up batch of TGI's router, with which its shards measure their memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tgi_core.proto.generate.v3 import generate_pb2 as pb
 
 
 def warmup_request(max_prefill_tokens: int, max_total_tokens: int | None) -> pb.WarmupRequest:
-    """Requests of as many tokens as one step may compute; a shard that is told no total chooses its own."""
+    """Requests with as many tokens as one step may compute; a shard that gets no total chooses its own."""
     longest = max_prefill_tokens if max_total_tokens is None else min(max_prefill_tokens, max_total_tokens - 1)
     starts = range(0, max_prefill_tokens, longest)
     requests = [_request(min(longest, max_prefill_tokens - start), max_total_tokens) for start in starts]

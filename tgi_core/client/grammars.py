@@ -1,4 +1,4 @@
-"""Grammars that a shard compiles before the requests that need them come, and keeps until those are over."""
+"""Grammars that a shard compiles before the requests that need them are sent, and keeps until those have ended."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tgi_core.grammar.limits import QUICK_SECONDS
 from tgi_core.workers.turns import Turns
 
 Release = Callable[[], None]
-"""Says that a grammar is not needed any more, once and without waiting."""
+"""Releases a grammar, once and without waiting."""
 
 _QUICK, _QUICK_WAITING = 4, 64
 _SLOW, _SLOW_WAITING = 1, 4
-"""How many are compiled at once: a shard has a thread for each of its lanes, and few for calls."""
+"""How many are compiled at once: a shard has few threads for calls."""
 _WAIT_S = 10.0
 _LONGEST_S = 30.0
-"""For which a shard may compile; one that does not answer must not keep requests waiting for ever."""
+"""How long a shard may compile; one that does not answer must not keep requests waiting for ever."""
 
 
 def nothing() -> None:
-    """The release of what nobody keeps."""
+    """A release that does nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class _Held:
 
 
 class HeldGrammars:
-    """What one shard keeps for us. `prepare` has it compile and keep a grammar, `drop` undoes that. Used on one event loop."""
+    """The grammars that one shard keeps for us. `prepare` compiles and keeps a grammar, `drop` undoes that. Used on one event loop."""
 
     def __init__(self, prepare: Callable[[Grammar, Cost], Awaitable[None]], drop: Callable[[Grammar], Awaitable[None]]) -> None:
         self._prepare, self._drop = prepare, drop
@@ -44,7 +44,7 @@ class HeldGrammars:
         self._quick, self._slow = Turns(_QUICK, _QUICK_WAITING, _WAIT_S), Turns(_SLOW, _SLOW_WAITING, _WAIT_S)
 
     async def hold(self, grammar: Grammar, cost: Cost) -> Release:
-        """Wait until the shard has it compiled; at once for one that is in use. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        """Wait until the shard has compiled a grammar; no wait for one in use. Raises InvalidGrammar, GrammarsBusy, BackendError."""
         digest = grammar.digest
         held = self._held.get(digest)
         if held is None:

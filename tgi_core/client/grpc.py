@@ -29,8 +29,8 @@ _HEALTH_TIMEOUT_S = 5.0
 
 
 class GrpcShard:
-    """A `ShardClient` of a shard that announces our API. Belongs to one event loop. `steps` is the socket for turns of a shard that has
-    one; without it they go over the channel like everything else. `vocab_size` is to be set to what its information says."""
+    """A `ShardClient` of a shard that announces our API. Belongs to one event loop. Turns go over the socket `steps` if there is one, else
+    over the channel like everything else. Set `vocab_size` to the shard's."""
 
     def __init__(self, channel: ShardChannel, steps: socket.socket | None = None) -> None:
         self._channel = channel
@@ -47,23 +47,23 @@ class GrpcShard:
         return info
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Warm up; a shard that is warm already answers what it promised. Raises BackendError."""
+        """Warm up; a shard that is warm already repeats its promise. Raises BackendError."""
         request = pb.WarmupRequest(plan=encode_plan(plan))
-        response = await shown(self._call("Warmup", request), self, progress)
+        response = await with_progress(self._call("Warmup", request), self, progress)
         try:
             return decode_capacity(response.capacity)
         except ValueError as error:
             raise wrong(str(error)) from error
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Have the shard compile a grammar beside its steps. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        """Compile a grammar on the shard while it runs steps. Raises InvalidGrammar, GrammarsBusy, BackendError."""
         return await self._grammars.hold(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """One message there, one back. Raises DeviceLost when the shard is gone."""
+        """One turn: a message and its answer. Raises DeviceLost when the shard is gone."""
         try:
             message = encode_turn(turn)
-        except (ValueError, TypeError) as error:  # the shard must hear of the rest of the turn all the same
+        except (ValueError, TypeError) as error:  # the shard must still get the rest of the turn
             rest = await self.exchange(replace(turn, launch=None))
             return rest if rest.refused else replace(rest, refused=Fault(Scope.REQUEST, "InvalidRequest", str(error)))
         try:
@@ -76,7 +76,7 @@ class GrpcShard:
             raise wrong(str(error)) from error
 
     async def health(self) -> ShardHealth:
-        """How the shard is; answered while it computes. Raises DeviceLost when it is gone or its device is."""
+        """The shard's health, which it answers while it computes. Raises DeviceLost when the shard or its device is gone."""
         try:
             return decode_health(await self._channel.call("Health", pb.HealthRequest(), _HEALTH_TIMEOUT_S))
         except CallFailed as error:
@@ -98,7 +98,7 @@ class GrpcShard:
         return f"the connection to the shard at {self._channel.address} broke"
 
     async def abandon(self) -> None:
-        """Leave it as it is."""
+        """Close the channel; the shard keeps running."""
         await self.close()
 
     async def close(self) -> None:
@@ -126,8 +126,8 @@ class GrpcShard:
             raise error.translated() from error
 
 
-async def shown(work: Coroutine[Any, Any, T], shard: GrpcShard, progress: Progress) -> T:
-    """The result of slow work in the shard, whose health tells how far it is."""
+async def with_progress(work: Coroutine[Any, Any, T], shard: GrpcShard, progress: Progress) -> T:
+    """The result of slow work in the shard; its progress comes from the shard's health."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({task}, timeout=_PROGRESS_EVERY_S))[0]:

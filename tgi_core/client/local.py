@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class LocalShard:
-    """Runs a model server in one thread of its own, off the event loop."""
+    """Runs a model server in its own thread, off the event loop."""
 
     def __init__(self, server: ModelServer) -> None:
         self._server = server
@@ -39,7 +39,7 @@ class LocalShard:
         return await self._thread.submit(lambda: self._server.warmup(plan, progress))
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Compile it in threads of the server's own. Raises InvalidGrammar, GrammarsBusy."""
+        """Compile a grammar in the server's own threads. Raises InvalidGrammar, GrammarsBusy."""
         return await self._grammars.hold(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
@@ -63,7 +63,7 @@ class LocalShard:
         return await never
 
     async def abandon(self) -> None:
-        """Stop waiting for the turn under way. A thread cannot be killed: it goes on for as long as it takes."""
+        """Stop waiting for the turn in progress. A thread cannot be killed, so it runs on for as long as it takes."""
         self._abandoned = True
         if self._turn is not None:
             self._turn.cancel()
@@ -88,15 +88,15 @@ class LocalShard:
 
 
 class _ShardThread:
-    """Does one thing after the other. The process can end without it: a device that hangs would keep it for ever."""
+    """Runs calls one after the other. It is a daemon thread: a device that hangs would otherwise keep the process alive."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._run, name="shard", daemon=True).start()
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Have `call` called, unless its future is cancelled before. Its result comes in one hop: one of `concurrent.futures` would
-        first wake up a future of its own."""
+        """Run `call` in the thread, unless its future is cancelled before. The result takes one hop; a future of `concurrent.futures`
+        would take two."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -105,16 +105,16 @@ class _ShardThread:
                 return
             try:
                 settle = partial(_settle, future, call())
-            except BaseException as error:  # noqa: BLE001  it is raised where the result is awaited
+            except BaseException as error:  # noqa: BLE001  raised where the result is awaited
                 settle = partial(_fail, future, error)
-            with suppress(RuntimeError):  # a loop that is closed waits for nothing
+            with suppress(RuntimeError):  # a closed loop waits for nothing
                 loop.call_soon_threadsafe(settle)
 
         self._work.put(work)
         return future
 
     def end(self) -> None:
-        """End once everything is done."""
+        """End the thread once all calls are done."""
         self._work.put(None)
 
     def _run(self) -> None:

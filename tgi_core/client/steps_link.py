@@ -1,4 +1,4 @@
-"""Turns over the socket that a child was handed."""
+"""Turns over the socket pair that a child process inherits."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StepsLink(asyncio.Protocol):
         self._received = bytearray()
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
         self._broken: BackendError | None = None
-        """What made no sense, and ended the connection."""
+        """The invalid answer that ended the connection, if any."""
 
     async def exchange(self, message: Any) -> Any:
-        """Write one message and read its answer. Raises CallFailed, and BackendBug for what is no answer."""
+        """Write one message and read its answer. Raises CallFailed, and BackendBug for an invalid answer."""
         if self._broken is not None:
             raise self._broken
         if self._transport.is_closing():
@@ -36,7 +36,7 @@ class StepsLink(asyncio.Protocol):
         try:
             kind, data = await self._answer
         except asyncio.CancelledError:
-            self.close()  # an answer that nobody waits for must not pass for the next one
+            self.close()  # a late answer must not be taken for the next one
             raise
         if kind == Kind.FAILURE:
             self.close()
@@ -45,15 +45,15 @@ class StepsLink(asyncio.Protocol):
         return parsed(pb.TurnResult, data)
 
     def close(self) -> None:
-        """Leave. Idempotent."""
+        """Close the connection. Idempotent."""
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is watched."""
+        """The protocol is attached to the socket."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """A part of an answer, or all of it."""
+        """Part of an answer has arrived, or all of it."""
         if self._answer is None or self._answer.done():
             self._break("an answer to nothing")
             return
@@ -71,17 +71,17 @@ class StepsLink(asyncio.Protocol):
             self._received.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The shard is gone, or we have left it."""
+        """The shard is gone, or we have closed the connection."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(self._broken or CallFailed("the connection broke", "", gone=True))
 
     def _break(self, what: str) -> None:
-        """End a connection over which something came that cannot be."""
+        """End a connection over which invalid data came."""
         self._broken = self._broken or wrong(what)
         self._transport.abort()
 
 
 async def open_link(stream: socket.socket) -> StepsLink:
-    """Talk over a socket, which is the link's from now on."""
+    """Use a socket, which the link owns from now on."""
     _, link = await asyncio.get_running_loop().create_connection(StepsLink, sock=stream)
     return link

@@ -1,7 +1,7 @@
-"""A shard that is replaced when it is lost: by a crash, by its device, or because it hangs.
+"""A shard that is replaced when it is lost: because its process crashed, its device failed, or it hangs.
 
-The first restart happens at once, further ones after 1, 2, 4 … 30 seconds. A token that comes back shows that a restart was worth it;
-restarts without one in between are counted, and when there were too many the shard is gone for good.
+The first restart happens at once, further ones after 1, 2, 4 … 30 seconds. Restarts without a generated token in between are counted;
+after too many of them the shard is gone for good.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class RestartRules:
 
 
 def pause(restart: int) -> float:
-    """Seconds before the restart of that number in a row, the first being 1."""
+    """Seconds to wait before a restart; `restart` counts restarts in a row from 1."""
     return 0.0 if restart <= 1 else min(_LONGEST_PAUSE_S, 2.0 ** (restart - 2))
 
 
 def as_promised(capacity: Capacity, plan: Plan) -> Plan:
-    """A plan that asks for what a shard has promised before."""
+    """A plan that asks for a capacity that was promised before."""
     first = capacity.groups[0]
 
     def asked(capabilities: Capabilities) -> WarmupPlan:
@@ -61,7 +61,7 @@ def as_promised(capacity: Capacity, plan: Plan) -> Plan:
 
 
 def shortfall(new: Opened, old: Opened) -> str:
-    """What a shard lacks of what another promised; "" if nothing."""
+    """What `new` lacks compared with `old`; "" if nothing."""
     if new.info.capabilities != old.info.capabilities:
         return "other capabilities"
     kinds = [[(group.kind, group.block_size, group.window) for group in one.capacity.groups] for one in (new, old)]
@@ -78,7 +78,7 @@ def shortfall(new: Opened, old: Opened) -> str:
 
 
 class SupervisedShard:
-    """The client of whichever shard there is, and its supervisor. `reopen` makes the next one. Belongs to one event loop."""
+    """A client of the current shard, and its supervisor. `reopen` opens the next shard. Belongs to one event loop."""
 
     def __init__(self, opened: Opened, reopen: Callable[[], Awaitable[Opened]], rules: RestartRules) -> None:
         self._promised = opened
@@ -98,29 +98,29 @@ class SupervisedShard:
 
     @property
     def continues(self) -> bool:
-        """Whether what ran on a lost shard goes on with the next one."""
+        """Whether requests of a lost shard continue on the next one."""
         return self._rules.continues
 
     def watch(self, ended: Callable[[BackendError], None]) -> None:
-        """Have `ended` called when the shard ends while nobody talks to it."""
+        """Call `ended` when the shard ends while no turn is in progress."""
         self._ended = ended
 
     async def info(self) -> ShardInfo:
-        """What every shard here has opened."""
+        """The information of the first shard, which every later one must match."""
         return self._promised.info
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """It is warm: what was promised."""
+        """The capacity that was promised; the shard is warm already."""
         return self._promised.capacity
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Have the present shard compile a grammar; the next one begins without. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        """Compile a grammar on the current shard; the next shard starts without it. Raises InvalidGrammar, GrammarsBusy, BackendError."""
         if self._opened is None:
             raise DeviceLost("there is no shard at present")
         return await self._opened.shard.prepare(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """One turn. Raises DeviceLost when the shard is gone, BackendBug when its answer is none; `restart` makes another."""
+        """One turn. Raises DeviceLost when the shard is gone, BackendBug when its answer is invalid; `restart` opens the next shard."""
         if self._opened is None:
             raise DeviceLost("there is no shard at present")
         self._watchdog.begin(turn)
@@ -137,7 +137,7 @@ class SupervisedShard:
         return result
 
     async def healthy(self) -> bool:
-        """Whether there is a shard, and it answers."""
+        """Whether there is a shard and it answers."""
         return self._opened is not None and await self._opened.shard.healthy()
 
     async def ended(self) -> str:
@@ -146,11 +146,11 @@ class SupervisedShard:
         return await never
 
     async def abandon(self) -> None:
-        """Give the present one up."""
+        """Give the current shard up."""
         await self._last.shard.abandon()
 
     async def close(self) -> None:
-        """End the shard that there is; `abandon` hurries that. Idempotent."""
+        """Close the current shard; `abandon` makes that quick. Idempotent."""
         self._ticking.cancel()
         self._watching.cancel()
         try:
@@ -159,7 +159,7 @@ class SupervisedShard:
             _log.error("the shard did not close: %s", error or "it hangs")
 
     def restart(self, error: BackendError) -> Coroutine[Any, Any, None]:
-        """Put another shard into the place of the lost one, of which nothing more is heard from now on. The rest raises ShardGone."""
+        """Replace the lost shard, which reports nothing more once this returns. The coroutine does the rest, and raises ShardGone."""
         if self._detach() is not None:
             self._watchdog.factor *= 2
         return self._restart(error)
@@ -169,26 +169,26 @@ class SupervisedShard:
         if isinstance(error, TakenOver):
             raise ShardGone(str(error)) from error
         self._count(str(error))
-        await self._bury()
+        await self._close_last()
         while True:
             await asyncio.sleep(pause(self._restarts))
             try:
                 self._attach(await self._another())
-            except (StartupError, OSError) as failed:  # OSError: no more processes or files may be had at present
+            except (StartupError, OSError) as failed:  # OSError: no more processes or files for now
                 _log.error("the restart failed: %s", failed)
                 self._count(str(failed))
             else:
                 return
 
     def _count(self, reason: str) -> None:
-        """One restart more. Raises ShardGone."""
+        """Count a restart. Raises ShardGone if there were too many."""
         if self._restarts >= self._rules.budget:
             raise ShardGone(f"{reason}; {self._rules.budget} restarts in a row brought no token")
         self._restarts += 1
         _log.warning("restart %d of %d, in %.0f s", self._restarts, self._rules.budget, pause(self._restarts))
 
     async def _another(self) -> Opened:
-        """The next shard. Raises StartupError, also for one that promises less."""
+        """Open the next shard. Raises StartupError, also if it promises less."""
         opened = await self._reopen()
         lacks = shortfall(opened, self._promised)
         if lacks:
@@ -196,8 +196,8 @@ class SupervisedShard:
             raise StartupError(f"the restarted shard has {lacks}, so that what was accepted may not fit")
         return opened
 
-    async def _bury(self) -> None:
-        """A process of ours is dead already; a shard in this process must close, or its memory would be taken twice. Raises ShardGone."""
+    async def _close_last(self) -> None:
+        """Close the lost shard. A child process has ended; a shard in this process must free its memory first. Raises ShardGone."""
         try:
             await asyncio.wait_for(self._last.shard.close(), _CLOSE_S)
         except (BackendError, TimeoutError) as error:
@@ -220,7 +220,7 @@ class SupervisedShard:
         self._watching = asyncio.create_task(self._watch(opened))
 
     def _detach(self) -> str | None:
-        """Use the shard no more; the alarm that was raised about it."""
+        """Stop using the shard; returns the watchdog's alarm, if there was one."""
         self._opened = None
         hang, self._hang = self._hang, None
         self._watching.cancel()

@@ -1,4 +1,4 @@
-"""Warming a shard up, and whether what it says of itself and promises can be served at all."""
+"""Warming a shard up, and checking whether its capabilities and its capacity make sense."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tgi_core.wire.types import ShardInfo
 
 _MANY = 1 << 31
 _MOST_BLOCKS = 1 << 26
-"""The scheduler keeps a number for each: these take 3 GiB. Of 16 tokens each they hold a thousand million."""
+"""The scheduler keeps a number for each block: this many take 3 GiB, and with 16 tokens each hold a thousand million tokens."""
 _MOST_ROWS = 1 << 20
 _MOST_IN_FLIGHT = 64
 
 Bound = tuple[str, int, int, int]
-"""What it is, its value, the least and the most that it may be."""
+"""A name, its value, and the least and greatest value allowed."""
 
 
 async def warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> Opened:
-    """A shard with its promise. Raises StartupError, also where one is beyond reason; the shard is then the caller's to close."""
+    """Warm a shard up. Raises StartupError, also for a promise that makes no sense; the caller must then close the shard."""
     try:
         _check(_of_capabilities(info.capabilities))
         capacity = await shard.warmup(plan(info.capabilities), progress)

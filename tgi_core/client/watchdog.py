@@ -1,4 +1,4 @@
-"""Finding out that a shard hangs: by the age of the step that it is at, whatever else it answers.
+"""Detecting that a shard hangs, by the age of its current step, whatever else it answers.
 
 Time is counted in ticks, and a tick counts for no more than it should have taken: while this process was stopped or its machine slept,
 the shard may have been too.
@@ -16,30 +16,30 @@ from tgi_core.wire.types import Prefill, StepVerb, Turn
 
 _TIMES_MEDIAN = 20
 _REMEMBERED = 65
-"""Steps of one class whose median counts."""
+"""How many of the latest steps of a class the median is taken from."""
 _MOST_LAUNCHED = 64
 _TICK_S = 0.25
 _TICKS_IN_FLOOR = 8
 
 
 class StepSizes:
-    """How many tokens each turn waits for: those of the step that it reads, as far as its launch told."""
+    """How many tokens each turn waits for: those of the step that it reads, as far as its launch names them."""
 
     def __init__(self) -> None:
         self._launched: dict[int, int] = {}
 
     def of(self, turn: Turn) -> int:
-        """Tokens; rows that run one token without being told count for nothing."""
+        """The tokens of a turn; rows that decode one token without a grant are not counted."""
         if turn.launch is not None:
             self._launched[turn.launch.step] = _tokens(turn.launch)
-            if len(self._launched) > _MOST_LAUNCHED:  # one that was refused is never read
+            if len(self._launched) > _MOST_LAUNCHED:  # a refused step is never read
                 del self._launched[next(iter(self._launched))]
         if turn.read is not None:
             return self._launched.pop(turn.read, 0)
         return 0
 
     def forget(self) -> None:
-        """Steps of a shard that is gone are never read."""
+        """Forget the steps of a shard that is gone, which are never read."""
         self._launched.clear()
 
 
@@ -49,18 +49,18 @@ def _tokens(launch: StepVerb) -> int:
 
 
 class Patience:
-    """How long a turn may take: the floor, or so many times the median of turns of its class. A class doubles in tokens."""
+    """How long a turn may take: the floor, or a multiple of the median of turns of its class. Class sizes double."""
 
     def __init__(self, floor: float) -> None:
         self.floor = floor
         self._seconds: dict[int, deque[float]] = {}
 
     def note(self, size: int, seconds: float) -> None:
-        """A turn that came back."""
+        """Note a turn that was answered."""
         self._seconds.setdefault(size.bit_length(), deque(maxlen=_REMEMBERED)).append(seconds)
 
     def seconds(self, size: int) -> float:
-        """What a turn of that size may take; one of a class that was never seen is judged by the next smaller one."""
+        """How long a turn of that size may take; a class without measurements uses the next smaller one."""
         wanted = size.bit_length()
         known = max((each for each in self._seconds if each <= wanted), default=None)
         if known is None:
@@ -76,7 +76,7 @@ class Watchdog:
 
     def __init__(self, patience: Patience, hangs: Callable[[str], Awaitable[None]], clock: Callable[[], float] = time.monotonic):
         self.factor = 1
-        """Of what is allowed: it grows with alarms that a restart did not cure."""
+        """A multiplier of the time allowed: it grows with alarms that a restart did not cure."""
         self._patience, self._hangs, self._clock = patience, hangs, clock
         self._sizes = StepSizes()
         self._began: float | None = None
@@ -86,7 +86,7 @@ class Watchdog:
         self.period = min(_TICK_S, patience.floor / _TICKS_IN_FLOOR)
 
     def begin(self, turn: Turn) -> None:
-        """A turn is sent."""
+        """A turn was sent."""
         self._size, self._age, self._began = self._sizes.of(turn), 0.0, self._clock()
 
     def end(self) -> None:
@@ -96,7 +96,7 @@ class Watchdog:
             self._began = None
 
     def forget(self) -> None:
-        """The shard is gone, and with it the turn."""
+        """The shard and its turn are gone."""
         self._began = None
         self._sizes.forget()
 
@@ -108,7 +108,7 @@ class Watchdog:
             await self.tick()
 
     async def tick(self) -> None:
-        """Look once."""
+        """Check once."""
         now = self._clock()
         passed, self._last_tick = min(now - self._last_tick, 2 * self.period), now
         if self._began is None:

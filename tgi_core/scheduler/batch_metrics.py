@@ -1,4 +1,4 @@
-"""What the scheduler's turns and the backend's verbs look like from outside: the tgi_batch_* family, under TGI's names."""
+"""Metrics of the scheduler's turns and the backend's verbs: the tgi_batch_* family, under TGI's names."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tgi_core.wire.types import Prefill, StepResult, StepVerb, Turn, TurnResult
 
 
 class BatchMetrics:
-    """Counters and histograms of one shard. `turn` is called on the event loop after each turn, whose answer tells what its verbs
-    took, wherever the shard is."""
+    """Counters and histograms of one shard. `turn` is called on the event loop after each turn; the answer to the turn says how long its
+    verbs took, wherever the shard runs."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._instruments = make = Instruments(registry)
         self._methods: dict[int, str] = {}
-        """Steps that are launched and not yet read."""
+        """The method of each step that was launched and not read."""
         self._seconds: dict[str, float] = {}
-        """What the verbs of the turn took; nothing for a shard that does not say."""
+        """Seconds of each verb of the turn; empty for a shard that does not report them."""
         self._count = make.counter("tgi_batch_inference_count")
         self._success = make.counter("tgi_batch_inference_success")
         self._failure = make.counter("tgi_batch_inference_failure")
@@ -70,7 +70,7 @@ class BatchMetrics:
         self._seconds[verb] = self._seconds.get(verb, 0.0) + seconds
         self._verbs.labels(verb).observe(seconds)
         if error:
-            known = isinstance(getattr(errors, error, None), type)  # a shard's word is not to become a label
+            known = isinstance(getattr(errors, error, None), type)  # text from a shard must not become a label
             self._verb_failure.labels(verb, error if known else "BackendError").inc()
 
     def _launched(self, verb: StepVerb, refused: bool) -> None:
@@ -90,7 +90,7 @@ class BatchMetrics:
             self._joined("wait_exceeded", method)
 
     def _joined(self, reason: str, method: str) -> None:
-        """TGI's label of the duration is `decode` wherever it happened."""
+        """TGI labels the duration `decode` wherever it happened."""
         self._concat.labels(reason).inc()
         if method in self._seconds:
             self._concat_seconds.labels("decode").observe(self._seconds[method])

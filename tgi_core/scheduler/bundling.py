@@ -1,7 +1,7 @@
-"""Fewer and larger deliveries while the server itself is the limit.
+"""Fewer and larger deliveries while the server itself is the bottleneck.
 
-Handing a client one token costs about as much as handing it a few. Where the server waits for the device, which is the rule, each
-step's tokens go out at once. Where the device waits for the server, what a few steps made for a request goes out together.
+Delivering one token to a client costs about as much as delivering a few. While the server waits for the device, as it usually does, each
+step's tokens go out at once. While the device waits for the server, the tokens of several steps go out together.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from tgi_core.scheduler.events import Event
 from tgi_core.wire.types import Generation
 
 LONGEST_S = 0.04
-"""How long a token may be held back: a frame of a film."""
+"""The longest that a token is held back: one frame of a film."""
 
 _USUAL_S = 0.03
-"""So long a bundle may take to come together; delivering it takes time as well."""
+"""The longest that a bundle is collected; delivering it takes time as well."""
 _MOST_STEPS = 16
 _TURNS = 16
-"""So many turns are looked at before anything changes: whole bundles, whose delivery comes all at once."""
+"""Turns between two changes: whole bundles, since each is delivered at once."""
 _SURELY = 4.0
-"""The server is the limit where delivering takes longer than waiting for the shard. It surely no longer is where waiting takes so many
-times as long: larger deliveries take less time, which is no reason to give them up."""
+"""The server is the bottleneck if delivering takes longer than waiting for the shard. It certainly no longer is if waiting takes this many
+times as long. The factor is large because bundles themselves make delivering faster."""
 
 
 @dataclass(slots=True)
 class Bundle(Generation):
-    """What several steps made for one request."""
+    """The results of several steps for one request."""
 
     steps: int = 1
 
 
 class Bundler:
-    """Decides what goes out now. A request's first tokens, its last and its error always do; order within a request is kept."""
+    """Decides what is delivered now. A request's first tokens, its last ones and its error always are; order within a request is kept."""
 
     def __init__(self, steps: int = 1) -> None:
         self.steps = steps
-        """Steps that go out together."""
+        """How many steps are delivered together."""
         self._held: dict[int, list[Generation]] = {}
         self._taken = 0
         self._lively: set[int] = set()
-        """Requests that had something in the last bundle: only theirs is held back."""
+        """Requests with tokens in the last bundle: only their tokens are held back."""
         self._fresh: set[int] = set()
-        """Those that have something in this one."""
+        """Requests with tokens in this bundle."""
         self._turns = 0
         self._waited_s = self._delivered_s = 0.0
 
@@ -54,7 +54,7 @@ class Bundler:
         return bool(self._held)
 
     def step(self, events: list[Event]) -> list[Event]:
-        """What a step made; what goes out now."""
+        """Take the events of a step; returns what is delivered now."""
         if self.steps == 1 and not self._held:
             return events
         now: list[Event] = []
@@ -76,14 +76,14 @@ class Bundler:
         return now
 
     def flush(self) -> list[Event]:
-        """All that is held back."""
+        """Everything that is held back."""
         events = [Event(key, _joined(made)) for key, made in self._held.items()]
         self._held.clear()
         self._lively, self._fresh, self._taken = self._fresh, set(), 0
         return events
 
     def turn(self, waited_s: float, delivered_s: float) -> None:
-        """A turn took so long until the shard answered, and then so long until all was delivered."""
+        """Note how long a turn waited for the shard, and how long its delivery took."""
         self._turns += 1
         self._waited_s += waited_s
         self._delivered_s += delivered_s
@@ -99,7 +99,7 @@ class Bundler:
 
 
 def _joined(made: Iterable[Generation]) -> Generation:
-    """What several steps made for one request, in order."""
+    """The results of several steps for one request as one, in order."""
     parts = list(made)
     if len(parts) == 1:
         return parts[0]

@@ -1,4 +1,4 @@
-"""When requests must be done."""
+"""The deadlines of requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 
 
 class Deadlines:
-    """Keys by the time at which they are due, for as long as their requests last."""
+    """The keys of live requests, ordered by deadline."""
 
     def __init__(self) -> None:
         self._order: list[tuple[float, int]] = []
@@ -24,7 +24,7 @@ class Deadlines:
             del self._order[bisect_left(self._order, (when, key))]
 
     def due(self, now: float) -> list[int]:
-        """All whose time is up, the first due first; they stay until they are forgotten."""
+        """Keys whose deadline has passed, the earliest first; they stay until `forget`."""
         if not self._order or self._order[0][0] > now:
             return []
         return [key for _, key in self._order[: bisect_right(self._order, now, key=lambda item: item[0])]]

@@ -1,7 +1,7 @@
-"""Whether the device computes anything of use.
+"""Whether the device's results can be trusted.
 
-One row of NaN is its request's, several in a short time are the device's. A step that fails may be a request's; where one request after
-another fails for its steps, and no step succeeds in between, it is the device again.
+One row of NaN is its request's fault; several in a short time are the device's. A failed step may be a request's fault; if one request
+after another fails because its steps do, with no successful step in between, it is the device's.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tgi_core.backend import RowFaultKind
 
 NAN_ROWS = 3
 NAN_WINDOW_S = 60.0
-"""So many rows of NaN in so many seconds, and the device is not to be trusted until they are that long ago."""
+"""After `NAN_ROWS` rows of NaN within `NAN_WINDOW_S` seconds the device is not trusted until that many seconds have passed."""
 LOST_REQUESTS = 3
 LOST_WINDOW_S = 60.0
-"""So many requests that failed for their steps without one that succeeded, and the device is not to be trusted until one does, or until
-the last of them is so many seconds ago: somebody must ask again to find out."""
+"""After `LOST_REQUESTS` requests failed with their steps, and no step succeeded, the device is not trusted until a step succeeds or
+`LOST_WINDOW_S` seconds have passed: another request must be let in to find out."""
 
 
 class DeviceMonitor:
-    """Remembers when the last rows of NaN came. `clock` gives seconds and never goes back."""
+    """Counts rows of NaN and failed steps. `clock` returns seconds and never goes back."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -29,10 +29,10 @@ class DeviceMonitor:
         self.nan_rows = 0
         """Rows of NaN since the start."""
         self._lost_requests, self._lost_at = 0, 0.0
-        """Requests that failed for their steps since a step succeeded."""
+        """Requests that failed with their steps since a step succeeded."""
 
     def note_failed(self, kind: RowFaultKind | None) -> None:
-        """A request failed: for its row, or for its steps where there is no kind."""
+        """A request failed: because of its row, or with its steps if there is no kind."""
         if kind is RowFaultKind.NAN:
             self.nan_rows += 1
             self._times.append(self._clock())
@@ -41,12 +41,12 @@ class DeviceMonitor:
             self._lost_at = self._clock()
 
     def note_step(self) -> None:
-        """A step brought rows."""
+        """A step succeeded."""
         self._lost_requests = 0
 
     @property
     def sound(self) -> bool:
-        """Whether there were fewer of both than too many."""
+        """Whether the device's results can be trusted."""
         now = self._clock()
         numbers = len(self._times) < NAN_ROWS or now - self._times[0] > NAN_WINDOW_S
         return numbers and (self._lost_requests < LOST_REQUESTS or now - self._lost_at > LOST_WINDOW_S)

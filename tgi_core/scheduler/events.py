@@ -1,4 +1,4 @@
-"""What a scheduler tells those around it."""
+"""What the scheduler reports to its loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgi_core.wire.types import Generation
 
 @dataclass(slots=True)
 class Event:
-    """What a request gets: text, or an error that ends it. Not frozen, since one is made for every token."""
+    """A result for one request: text, or an error that ends it. Not frozen, since one is made per token and freezing costs time."""
 
     key: int
     generation: Generation | None = None
@@ -19,7 +19,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A request that a turn brings to the shard, with how many of its tokens were found in the cache."""
+    """A request whose first step is in the turn, with how many of its tokens were found in the cache."""
 
     key: int
     cached: int
@@ -34,8 +34,8 @@ class Snapshot:
     blocks_free: int
     blocks_total: int
     query_tokens: int = 0
-    """Tokens of all requests so far when they were admitted."""
+    """Tokens of all requests so far, counted when they were admitted."""
     hit_tokens: int = 0
-    """Those of them that were found in the cache."""
+    """How many of them were found in the cache."""
     paused: int = 0
-    """Requests that nobody reads, whether they run or have given up their place."""
+    """Requests whose clients do not read, whether or not they still have a row."""

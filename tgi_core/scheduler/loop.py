@@ -27,14 +27,14 @@ _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 0.1
 
 ObserveTurn = Callable[[Turn, TurnResult, float, float], None]
-"""Called after each turn with its seconds, and those of them in which its rows were delivered."""
+"""Called after each turn, with the seconds that it took and how many of them went into delivering its rows."""
 
 
 class SchedulerLoop:
     """Serves requests on one shard. `run` is its only task; everything else is called on the same event loop.
 
-    With a supervisor a lost shard is replaced: what runs goes on with the next one from its tokens, what waits waits on. Without one
-    the loss of the shard is the end.
+    With a supervisor, a lost shard is replaced: running requests continue on the next one from their tokens, and waiting ones keep waiting.
+    Without one, the loop ends when the shard is lost.
     """
 
     def __init__(
@@ -63,20 +63,20 @@ class SchedulerLoop:
         self._work = asyncio.Event()
         self._bundler = bundler or Bundler()
         self._release: asyncio.TimerHandle | None = None
-        """Lets go of what is held back, should the next step take long."""
+        """Delivers what is held back if the next step takes long."""
         self.device_monitor = DeviceMonitor(time.monotonic)
-        """Whether what the shard computes is to be trusted; where it is not, the server is not ready."""
+        """Whether the shard's results can be trusted; if not, the server is not ready."""
         if supervisor is not None:
             supervisor.watch(self._note_loss)
 
     @property
     def limits(self) -> Limits:
-        """What one request may be."""
+        """The limits of one request."""
         return self._scheduler.limits
 
     @property
     def sound(self) -> bool:
-        """Whether what the shard computes is to be trusted."""
+        """Whether the shard's results can be trusted."""
         return self.device_monitor.sound
 
     @property
@@ -93,8 +93,8 @@ class SchedulerLoop:
         return self.lifecycle.shard is Phase.SERVING and self._scheduler.lost is None and await self._client.healthy()
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Have the grammar of a request that is to be submitted compiled, so that no step waits for it; the request needs it until the
-        release. Where there is no shard at present nothing is done. Raises InvalidGrammar, GrammarsBusy."""
+        """Compile the grammar of a request before it is submitted, so that no step waits for it. Call the release when the request has
+        ended. Does nothing while there is no shard. Raises InvalidGrammar, GrammarsBusy."""
         try:
             return await self._client.prepare(grammar, cost)
         except BackendError as error:
@@ -111,13 +111,13 @@ class SchedulerLoop:
         key = self._scheduler.add(request)
         stream = GenerationStream(asyncio.get_running_loop().time(), lambda: self._cancel(key))
         if not self.info.foreign:
-            stream.when_held.append(lambda held: self._hold(key, held))
+            stream.on_backpressure.append(lambda stalled: self._set_paused(key, stalled))
         self._streams[key] = stream
         self._work.set()
         return stream
 
     async def run(self) -> None:
-        """Serve until cancelled, or until the shard is gone for good: that fails what runs and what comes."""
+        """Serve until cancelled, or until the shard is gone for good, which fails all requests."""
         reason = "the server is shutting down"
         try:
             while True:
@@ -139,7 +139,7 @@ class SchedulerLoop:
             self.ended.set()
 
     async def _rest(self) -> None:
-        """Nobody reads what could be made: wait until somebody does, comes, leaves, or has waited too long."""
+        """No client reads: wait until one does, a request comes or leaves, or a deadline may have passed."""
         self._work.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._work.wait(), _EXPIRE_EVERY_S)
@@ -171,7 +171,7 @@ class SchedulerLoop:
         return turn
 
     async def _replace(self, error: BackendError) -> None:
-        """Have the shard replaced. Raises ShardGone."""
+        """Replace the shard. Raises ShardGone."""
         reason = str(error)
         if self._supervisor is None:
             raise ShardGone(reason) from error
@@ -184,7 +184,7 @@ class SchedulerLoop:
         self.lifecycle.serving()
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
-        """Wait for a shard; those whose time is up wait no longer."""
+        """Wait for the next shard; requests whose deadline passes meanwhile end."""
         restarting = asyncio.ensure_future(restart)
         try:
             while not (await asyncio.wait({restarting}, timeout=_EXPIRE_EVERY_S))[0]:
@@ -220,7 +220,7 @@ class SchedulerLoop:
         self._hand_out(self._bundler.flush())
 
     def _deliver_all(self, events: list[Event]) -> None:
-        """What does not come from a step, after all that does."""
+        """Deliver events that do not come from a step, after what steps have made so far."""
         if events:
             self._hand_out(self._bundler.flush())
             self._hand_out(events)
@@ -235,7 +235,7 @@ class SchedulerLoop:
                 stream.push(generation)
 
     def _deliver(self, event: Event) -> None:
-        """The last that a request gets."""
+        """Deliver the last event of a request."""
         stream = self._streams.pop(event.key, None)
         if stream is None:
             return
@@ -246,8 +246,8 @@ class SchedulerLoop:
                 self.device_monitor.note_failed(event.error.kind)
             stream.fail(event.error)
 
-    def _hold(self, key: int, held: bool) -> None:
-        (self._scheduler.pause if held else self._scheduler.go_on)(key)
+    def _set_paused(self, key: int, paused: bool) -> None:
+        (self._scheduler.pause if paused else self._scheduler.resume)(key)
         self._work.set()
 
     def _cancel(self, key: int) -> None:

@@ -1,4 +1,4 @@
-"""The blocks of rows: allocated as they grow, shared where prompts begin alike, and back when rows leave."""
+"""The blocks of rows: allocated as rows grow, shared between equal prefixes, and released when rows leave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RowMemory:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row that fits when it is alone."""
+        """Tokens of the longest row that fits if it is the only one."""
         return self._pools.max_row_tokens
 
     @property
@@ -34,7 +34,7 @@ class RowMemory:
 
     @property
     def free(self) -> int:
-        """Blocks that a row could have, those of idle prefixes among them."""
+        """Blocks that can be allocated, including those of idle prefixes."""
         return self._pools.free + self._prefixes.idle
 
     def fits(self, sequence: Sequence, positions: int, spare: int = 0) -> bool:
@@ -52,13 +52,13 @@ class RowMemory:
         return blocks
 
     def shrink(self, sequence: Sequence, blocks: Blocks) -> None:
-        """Take back what the last `extend` gave."""
+        """Undo the last `extend`."""
         for table, more in zip(sequence.tables, blocks, strict=True):
             del table[len(table) - len(more) :]
         self._pools.release(blocks)
 
     def release(self, sequence: Sequence) -> None:
-        """Take all of a row's blocks; those that are entered stay as idle prefixes."""
+        """Release all blocks of a row; those in the prefix index stay as idle prefixes."""
         entries = sequence.entries
         own = [
             [block for place, block in enumerate(table) if place >= len(entries) or entries[place] is None]
@@ -71,7 +71,7 @@ class RowMemory:
         self.clear(sequence)
 
     def clear(self, sequence: Sequence) -> None:
-        """A row begins without blocks."""
+        """Start a row without blocks."""
         sequence.tables = tuple([] for _ in self._groups)
         sequence.entries = []
         sequence.enter_at = self._next_entry(0)
@@ -107,11 +107,11 @@ class RowMemory:
         self._pools.release([(block,) for block in self._prefixes.evict()])
 
     def _next_entry(self, full: int) -> int:
-        """How many tokens a row must have before it can enter one block more than `full`."""
+        """How many tokens a row must have before block number `full` + 1 can enter the prefix index."""
         return (full + 1) * self.stride + 1 if self.reusing else 1 << 62
 
     def _keys(self, sequence: Sequence) -> list[bytes]:
-        """One for each full block of its tokens but the newest. Tokens are only ever appended, so known keys stay true."""
+        """A key for each full block of its tokens except the newest token's. Tokens are only appended, so known keys stay valid."""
         if not sequence.root:
             sequence.root = self._prefixes.root(sequence.request.scheduling.salt, sequence.request.adapter)
         count = (len(sequence.tokens) - 1) // self.stride

@@ -1,69 +1,68 @@
-"""How fast the shard computes, and so how long what waits will take, and what a step may hold."""
+"""How fast the shard computes: from that follow the expected waiting time and how many prompt tokens fit into a step."""
 
 from __future__ import annotations
 
 from collections import deque
 
 _WEIGHT = 0.05
-"""Of the latest step in the average."""
+"""The weight of the latest step in the moving average of tokens per second."""
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
 _GUESSED_RATE = 1000.0
-"""Tokens per second while nothing is known."""
+"""Tokens per second before anything was measured."""
 _STEP_WEIGHT = 0.2
-"""Of the latest step in what steps cost."""
+"""The weight of the latest step in the moving averages of step times."""
 _CHEAPER_WEIGHT = 0.02
-"""The same, where a prompt's tokens cost less than known: few of them may be hidden behind reading the weights, more are not."""
+"""The same where prompt tokens cost less than the average: a few may cost nothing beside reading the weights, many do not."""
 _STRETCH = 1.6
-"""A step that runs prompts along may take so many times one that does not: who reads along then sees no pause."""
+"""A step with prompt tokens may take this many times as long as one without; readers do not notice that as a pause."""
 _FAR_OFF = 4.0
-"""A value counts as at most so many times the usual: one may be far off, since the process was stopped, say."""
+"""A measurement counts as at most this many times the average, since it may be an outlier: the process was suspended, say."""
 _FAR_OFF_ALONE = 1.3
-"""The same for steps that decode alone. What disturbs them makes them longer and never shorter, and would give prompts more room than
-the usual step leaves."""
+"""The same for steps that only decode. Disturbances only ever lengthen them, which would leave prompts more room than they should have."""
 _UNSEEN_S = 0.01
-"""A step as short as that is no pause, whatever the others take."""
+"""A step this short is never noticed as a pause."""
 
 
 class Pace:
-    """A moving average of tokens per second over steps that follow each other."""
+    """A moving average of tokens per second over consecutive steps."""
 
     def __init__(self) -> None:
         self._rate = 0.0
         self._last: float | None = None
 
     def step(self, tokens: int, now: float) -> None:
-        """A step of so many tokens was launched."""
+        """A step of `tokens` tokens was launched."""
         if self._last is not None and now > self._last:
             rate = tokens / (now - self._last)
             self._rate = rate if not self._rate else self._rate + _WEIGHT * (rate - self._rate)
         self._last = now
 
     def pause(self) -> None:
-        """Nothing runs; the time until the next step is not the shard's."""
+        """Nothing runs: the time until the next step does not count."""
         self._last = None
 
     def tokens_in(self, seconds: float) -> float:
-        """How many tokens so many seconds make."""
+        """How many tokens are computed in `seconds`."""
         return seconds * (self._rate or _GUESSED_RATE)
 
     def seconds_for(self, tokens: int) -> float:
-        """How long so many tokens take, from 1 to 60; 1 while nothing is known."""
+        """How long `tokens` tokens take, from 1 to 60 seconds; 1 before anything was measured."""
         return min(_LONGEST_S, max(_SHORTEST_S, tokens / self._rate if self._rate else 0.0))
 
 
 class StepTimes:
-    """What a step costs: so much with rows that decode alone, by how many they are, and so much more for each token of a prompt in it.
-    Learned from the steps that come back, as moving averages."""
+    """What a step costs: a time that depends on the number of decoding rows, and a time for each prompt token. Both are moving averages
+    over the steps that were read."""
 
     def __init__(self) -> None:
         self._unread: deque[tuple[float, int, int]] = deque()
         self._last_read = float("-inf")
         self._alone_s: dict[int, float] = {}
-        """By the number of bits of the number of rows: steps of rows so close to each other take about as long."""
+        """By the bit length of the number of rows: steps with about as many rows take about as long."""
         self._token_s = 0.0
 
     def launched(self, rows: int, prompt_tokens: int, now: float) -> None:
-        """A step with so many rows that decode, and tokens of prompts."""
+        """A step with `rows` decoding rows and `prompt_tokens` prompt tokens was launched."""
         self._unread.append((now, rows, prompt_tokens))
 
     def undo(self) -> None:
@@ -71,7 +70,7 @@ class StepTimes:
         self._unread.pop()
 
     def read(self, now: float) -> None:
-        """The oldest step has come back. It began when it was launched, or when the one before it was done."""
+        """The oldest step was read. It began when it was launched, or when the one before it was done."""
         launched, rows, prompt_tokens = self._unread.popleft()
         seconds, self._last_read = now - max(launched, self._last_read), now
         if prompt_tokens:
@@ -82,18 +81,18 @@ class StepTimes:
             self._alone_s[rows.bit_length()] = _averaged(known, seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
 
     def forget(self) -> None:
-        """What is launched is never read."""
+        """The launched steps will not be read."""
         self._unread.clear()
 
     def prompt_tokens(self, rows: int) -> int | None:
-        """How many tokens of prompts so many rows that decode need not mind in their step; None while nothing is known."""
+        """How many prompt tokens may run beside `rows` decoding rows without a noticeable pause; None before anything was measured."""
         alone = self._alone(rows)
         if not alone or not self._token_s:
             return None
         return int(max((_STRETCH - 1) * alone, _UNSEEN_S - alone) / self._token_s)
 
     def _alone(self, rows: int) -> float:
-        """What rows that decode take by themselves: what about as many took, of those that are known; 0 for none."""
+        """Seconds of a step that only decodes `rows` rows, from the nearest number of rows that was measured; 0 if none was."""
         if not rows or not self._alone_s:
             return 0.0
         return self._alone_s[min(self._alone_s, key=lambda bits: abs(bits - rows.bit_length()))]

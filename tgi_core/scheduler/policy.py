@@ -1,8 +1,8 @@
-"""What the next step holds: which rows go on, which chunks of prompts run, who is admitted, who must yield its blocks.
+"""The contents of the next step: which rows decode, which chunks of prompts run, which requests are admitted, which rows are preempted.
 
 Pure arithmetic over sequences, the queue and their memory. Decoding rows come first, since each costs one token; then prompts that
-have begun; then the queue, its first first, while tokens, rows and blocks last. When blocks run out, rows that nobody reads are
-preempted, then the row of the last rank of the client that has most of them: so the first of all ranks always goes on.
+have begun; then the queue in order, while tokens, rows and blocks last. When blocks run out, paused rows are preempted first, then the
+last-ranked row of the client that has the most rows, so that the first-ranked row always progresses.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tgi_core.scheduler.types import SchedulerOptions
 from tgi_core.wire.types import ShardRequest
 
 LOOK_AHEAD = 8
-"""How many waiting requests that find no room are looked past, for a smaller one behind them."""
+"""How many waiting requests that do not fit are skipped in search of a smaller one."""
 PATIENCE = 32
-"""How many may go before one that finds no room; then nobody does, until there is room for it."""
+"""How many later requests may be admitted before one that does not fit; after that, none is until it fits."""
 NEWCOMERS_SHARE = 4
-"""One part in so many of a step is kept from long prompts while others wait to begin."""
+"""One in this many tokens of a step is reserved for new requests while some wait to begin."""
 CROWD = 4
-"""So many requests that wait, or `waiting_served_ratio` of those that decode, go first: the others have one pause in place of many
-slower steps, in which they would wait as long."""
+"""When this many requests wait, or `waiting_served_ratio` of those that decode, prompts take the whole step: decoding rows then have
+one pause in place of many slower steps, in which they would wait as long."""
 LEAST_CHUNK = 16
-"""Tokens of prompts that a step has room for, however slow they are."""
+"""Prompt tokens that a step always has room for, however slow they are."""
 MOST_CHUNKS = 16
-"""All that waits is to be computed in about so many steps at most: with a long queue more is done for those who wait than for smooth
-answers, and the device is kept busy."""
+"""All waiting prompts should be computed within about this many steps: with a long queue, the waiting requests and a busy device count
+for more than smooth streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRow:
-    """One row's part of a step: `take` tokens, with `blocks` newly allocated for it."""
+    """One row's part of a step: `take` tokens, and the `blocks` that were allocated for them."""
 
     sequence: Sequence
     take: int
@@ -66,18 +66,18 @@ class ScheduledRow:
 
 @dataclass(slots=True)
 class StepPlan:
-    """A step to launch. A running row that is in no list, since its prompt waits for budget, sits the step out by default."""
+    """A step to launch. A running row in none of the lists has a prompt that waits for budget, and is not part of the step."""
 
     decoding: list[Sequence] = field(default_factory=list)
-    """Rows that run one token on the blocks they have."""
+    """Rows that decode one token in the blocks they have."""
     grown: list[ScheduledRow] = field(default_factory=list)
-    """Rows that need to be told: a token with a new block, or the next chunk of a prompt."""
-    seated: list[Sequence] = field(default_factory=list)
-    """Rows that would decode but must not: launched steps make their last token, or the step is full."""
+    """Rows that need a grant: for a token in a new block, or for the next chunk of a prompt."""
+    skipped: list[Sequence] = field(default_factory=list)
+    """Rows that would decode by default but must not: launched steps yield their last token, or the step is full."""
     admitted: list[ScheduledRow] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     chunks: int = 0
-    """Of the grown rows, those whose prompts go on."""
+    """How many of the grown rows run a chunk of their prompt."""
 
     @property
     def empty(self) -> bool:
@@ -91,14 +91,14 @@ class StepPlan:
 
     @property
     def prompt_tokens(self) -> int:
-        """Those of them that are prompts'. A decoding row takes one."""
+        """How many of them are prompt tokens. A decoding row takes one token."""
         return sum(item.take for item in self.grown if item.take > 1) + sum(item.take for item in self.admitted)
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """What the running rows must be told."""
+        """The grants of the running rows."""
         taken = tuple(Grant(item.sequence.wire_id, item.take, item.blocks) for item in self.grown)
-        return taken + tuple(Grant(sequence.wire_id, 0) for sequence in self.seated)
+        return taken + tuple(Grant(sequence.wire_id, 0) for sequence in self.skipped)
 
 
 class Policy:
@@ -125,7 +125,7 @@ class Policy:
         begun = [item for item in running.values() if item.sent > item.computed]
         room = self._prompt_room(plan, begun, queue)
         if begun:
-            room = self._go_on(begun, room, running, queue, plan)
+            room = self._continue_prompts(begun, room, running, queue, plan)
         self._since_admission += 1
         if queue and may_admit and not plan.preempted and self._worth_a_pause(running, queue):
             self._admit(running, queue, plan, room if self.mixing else self.max_step_tokens)
@@ -133,8 +133,8 @@ class Policy:
                 self._since_admission = 0
         return plan
 
-    def give_way(self, paused: Iterable[Sequence], running: dict[int, Sequence], queue: WaitingQueue) -> list[Sequence]:
-        """Of rows that nobody reads, those whose places others wait for, without their blocks; all where new rows come by themselves."""
+    def evict_paused(self, paused: Iterable[Sequence], running: dict[int, Sequence], queue: WaitingQueue) -> list[Sequence]:
+        """Evict paused rows while waiting requests need their slots or blocks; all of them if the device cannot mix."""
         first, given = next(iter(queue)), list[Sequence]()
         wanted = min(len(queue), self._capacity.max_prefill_rows)
         for sequence in sorted(paused, key=_rank, reverse=True):
@@ -146,16 +146,16 @@ class Policy:
         return given
 
     def recover(self) -> None:
-        """A step went well: approach the promised size again."""
+        """A step succeeded: approach the promised step size again."""
         limit = self._capacity.max_step_tokens
         self.max_step_tokens = min(limit, self.max_step_tokens + max(1, limit // 64))
 
     def give_back(self, item: ScheduledRow) -> None:
-        """Undo a running row's take whose step was not launched."""
+        """Return the blocks of a running row whose step was not launched."""
         self._memory.shrink(item.sequence, item.blocks)
 
     def evict(self, sequence: Sequence) -> None:
-        """Take all of a row's blocks; it can be continued from its tokens."""
+        """Release all blocks of a row; the request can be continued from its tokens."""
         self._memory.release(sequence)
         sequence.rewind()
 
@@ -166,7 +166,7 @@ class Policy:
             if sequence.sent > computed or not sequence.wire_id:  # wire_id 0: preempted while this loop ran
                 continue
             if room <= 0 or len(sequence.tokens) + sequence.unread >= sequence.end:
-                plan.seated.append(sequence)
+                plan.skipped.append(sequence)
                 continue
             if computed % stride:
                 plan.decoding.append(sequence)
@@ -182,7 +182,7 @@ class Policy:
             plan.decoding.append(sequence)
 
     def _prompt_room(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> int:
-        """Tokens of prompts that the step may hold: what fits, and beside rows that decode no more than stretches their step a little."""
+        """Prompt tokens that the step may hold: what fits, and beside decoding rows only as many as lengthen their step a little."""
         room = self.max_step_tokens - plan.tokens
         if plan.empty or not (begun or queue) or not (self.mixing and self.chunking):
             return room
@@ -192,8 +192,10 @@ class Policy:
         waiting = queue.tokens + sum(item.prompt_left for item in begun)
         return min(room, max(unseen, LEAST_CHUNK, waiting // MOST_CHUNKS))
 
-    def _go_on(self, begun: list[Sequence], room: int, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan) -> int:
-        """Next chunks of prompts that have begun, first ranks first; the room that is left."""
+    def _continue_prompts(
+        self, begun: list[Sequence], room: int, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan
+    ) -> int:
+        """Add the next chunks of prompts that have begun, in order of rank; returns the room that is left."""
         kept = self._kept_for_newcomers(room, running, queue)
         for sequence in sorted(begun, key=_rank)[: self._capacity.max_prefill_rows]:
             take = min(sequence.prompt_left, room - kept)
@@ -206,7 +208,7 @@ class Policy:
         return room
 
     def _kept_for_newcomers(self, room: int, running: dict[int, Sequence], queue: WaitingQueue) -> int:
-        """Tokens of the room that long prompts leave to those who have not begun, if the first of these has room."""
+        """Tokens that long prompts leave to requests that have not begun, if the first of those fits."""
         first = next(iter(queue), None)
         if first is None or not self.mixing or len(running) >= self._capacity.max_rows or not self._has_room(first, len(running)):
             return 0
@@ -224,12 +226,12 @@ class Policy:
     def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
         plan.decoding = [item for item in plan.decoding if item is not sequence]
         plan.grown = [item for item in plan.grown if item.sequence is not sequence]
-        plan.seated = [item for item in plan.seated if item is not sequence]
+        plan.skipped = [item for item in plan.skipped if item is not sequence]
         self.evict(sequence)
         plan.preempted.append(sequence)
 
     def _worth_a_pause(self, running: dict[int, Sequence], queue: WaitingQueue) -> bool:
-        """Where a device cannot mix, new rows make the running ones wait: as in TGI, only for enough of them, or after long enough."""
+        """If the device cannot mix, new rows make the running ones wait: as in TGI, only for enough of them, or after long enough."""
         if self.mixing or len(queue) >= int(len(running) * self._options.waiting_served_ratio):
             return True
         return self._since_admission > self._options.max_waiting_tokens
@@ -237,7 +239,9 @@ class Policy:
     def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, budget: int) -> None:
         rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - plan.chunks)
         rows = min(rows, self.faults.room(running.values()))
-        if not running and not self.chunking:  # a prompt that cannot be cut must not wait for ever behind a small budget
+        if (
+            not running and not self.chunking
+        ):  # a prompt that cannot be chunked must not wait for ever because the budget is small
             budget = self._capacity.max_step_tokens
         if rows <= 0 or budget <= 0:
             return
@@ -245,10 +249,10 @@ class Policy:
         for sequence in queue.first(rows + LOOK_AHEAD):
             if rows <= 0 or budget <= 0:
                 return
-            take = self._seat(sequence, budget, len(running) + len(plan.admitted))
+            take = self._first_take(sequence, budget, len(running) + len(plan.admitted))
             if take:
                 queue.admit(sequence)
-                plan.admitted.append(self._taken(sequence, take))
+                plan.admitted.append(self._scheduled(sequence, take))
                 budget, rows = budget - take, rows - 1
                 for item in waiting:
                     item.passed += 1
@@ -257,8 +261,8 @@ class Policy:
             else:
                 waiting.append(sequence)
 
-    def _seat(self, sequence: Sequence, budget: int, live: int) -> int:
-        """How many tokens a waiting row could run in this step, after those found in the cache; 0 if it must wait."""
+    def _first_take(self, sequence: Sequence, budget: int, live: int) -> int:
+        """How many tokens a waiting sequence could run in this step, after those found in the cache; 0 if it must wait."""
         sequence.cached = self._memory.reuse(sequence)
         left = len(sequence.tokens) - sequence.cached
         if (left <= budget or self.chunking) and (not live or self._has_room(sequence, live)):
@@ -266,20 +270,20 @@ class Policy:
         self.evict(sequence)
         return 0
 
-    def _taken(self, sequence: Sequence, take: int) -> ScheduledRow:
+    def _scheduled(self, sequence: Sequence, take: int) -> ScheduledRow:
         sequence.sent, sequence.computed, sequence.passed = len(sequence.tokens), sequence.cached, 0
         self._memory.extend(sequence, sequence.computed + take)
         return ScheduledRow(sequence, take, tuple(map(tuple, sequence.tables)))
 
     def _has_room(self, sequence: Sequence, live: int) -> bool:
-        """Room for all tokens of a row and one more, and for the growth of each row that runs, where rows grow at all."""
+        """Whether there are blocks for all tokens of a row and one more, and one for each running row if rows grow at all."""
         positions = min(len(sequence.tokens) + 1, self._memory.longest)
         grows = self._memory.stride < self._capacity.max_row_tokens
         return self._memory.fits(sequence, positions, spare=live if grows else 0)
 
 
 def _last(running: Iterable[Sequence]) -> Sequence:
-    """The row to preempt: of those that nobody reads, else of the client that has most, the last in rank."""
+    """The row to preempt: a paused one if there is any, else of the client with the most rows; the last in rank."""
     rows = list(running)
     counts = Counter(item.request.scheduling.client for item in rows)
     return max(rows, key=lambda item: (item.paused, counts[item.request.scheduling.client], item.rank))

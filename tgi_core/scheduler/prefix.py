@@ -1,8 +1,8 @@
-"""The prefix index: which full blocks of the cache hold which prompts.
+"""The prefix index: which full blocks of the cache hold which prefixes.
 
 A block's key is a keyed hash over everything before its end: salt, adapter and tokens, chained from block to block. The key of the hash
-is drawn when the process starts, so nobody outside can make two prompts collide. An entry is held by the rows that use its blocks; one
-that nobody holds is idle, stays for the next equal prompt, and is evicted, least recently used first, when blocks run out.
+is drawn when the process starts, so no client can make two prompts collide. An entry is held by the rows that use its blocks. An entry
+without holders is idle: it stays for the next prompt with that prefix, and is evicted, least recently used first, when blocks run out.
 """
 
 from __future__ import annotations

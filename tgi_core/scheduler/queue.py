@@ -1,9 +1,9 @@
-"""Requests that wait for their first step, or to be continued: each client's own by rank, and the clients by turns.
+"""The queue of requests that wait for their first step or to be continued: by rank within a client, and fairly between clients.
 
-The turns are those of weighted fair queueing. A client's place is the virtual time at which its next request begins; being admitted
-moves it on by what the request costs in tokens, and the clock that newcomers start from by its share of that. So all who wait get
-equally many tokens, whoever sends more requests only waits longer, and a client that comes is next after at most one of each other.
-Of a client nothing is kept but while it has requests here, so that a million of them take no memory.
+Fairness is weighted fair queueing. A client's place in the queue is the virtual time at which its next request begins. Admitting a
+request moves its client back by the request's cost in tokens, and advances the virtual clock, from which new clients start, by each
+waiting client's share of that cost. So all waiting clients get the same number of tokens, a client that sends more requests only waits
+longer, and a new client waits for at most one request of each other client. A client without requests leaves no state.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from itertools import islice
 from tgi_core.scheduler.sequence import Sequence
 
 _USUAL_ANSWER = 128
-"""Tokens that an answer is thought to have while none of its client's is known."""
+"""The assumed length of an answer, in tokens, before the client has had one."""
 _ANSWER_WEIGHT = 0.2
-"""Of the latest answer in a client's usual one."""
+"""The weight of the latest answer in the moving average of a client's answers."""
 
 
 class _Line:
-    """One client's requests, and its place among the others."""
+    """One client's requests, and its place among the clients."""
 
     __slots__ = ("answer", "next_at", "requests", "waiting")
 
@@ -31,32 +31,32 @@ class _Line:
         """The virtual time at which its next request begins, in tokens."""
         self.answer: float = _USUAL_ANSWER
         self.requests = 0
-        """Those that wait and those that run."""
+        """How many wait or run."""
         self.waiting: list[tuple[tuple[float, int], Sequence]] = []
         """By rank."""
 
     def place(self) -> tuple[float, int]:
-        """Where the first that waits stands among those of all clients."""
+        """The place of its first waiting request among those of all clients."""
         first = self.waiting[0][1]
         return self.next_at + first.urgency, first.key
 
     def cost(self, sequence: Sequence) -> float:
-        """Tokens that it takes, as far as that is known; none of one that is continued, which was counted when it began."""
+        """The estimated cost in tokens; 0 for a request that is continued, which was charged when it began."""
         return 0.0 if sequence.counted else len(sequence.tokens) + min(sequence.total - len(sequence.tokens), self.answer)
 
 
 class WaitingQueue:
-    """Sequences in the order in which they are to go; one that is sent back finds its place again."""
+    """Waiting sequences in the order in which they will be admitted; a preempted one returns to its old place."""
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
         self._order: list[tuple[tuple[float, int], str]] = []
-        """The places of clients with requests that wait."""
+        """The places of the clients that have waiting requests, sorted."""
         self._waiting: dict[int, Sequence] = {}
         self._now = 0.0
         """The virtual time, in tokens."""
         self.tokens = 0
-        """Tokens that the sequences bring along."""
+        """Tokens of all waiting sequences."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -79,15 +79,15 @@ class WaitingQueue:
 
     @property
     def clients(self) -> int:
-        """How many have requests here or running."""
+        """How many clients have requests that wait or run."""
         return len(self._lines)
 
     def first(self, count: int) -> list[Sequence]:
-        """The first `count`, or all."""
+        """The first `count` sequences, or all if there are fewer."""
         return list(islice(self, count))
 
     def enter(self, sequence: Sequence) -> None:
-        """A new request."""
+        """Add a new request."""
         client = sequence.request.scheduling.client
         line = self._lines.get(client)
         if line is None:
@@ -98,7 +98,7 @@ class WaitingQueue:
         self.push(sequence)
 
     def push(self, sequence: Sequence) -> None:
-        """Put one in its place: a new one, or one that runs no more."""
+        """Put a sequence in its place: a new one, or one that was preempted."""
         line = self._leave_order(sequence.request.scheduling.client)
         insort(line.waiting, (sequence.rank, sequence))
         self._join_order(sequence.request.scheduling.client)
@@ -106,7 +106,7 @@ class WaitingQueue:
         self.tokens += len(sequence.tokens)
 
     def pop(self, key: int) -> Sequence | None:
-        """Take one out by key, None if it does not wait."""
+        """Remove and return a sequence by its key; None if it does not wait."""
         sequence = self._waiting.pop(key, None)
         if sequence is not None:
             line = self._leave_order(sequence.request.scheduling.client)
@@ -116,7 +116,7 @@ class WaitingQueue:
         return sequence
 
     def admit(self, sequence: Sequence) -> None:
-        """Take one out that is to run: its client has had a turn."""
+        """Remove a sequence that is about to run, and charge its client."""
         line = self._lines[sequence.request.scheduling.client]
         cost, rivals = line.cost(sequence), len(self._order)
         sequence.counted = True
@@ -127,7 +127,7 @@ class WaitingQueue:
         self.pop(sequence.key)
 
     def leave(self, sequence: Sequence) -> None:
-        """A request has ended, and waits no more."""
+        """A request has ended; it must not be waiting."""
         client, made = sequence.request.scheduling.client, len(sequence.tokens) - len(sequence.request.input_ids)
         line = self._lines[client]
         line.requests -= 1
@@ -137,7 +137,7 @@ class WaitingQueue:
             line.answer += _ANSWER_WEIGHT * (made - line.answer)
 
     def last_of_longest(self, client: str) -> Sequence | None:
-        """Of the client with the most requests that have not begun, the last one; None if `client` would have as many with one more."""
+        """The last request, not begun yet, of the client with the longest queue; None if `client` with one more would have as many."""
         longest = max((line.waiting for line in self._lines.values()), key=len, default=[])
         own = self._lines[client].waiting if client in self._lines else ()
         if len(longest) <= len(own) + 1:

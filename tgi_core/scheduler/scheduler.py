@@ -1,8 +1,8 @@
-"""The scheduler: a state machine without I/O or torch, on whatever clock it is given.
+"""The scheduler: a state machine without I/O or torch, on an injected clock.
 
-`plan` returns the next turn for the shard, `complete` takes its answer and returns what each request gets. Up to
-`Capacity.in_flight` steps are launched and not yet read. A sequence is in exactly one place: the queue, running, paused without a
-place, or gone.
+`plan` returns the next turn for the shard; `complete` takes the answer and returns what each request gets. Up to `Capacity.in_flight`
+steps are launched and not yet read. A sequence is in exactly one place: waiting in the queue, running in a row of the shard, paused
+without a row, or gone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Clock = Callable[[], float]
 
 
 class Scheduler:
-    """Decides what runs next, within what the backend can and has promised."""
+    """Decides what runs next, within the backend's capabilities and the capacity that it promised."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Scheduler:
         self._pace = Pace()
         self._by_key: dict[int, Sequence] = {}
         self._paused: dict[int, Sequence] = {}
-        """By key, those that nobody reads: they run and make no tokens, or have given up their place."""
+        """By key, requests whose clients do not read: their rows generate nothing, or they have given up their rows."""
         self._displaced: list[Event] = []
-        """What is yet to be told to those that were turned away after they had been queued."""
+        """Errors, not delivered yet, of requests that were queued and then refused to make room."""
         self._launched: StepPlan | None = None
         """The step of the turn under way."""
         self._keys = itertools.count(1)
@@ -86,23 +86,23 @@ class Scheduler:
 
     @property
     def snapshot(self) -> Snapshot:
-        """How full it is."""
+        """How full the scheduler is."""
         memory = self._memory
         counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self._paused)
         return Snapshot(len(self._queue), len(self._shard.rows), *counts)
 
     @property
     def prefix_caching(self) -> bool:
-        """Whether prompts are found in the cache: the backend can, and nobody has switched it off."""
+        """Whether prefixes are cached: the backend supports it and it is not switched off."""
         return self._memory.reusing
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to tell the shard and nothing to hear from it."""
+        """Whether there is nothing to send to the shard and nothing to read from it."""
         return not self._by_key and self._shard.empty
 
     def add(self, request: GenerationRequest) -> int:
-        """Queue a request; its key. Raises ValueError when it can never fit, Overloaded when too many wait."""
+        """Queue a request and return its key. Raises ValueError if it can never fit, Overloaded if too many wait."""
         total = len(request.input_ids) + request.stopping.max_new_tokens
         if not request.input_ids or len(request.input_ids) > self.limits.max_input_tokens:
             raise ValueError(f"a prompt of {len(request.input_ids)} tokens; from 1 to {self.limits.max_input_tokens} fit")
@@ -123,7 +123,7 @@ class Scheduler:
         return key
 
     def _make_room_in_queue(self, request: GenerationRequest) -> None:
-        """Where the queue is full, those of whom most wait make room for others. Raises Overloaded."""
+        """If the queue is full, refuse requests of the client that has the most waiting. Raises Overloaded."""
         while (full := self._queue_full(len(request.input_ids))) is not None:
             last = self._queue.last_of_longest(request.scheduling.client)
             if last is None:
@@ -140,7 +140,7 @@ class Scheduler:
         return None
 
     def cancel(self, key: int) -> None:
-        """Forget a request: it is in no step launched after this, and its blocks are free at once."""
+        """Drop a request: no step launched after this includes it, and its blocks are free at once."""
         sequence = self._by_key.pop(key, None)
         self._deadlines.forget(key)
         if sequence is None:
@@ -152,36 +152,36 @@ class Scheduler:
         self._queue.leave(sequence)
 
     def pause(self, key: int) -> None:
-        """Nobody reads what a request makes: no token of it is in a step launched after this, and others may have its place."""
+        """The client of a request does not read: no step launched after this generates for it, and other requests may get its row."""
         sequence = self._by_key.get(key)
         if sequence is not None:
             sequence.pause()
             self._paused[key] = sequence
             self._queue.pop(key)
 
-    def go_on(self, key: int) -> None:
-        """It is read again, and goes on from the tokens it has."""
+    def resume(self, key: int) -> None:
+        """The client reads again: the request continues from the tokens it has."""
         sequence = self._paused.pop(key, None)
         if sequence is not None:
-            sequence.go_on()
+            sequence.resume()
             if not sequence.wire_id:
                 self._queue.push(sequence)
 
     def expire(self) -> list[Event]:
-        """End the requests whose time is up, and tell those that had to make room. To be called before each turn, and while there is no
-        shard to plan for."""
+        """End requests whose deadline has passed, and report those that were refused to make room. Call it before each turn, and while
+        there is no shard."""
         displaced, self._displaced = self._displaced, []
         late = [self._by_key[key] for key in self._deadlines.due(self._clock())]
         return displaced + self._fail(late, DeadlineExceeded("the request took longer than its client allowed"))
 
     def plan(self) -> Turn:
-        """The next turn; its answer goes to `complete` before the next call."""
+        """The next turn. Its answer must go to `complete` before the next call."""
         step: StepVerb | None = None
         plan = StepPlan()
         if not self._shard.full:
             if self._paused and self._queue:
                 paused = [item for item in self._paused.values() if item.wire_id]
-                self._requeue(self._policy.give_way(paused, self._shard.rows, self._queue))
+                self._requeue(self._policy.evict_paused(paused, self._shard.rows, self._queue))
             plan = self._policy.plan(self._shard.rows, self._queue, may_admit=self._policy.mixing or self._shard.batches < 2)
             self._requeue(plan.preempted)
         bookkeeping = self._shard.filters()
@@ -192,14 +192,14 @@ class Scheduler:
         return Turn(bookkeeping, step, self._shard.oldest if step is None or self._shard.full else None)
 
     def complete(self, result: TurnResult) -> list[Event]:
-        """Take the answer to the last turn; what each request gets, in order."""
+        """Take the answer to the last turn; returns what each request gets, in order."""
         refused, read = result.refused, result.result
         events: list[Event] = []
         if refused is None:
             if self._launched is not None:
                 self._policy.faults.accepted()
         elif _ends_all(refused) or (read is not None and read.fault is not None):
-            self._undo()  # what it was made of is gone
+            self._undo()  # the batches that it went on from are gone
         else:
             events += self._refused(refused)
         self._launched = None
@@ -214,7 +214,7 @@ class Scheduler:
         return events
 
     def started(self, turn: Turn) -> list[Started]:
-        """The requests that a turn just planned brings to the shard."""
+        """The requests whose rows begin in the turn that was just planned."""
         admitted = turn.launch.requests if isinstance(turn.launch, Prefill) else ()
         return [Started(self._shard.rows[item.id].key, item.request.cached) for item in admitted if item.id in self._shard.rows]
 
@@ -223,7 +223,7 @@ class Scheduler:
         self.lost = self.lost or error
 
     def restart(self, reason: str) -> list[Event]:
-        """The shard has been replaced by one that holds nothing: go on with every request from the tokens it has."""
+        """The shard was replaced by an empty one: continue every request from the tokens it has."""
         self.lost = self._launched = None
         events = self._carry_out(self._policy.faults.died(list(self._shard.rows.values())), reason)
         self._memory.forget()
@@ -232,7 +232,7 @@ class Scheduler:
         return events
 
     def fail_all(self, error: SchedulerError) -> list[Event]:
-        """End every request, for a shard that is gone."""
+        """End every request, since the shard is gone."""
         events = self._fail(list(self._by_key.values()), error)
         self._shard.forget()
         self._times.forget()
@@ -259,10 +259,10 @@ class Scheduler:
         return Prefill(step, tuple(item.as_request() for item in plan.admitted), merged[0] if merged else None, plan.grants)
 
     def _postpone(self, plan: StepPlan) -> None:
-        """A device that cannot mix runs new rows by themselves; the running ones wait a step."""
+        """A device that cannot mix runs new rows in a step of their own, while the running ones wait."""
         for item in plan.grown:
             self._policy.give_back(item)
-        plan.decoding, plan.grown, plan.seated = [], [], []
+        plan.decoding, plan.grown, plan.skipped = [], [], []
 
     @staticmethod
     def _advance(plan: StepPlan, sign: int) -> None:
@@ -285,7 +285,7 @@ class Scheduler:
         rows = self._shard.rows
         for made in result.generations:
             sequence = rows.get(made.request_id)
-            if sequence is None:  # the late row of one that has left
+            if sequence is None:  # the late row of a request that was dropped
                 continue
             if made.fault is not None:
                 events += self._fail([sequence], RequestFailed(made.fault.message, made.fault.kind))
@@ -308,7 +308,7 @@ class Scheduler:
     # faults
 
     def _refused(self, fault: Fault) -> list[Event]:
-        """The step was not launched, and nothing else is wrong: undo it, then see to its cause."""
+        """The step was not launched, and nothing else is wrong: undo it, then deal with the cause."""
         tokens = self._launched.tokens if self._launched is not None else 0
         named = [item for item in self._shard.rows.values() if item.wire_id in fault.request_ids]
         admitted = self._undo()
@@ -318,7 +318,7 @@ class Scheduler:
         return self._carry_out(verdict, fault.message)
 
     def _undo(self) -> list[Sequence]:
-        """Take back the step of the turn under way, which was not launched; the rows that it would have brought, which wait again."""
+        """Undo the step of the current turn, which was not launched; returns its new rows' sequences, which wait again."""
         plan = self._launched
         if plan is None:
             return []
@@ -333,14 +333,14 @@ class Scheduler:
         return admitted
 
     def _leave_out_the_cancelled(self, plan: StepPlan) -> None:
-        """Rows that left while the turn was under way have nothing to undo."""
+        """Rows that left during the turn have nothing to undo."""
         running = self._shard.rows
         plan.decoding = [item for item in plan.decoding if item.wire_id in running]
         plan.grown = [item for item in plan.grown if item.sequence.wire_id in running]
         plan.admitted = [item for item in plan.admitted if item.sequence.wire_id in running]
 
     def _step_died(self, fault: Fault) -> list[Event]:
-        """A launched step failed, and with it all that was derived from it: continue its rows from their tokens."""
+        """A launched step failed, and with it every batch derived from it: continue the rows from their tokens."""
         if fault.scope is Scope.SESSION:
             self.lose(DeviceLost(fault.message))
             return []
@@ -355,7 +355,7 @@ class Scheduler:
         return events
 
     def _carry_out(self, verdict: Verdict, reason: str) -> list[Event]:
-        self._send_back(verdict.yielding)
+        self._send_back(verdict.requeued)
         return self._fail(verdict.failed, RequestFailed(reason))
 
     def _send_back(self, sequences: list[Sequence]) -> None:
@@ -364,7 +364,7 @@ class Scheduler:
         self._requeue(sequences)
 
     def _requeue(self, evicted: list[Sequence]) -> None:
-        """Queue rows whose blocks were taken, each at its place; those that nobody reads wait until somebody does."""
+        """Queue evicted sequences, each at its old place; paused ones stay out of the queue until they are read."""
         if evicted:
             self._shard.remove_evicted()
         for sequence in evicted:
@@ -378,5 +378,5 @@ class Scheduler:
 
 
 def _ends_all(refused: Fault) -> bool:
-    """Whether a refusal says that the shard has no batches any more."""
+    """Whether a refusal means that all batches of the shard are gone."""
     return refused.lost or refused.scope is Scope.SESSION

@@ -1,4 +1,4 @@
-"""A request on its way through the scheduler."""
+"""A request as the scheduler tracks it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from tgi_core.scheduler.types import GenerationRequest
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Prompt and answer so far, and how much of it the device has been told to compute.
+    """The prompt and the answer so far, and how much of it the launched steps compute.
 
-    `key` is the client's, for good; `wire_id` names the row in the shard and is new each time the request is continued.
+    `key` identifies the request for its lifetime; `wire_id` identifies its row on the shard, is new each time the request is continued, and
+    is 0 while it has no row.
     """
 
     key: int
@@ -20,64 +21,64 @@ class Sequence:
     tokens: list[int]
     """The prompt and every token that has been read."""
     total: int
-    """How many tokens it may have in all."""
+    """The most tokens that prompt and answer may have."""
     end: int
-    """How many it may have now: `total`, or none while nobody reads them."""
+    """How many tokens it may have now: `total`, or 0 while it is paused."""
     wire_id: int = 0
     sent: int = 0
-    """Tokens that the row brought along when it was last admitted."""
+    """Tokens that the row had when it was last admitted."""
     computed: int = 0
-    """Positions in launched steps."""
+    """Positions computed by launched steps."""
     unread: int = 0
     """Tokens that launched steps will yield."""
     rank: tuple[float, int] = (0.0, 0)
-    """Its place among its client's requests, for good: the smaller goes first. Of rows the greatest is preempted first."""
+    """Its order among its client's requests, which never changes: the smallest starts first, the greatest is preempted first."""
     urgency: float = 0.0
-    """Tokens of others that it goes before, or after if positive, when its client's turn is found."""
+    """An offset in tokens to its client's place in the queue: negative to go before other clients, positive to go after them."""
     counted: bool = False
-    """Whether its client has had its turn for it: it has begun."""
+    """Whether its client was charged for it, when it began."""
     tables: tuple[list[int], ...] = ()
     """Its blocks, per cache group."""
     entries: list[Entry | None] = field(default_factory=list)
-    """For each of its first blocks the prefix entry that it holds there, None where the block is its own."""
+    """For each of its first blocks, the prefix entry that it holds; None where the block is its own."""
     enter_at: int = 0
-    """How many tokens it must have before one block more can be entered."""
+    """How many tokens it must have before its next full block can enter the prefix index."""
     root: bytes = b""
     keys: list[bytes] = field(default_factory=list)
     """The prefix index's keys of its first full blocks."""
     cached: int = 0
     """Tokens that it found in the cache when it was last admitted."""
     passed: int = 0
-    """How many younger ones went first since there was no room for it."""
+    """How many later requests were admitted before it because it did not fit."""
     retries: int = 0
-    """How many faults in a row can only have been its own, without a new token in between."""
+    """Faults in a row that only it can have caused, without a new token in between."""
     proven: bool = False
-    """Whether it has got a token since it was last admitted."""
+    """Whether it has a new token since it was last admitted."""
 
     @property
     def paused(self) -> bool:
-        """Whether nobody reads what it makes."""
+        """Whether it generates nothing for now, since its client does not read."""
         return not self.end
 
     @property
     def prompt_left(self) -> int:
-        """Tokens it brought that no step has taken yet."""
+        """Tokens of the row's prompt that no launched step computes."""
         return max(0, self.sent - self.computed)
 
     @property
     def exhausted(self) -> bool:
-        """Whether launched steps yield all the tokens it may have."""
+        """Whether launched steps yield its last token."""
         return len(self.tokens) + self.unread >= self.total
 
     def pause(self) -> None:
-        """Make no token until `go_on`."""
+        """Generate nothing until `resume`."""
         self.end = 0
 
-    def go_on(self) -> None:
-        """Make tokens again."""
+    def resume(self) -> None:
+        """Generate again."""
         self.end = self.total
 
     def rewind(self) -> None:
-        """Forget the device's side; what was read stays."""
+        """Forget the row on the shard; tokens that were read stay."""
         self.wire_id = self.sent = self.computed = self.unread = self.cached = 0
         self.proven = False

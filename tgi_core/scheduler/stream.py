@@ -1,4 +1,4 @@
-"""The way of a request's results from the scheduler's loop to the handler that waits for them."""
+"""The stream of a request's results, from the scheduler's loop to the handler that waits for them."""
 
 from __future__ import annotations
 
@@ -10,47 +10,46 @@ from tgi_core.scheduler.types import NotRead, SchedulerError
 from tgi_core.wire.types import Generation
 
 Take = Callable[[Generation], bool]
-"""Takes what a step made; says whether it can take more at once."""
+"""Takes the result of a step; returns whether it can take more at once."""
 
 BUFFER_BYTES = 1 << 20
-"""What may wait for a reader, in about the bytes that it takes up. Of one step everything fits, however much it is."""
-_HELD = 16
-"""With one part in so many of it waiting, nothing more should be made until the reader has taken all."""
+"""How much may wait for a reader, in approximate bytes of memory. The result of one step always fits, however large it is."""
+_STALLED = 16
+"""Once 1/16 of the buffer is waiting, generation should pause until the reader has taken everything."""
 
 _TOKEN_BYTES, _GENERATION_BYTES = 320, 160
-"""What a token, a candidate or a prompt token and what a step take up besides their texts."""
+"""Bytes of a token, candidate or prompt token, and of a step's result, apart from their texts."""
 _BURST = 64
-"""So much of what has waited is handed over at once; then others get their turn."""
+"""How many waiting results are handed over before other work on the event loop gets its turn."""
 
 
 class GenerationStream:
     """The `Generation`s of one request, as an async iterator or poured into a function; both raise `SchedulerError` if it fails.
 
-    Belongs to one event loop. Times are seconds of the loop's clock. `when_held` tells of a reader that leaves a part of `buffer`
-    waiting. One that leaves more than `buffer` bytes, since all the same more is made, gets those, and then `NotRead`; the request has
-    ended by then.
+    Belongs to one event loop. Times are seconds of the loop's clock. `on_backpressure` is called when the reader falls behind. If more
+    than `buffer` bytes wait all the same, the request ends, and the reader gets those bytes and then `NotRead`.
     """
 
     def __init__(self, queued_at: float, cancel: Callable[[], None], buffer: int = BUFFER_BYTES) -> None:
         self.queued_at = queued_at
         self.started_at: float | None = None
-        """When the request first was part of a step."""
+        """When the request's first step was sent."""
         self.cached = 0
         """Tokens of the prompt that were found in the cache then."""
         self._cancel = cancel
         self._pending: deque[tuple[Generation, int]] = deque()
-        """With its size, unless nothing waited before it: a reader that keeps up costs nothing."""
+        """Each with its size, or 0 if nothing waited before it: a reader that keeps up costs nothing."""
         self._buffer = buffer
         self._waiting_bytes = 0
-        self._held = False
-        self.when_held: list[Callable[[bool], None]] = []
-        """Called with true when so much waits that nothing more should be made for now, and with false once the reader has taken it."""
+        self._stalled = False
+        self.on_backpressure: list[Callable[[bool], None]] = []
+        """Called with true when so much waits that generation should pause, and with false once the reader has taken it."""
         self._error: SchedulerError | None = None
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
         self._take: Take | None = None
         self._flowing = False
-        """Whether `_take` can take more, and nothing waits that comes before."""
+        """Whether `_take` can take more and nothing is pending."""
         self._failure: Exception | None = None
         """What `_take` raised."""
 
@@ -67,15 +66,15 @@ class GenerationStream:
             await self._waiter
         generation, size = self._pending.popleft()
         self._waiting_bytes -= size
-        if self._held and not self._pending:
-            self._hold(False)
+        if self._stalled and not self._pending:
+            self._set_stalled(False)
         return generation
 
     async def pour(self, take: Take) -> None:
-        """Hand everything to `take`, at once and in the turn of whoever brings it, until the end: no task wakes up for a token. After a
-        no of `take`, `go_on` is to be called once it can take more. What it raises ends the request, and is raised here."""
+        """Pass everything to `take`, in the callback that delivers it, until the end: no task wakes up per token. After `take` has
+        returned false, call `resume` once it can take more. What `take` raises ends the request, and is raised here."""
         self._take, self._flowing = take, not self._pending
-        self.go_on()
+        self.resume()
         try:
             while self._failure is None:
                 if not self._pending and self._error is not None:
@@ -88,8 +87,8 @@ class GenerationStream:
         finally:
             self._take, self._flowing = None, False
 
-    def go_on(self) -> None:
-        """Whoever the stream is poured into can take more. Harmless at any time."""
+    def resume(self) -> None:
+        """The `take` function can take more. Harmless at any time."""
         for _ in range(_BURST):
             if self._take is None or not self._pending:
                 break
@@ -98,38 +97,38 @@ class GenerationStream:
             if not self._hand_over(self._take, generation):
                 return
         if self._pending:
-            asyncio.get_running_loop().call_soon(self.go_on)
+            asyncio.get_running_loop().call_soon(self.resume)
             return
         self._flowing = self._take is not None
-        if self._held and self._flowing:
-            self._hold(False)
+        if self._stalled and self._flowing:
+            self._set_stalled(False)
         if self._ended or self._error is not None:
             self._wake()
 
     def _hand_over(self, take: Take, generation: Generation) -> bool:
         try:
             return take(generation)
-        except Exception as error:  # noqa: BLE001  it is raised where the stream is poured
+        except Exception as error:  # noqa: BLE001  `pour` raises it
             self._failure = error
             self.cancel()
             self._wake()
             return False
 
     def cancel(self) -> None:
-        """Leave: the request is in no step launched after this, and its blocks are free. Harmless once ended."""
+        """End the request: no step launched after this includes it, and its blocks are free. Harmless once ended."""
         if not self._ended:
             self._ended = True
             self._cancel()
             self._wake()
 
     def abort(self, error: SchedulerError) -> None:
-        """Leave, and end with an error. Harmless once ended."""
+        """End the request with an error. Harmless once ended."""
         if not self._ended:
             self._error = error
             self.cancel()
 
     def push(self, generation: Generation) -> None:
-        """Deliver what a step made; called by the loop."""
+        """Deliver the result of a step; called by the loop."""
         if self._flowing and self._take is not None:
             self._ended = self._ended or generation.finished is not None
             self._flowing = self._hand_over(self._take, generation)
@@ -142,14 +141,14 @@ class GenerationStream:
         self._ended = self._ended or generation.finished is not None
         if self._waiting_bytes > self._buffer:
             self.abort(NotRead("the client read too slowly"))
-        elif self._waiting_bytes > self._buffer // _HELD and not (self._held or self._ended):
-            self._hold(True)
+        elif self._waiting_bytes > self._buffer // _STALLED and not (self._stalled or self._ended):
+            self._set_stalled(True)
         self._wake()
 
-    def _hold(self, held: bool) -> None:
-        self._held = held
-        for listener in self.when_held:
-            listener(held)
+    def _set_stalled(self, stalled: bool) -> None:
+        self._stalled = stalled
+        for listener in self.on_backpressure:
+            listener(stalled)
 
     def fail(self, error: SchedulerError) -> None:
         """End with an error, after what was already delivered; called by the loop."""
@@ -163,7 +162,7 @@ class GenerationStream:
 
 
 def _size(generation: Generation) -> int:
-    """About the bytes that it takes up."""
+    """Approximate bytes of memory that it takes."""
     size = _GENERATION_BYTES + sum(_TOKEN_BYTES + 2 * len(token.text) for token in generation.prompt)
     for token in generation.tokens:
         size += _TOKEN_BYTES * (1 + len(token.top)) + 2 * len(token.text)

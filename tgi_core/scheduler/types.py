@@ -1,4 +1,4 @@
-"""What the router hands to the scheduler, and what can come back instead of text."""
+"""Requests as the router gives them to the scheduler, the scheduler's options, and its errors."""
 
 from __future__ import annotations
 
@@ -50,30 +50,30 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """How a scheduler chooses, within what the backend has promised."""
+    """How the scheduler chooses, within what the backend promised."""
 
     prefix_caching: bool = True
     ageing_s: float = 10.0
-    """A client's request of priority p goes before one of p - 1 that has waited less than so many seconds longer."""
+    """A request goes before one of the same client with the next lower priority unless that has waited this many seconds longer."""
     max_queued_requests: int | None = None
     max_queued_tokens: int | None = None
-    """Tokens of the prompts that wait."""
+    """Tokens of all waiting prompts."""
     waiting_served_ratio: float = 0.3
-    """Where the device cannot mix, running rows pause for new ones once those that wait are so many per running one."""
+    """If the device cannot mix prefill and decode, running rows pause for new ones once there are this many waiting per running row …"""
     max_waiting_tokens: int = 20
-    """… or once so many steps have passed without a new one."""
+    """… or this many steps have passed without a new row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may be, once the backend has promised its capacity. All in tokens."""
+    """The limits of a request, in tokens, given the capacity that the backend promised."""
 
     max_input_tokens: int
     max_total_tokens: int
 
 
 class SchedulerError(Exception):
-    """A request ends without a result. The message may be shown to the client."""
+    """A request ended without a result. The client may see the message."""
 
 
 class Overloaded(SchedulerError):
@@ -85,7 +85,7 @@ class Overloaded(SchedulerError):
 
 
 class DeadlineExceeded(SchedulerError):
-    """The request took longer than its client allowed."""
+    """The request took longer than its time limit."""
 
 
 class GenerationFailed(SchedulerError):
@@ -93,15 +93,15 @@ class GenerationFailed(SchedulerError):
 
 
 class Stopped(SchedulerError):
-    """The server ends before the request has."""
+    """The server is shutting down before the request is complete."""
 
 
 class NotRead(SchedulerError):
-    """Its results were not taken, and there was no more room for them."""
+    """The client did not read its results, and the buffer is full."""
 
 
 class RequestFailed(GenerationFailed):
-    """The shard lives, and this request alone is at fault: another try would most likely fail the same way.
+    """This request alone failed, and would most likely fail again; the shard is well.
 
     `kind` says what happened to its row, None where its step was refused.
     """

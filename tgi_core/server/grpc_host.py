@@ -35,7 +35,7 @@ class ShardHost:
 
     def __init__(self, lost: Callable[[], None] = lambda: None) -> None:
         self._lost = lost
-        self._tell: Progress | None = None
+        self._progress: Progress | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shard", initializer=self._note_thread)
         self._ident = 0
         self._opened: Future[Model] = Future()
@@ -50,12 +50,12 @@ class ShardHost:
     def show(self, what: str, done: int, total: int, unit: str) -> None:
         """Slow work goes on; a `tgi_core.backend.Progress` whose place is the shard's health."""
         self._work = Work(what, done, total, unit)
-        if self._tell is not None:
-            self._tell(what, done, total, unit)
+        if self._progress is not None:
+            self._progress(what, done, total, unit)
 
-    def tell(self, progress: Progress) -> None:
-        """Show what there is to show there too."""
-        self._tell = progress
+    def report_to(self, progress: Progress) -> None:
+        """Report progress to `progress` as well."""
+        self._progress = progress
 
     def open(self, opener: Callable[[], Model]) -> Future[Model]:
         """Start to open the model; the result comes with the future, or what went wrong."""

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _CALLS = 16
 """Calls at once: a stream of steps holds one for its life, each unary verb one while it waits."""
 
-_TELL_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 
 _OPTIONS = (
     *UNLIMITED,
@@ -78,7 +78,7 @@ class _TokenGuard(grpc.ServerInterceptor):
     def __init__(self, token: str) -> None:
         self._token = token.encode()
         self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._refuse)
-        self._told = float("-inf")
+        self._logged_at = float("-inf")
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Any], handler_call_details: grpc.HandlerCallDetails
@@ -90,8 +90,8 @@ class _TokenGuard(grpc.ServerInterceptor):
         return self._refusal
 
     def _refuse(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        if time.monotonic() - self._told > _TELL_EVERY_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._logged_at > _LOG_EVERY_S:
+            self._logged_at = time.monotonic()
             _log.warning(
                 "a call from %s without this shard's token was refused; for a router of yours, %s", context.peer(), HOW_TO_SHARE
             )

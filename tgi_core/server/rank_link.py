@@ -174,12 +174,12 @@ def _introduce(link: Link, token: str, rank: int, where: str) -> None:
     mine = os.urandom(16).hex()
     link.send([rank, mine, _proof(token, rank, link.receive(_HELLO_S, _HELLO_BYTES))])
     try:
-        word, told = map(str, link.receive(_HELLO_S, _HELLO_BYTES))
+        word, reply = map(str, link.receive(_HELLO_S, _HELLO_BYTES))
     except (TypeError, ValueError) as error:
         raise LinkClosed("what answers is no rank 0") from error
     if word != "welcome":
-        raise StartupError(f"{where}: rank 0 turned rank {rank} away: {told}")
-    if not hmac.compare_digest(told.encode(), _proof(token, 0, mine).encode()):
+        raise StartupError(f"{where}: rank 0 turned rank {rank} away: {reply}")
+    if not hmac.compare_digest(reply.encode(), _proof(token, 0, mine).encode()):
         raise StartupError(f"{where}: what listens there does not know the ranks' token; {HOW_TO_SHARE}")
 
 

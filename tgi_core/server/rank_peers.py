@@ -77,7 +77,7 @@ class Peers:
             # Ranks of one machine count from rank 0's; those of others know their own.
             self._send(peer, [0, "open", plain(replace(self.group, rank=peer.rank, local_rank=peer.rank))])
 
-    def tell(self, verb: str, *arguments: Any) -> int:
+    def broadcast(self, verb: str, *arguments: Any) -> int:
         """Send a verb to all; its number. Raises PeerLost."""
         if wrong := self.trouble():
             self.lose(wrong)
@@ -121,7 +121,7 @@ class Peers:
                 self.lose(f"rank 0 failed with {type(error).__name__}: {error}; rank {rank} did not")
         for peer in self._peers.values():
             peer.failure = ""
-        self.tell("agreed")
+        self.broadcast("agreed")
 
     def lose(self, reason: str) -> NoReturn:
         """The group is over. Raises PeerLost."""

@@ -64,7 +64,7 @@ class Leader:
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm all ranks up. Raises BackendBug where they promise different limits."""
-        number = self._peers.tell("warmup", plan)
+        number = self._peers.broadcast("warmup", plan)
         capacity = self._carried_out(number, lambda: self._own.warmup(plan, progress))
         mine = plain(replace(capacity, memory=()))
         for rank, report in self._peers.collect(number, _OPENED_S).items():
@@ -75,31 +75,31 @@ class Leader:
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Start requests on all ranks."""
-        number = self._peers.tell("prefill", batch, cached, grants)
+        number = self._peers.broadcast("prefill", batch, cached, grants)
         return self._carried_out(number, lambda: self._own.prefill(batch, cached, grants))
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Go on with batches on all ranks."""
-        number = self._peers.tell("decode", batches, grants)
+        number = self._peers.broadcast("decode", batches, grants)
         return self._carried_out(number, lambda: self._own.decode(batches, grants))
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
         """Wait for a step."""
-        number = self._peers.tell("rows", step)
+        number = self._peers.broadcast("rows", step)
         return self._carried_out(number, lambda: self._own.rows(step))
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep some rows on all ranks."""
-        number = self._peers.tell("filter", batch, keep)
+        number = self._peers.broadcast("filter", batch, keep)
         return self._carried_out(number, lambda: self._own.filter(batch, keep))
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
         """Drop rows on all ranks."""
-        number = self._peers.tell("clear", batch)
+        number = self._peers.broadcast("clear", batch)
         return self._carried_out(number, lambda: self._own.clear(batch))
 
     @hookimpl

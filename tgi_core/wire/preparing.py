@@ -1,4 +1,4 @@
-"""Grammars to be prepared, as messages."""
+"""Messages that prepare and release grammars."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.wire.turns import GRAMMAR_KINDS, GRAMMAR_TYPES
 
 _LONGEST = 200
-"""Characters of a fault that a client is shown, whatever a shard says."""
+"""The most characters of a shard's error message that a client gets."""
 
 
 def encode_prepare(grammar: Grammar, cost: Cost) -> pb.PrepareRequest:
-    """A grammar to compile and keep."""
+    """The message that has a grammar compiled and kept."""
     return pb.PrepareRequest(
         grammar_type=GRAMMAR_TYPES[grammar.kind],
         grammar_source=grammar.source.encode(errors="surrogatepass"),
@@ -21,7 +21,7 @@ def encode_prepare(grammar: Grammar, cost: Cost) -> pb.PrepareRequest:
 
 
 def encode_release(grammar: Grammar) -> pb.PrepareRequest:
-    """One that is not needed any more."""
+    """The message that releases a grammar."""
     source = grammar.source.encode(errors="surrogatepass")
     return pb.PrepareRequest(grammar_type=GRAMMAR_TYPES[grammar.kind], grammar_source=source, release=True)
 
@@ -30,13 +30,13 @@ def decode_prepare(message: pb.PrepareRequest) -> tuple[Grammar, Cost]:
     """A grammar and its cost. Raises ValueError."""
     kind = GRAMMAR_KINDS.get(message.grammar_type)
     if kind is None:
-        raise ValueError(f"grammar_type {message.grammar_type} is none to prepare")
+        raise ValueError(f"grammar_type {message.grammar_type} cannot be prepared")
     source = message.grammar_source.decode(errors="surrogatepass")
     return Grammar(kind, source), Cost(message.bytes, message.seconds)
 
 
 def check_prepared(message: pb.PrepareResponse) -> None:
-    """Raises InvalidGrammar, GrammarsBusy if that is the answer."""
+    """Raises InvalidGrammar or GrammarsBusy if that is the answer."""
     if message.busy:
         raise GrammarsBusy
     if message.fault:

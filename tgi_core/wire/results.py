@@ -1,4 +1,4 @@
-"""`TurnResult` as a message and back. A step's rows travel by columns, one per property."""
+"""`TurnResult` to a message and back. A step's rows are sent as columns, one per property."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tgi_core.wire.types import (
 T = TypeVar("T")
 
 LARGEST = 3.4028234663852886e38
-"""What a 32-bit float can hold; no logprob is further from 0, and clients are told them as such."""
+"""The largest 32-bit float. No logprob is further from 0, since clients get them as 32-bit floats."""
 
 
 def encode_result(result: TurnResult) -> pb.TurnResult:
-    """What a turn brought."""
+    """Encode the answer to a turn."""
     return pb.TurnResult(
         refused=None if result.refused is None else _encode_fault(result.refused),
         result=None if result.result is None else _encode_step(result.result),
@@ -39,7 +39,7 @@ def encode_result(result: TurnResult) -> pb.TurnResult:
 
 
 def decode_result(message: pb.TurnResult, vocab_size: int) -> TurnResult:
-    """Raises ValueError for columns that do not fit each other, token ids outside the vocabulary and numbers that are none."""
+    """Raises ValueError for columns of different lengths, token ids outside the vocabulary and logprobs that are not numbers."""
     return TurnResult(
         refused=_decode_fault(message.refused) if message.HasField("refused") else None,
         result=_decode_step(message.result, vocab_size) if message.HasField("result") else None,
@@ -48,7 +48,7 @@ def decode_result(message: pb.TurnResult, vocab_size: int) -> TurnResult:
 
 
 def clean(text: str) -> str:
-    """Text that a string field can hold: messages of errors are not ours to trust."""
+    """Text that a string field can hold: messages of errors come from other code."""
     return text.encode(errors="replace").decode()
 
 
@@ -63,7 +63,7 @@ def _encode_fault(fault: Fault) -> contract.Fault:
 
 
 def _decode_fault(message: contract.Fault) -> Fault:
-    """A scope that this version does not know reaches as far as possible."""
+    """A scope that this version does not know counts as the widest."""
     scopes = {scope.value: scope for scope in Scope}
     scope = scopes.get(message.scope, Scope.SESSION)
     return Fault(scope, message.kind, message.message, tuple(message.request_ids), message.lost)
@@ -108,7 +108,7 @@ def _decode_step(message: contract.StepResult, vocab_size: int) -> StepResult:
 
 
 def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[list[Generation], list[Generation]]:
-    """The rows, and the unusual ones among them: most have one token and nothing else."""
+    """The rows, and the unusual ones among them: most rows have one token and nothing else."""
     ids, tokens = message.request_ids[:], _decode_tokens(message, vocab_size)
     unusual = set[int]()
     if message.token_counts:
@@ -127,7 +127,7 @@ def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[
 
 
 def _complete(made: list[Generation], message: contract.StepResult, vocab_size: int) -> set[int]:
-    """Give rows their prompts, ends and faults; the places of those that have any."""
+    """Add prompts, ends and faults to their rows; returns the places of those rows."""
     rows = len(made)
     prompts = _placed(message.prompts, rows, lambda item: (item.generation, _decode_prompt(item, vocab_size)))
     finished = _placed(message.finished, rows, lambda item: (item.generation, _decode_finished(item)))
@@ -140,15 +140,15 @@ def _complete(made: list[Generation], message: contract.StepResult, vocab_size: 
 
 
 def _placed(items: Sequence[Any], places: int, decode: Callable[[Any], tuple[int, T]]) -> dict[int, T]:
-    """What belongs to some of so many places, by place."""
+    """Decode items that belong to some of `places` places; returns them by place."""
     found = dict(map(decode, items))
     if found and (len(found) != len(items) or max(found) >= places):
-        raise ValueError(f"a place twice, or one that is none of {places}")
+        raise ValueError(f"a place that occurs twice, or is not below {places}")
     return found
 
 
 def _decode_tokens(message: contract.StepResult, vocab_size: int) -> list[Token]:
-    ids, logprobs = message.ids[:], message.logprobs[:]  # copies are read twice as fast as the fields
+    ids, logprobs = message.ids[:], message.logprobs[:]  # copies are twice as fast to read as the fields
     if ids and max(ids) >= vocab_size:
         raise ValueError(f"token {max(ids)} of a vocabulary of {vocab_size}")
     check_logprobs(logprobs)
@@ -159,7 +159,7 @@ def _decode_tokens(message: contract.StepResult, vocab_size: int) -> list[Token]
 
 
 def _mark(tokens: list[Token], message: contract.StepResult, vocab_size: int) -> None:
-    """Give tokens their candidates, and say which are special."""
+    """Add candidates to their tokens, and mark special tokens."""
     special, count = set(message.special), len(tokens)
     if special and max(special) >= count:
         raise ValueError(f"special token {max(special)} of {count}")
@@ -170,13 +170,13 @@ def _mark(tokens: list[Token], message: contract.StepResult, vocab_size: int) ->
 
 
 def check_logprobs(logprobs: Sequence[float], unlikely: bool = False) -> None:
-    """Raises ValueError for one that clients cannot be told. NaN stands for none; minus infinity is one of a token that is `unlikely`
-    to be chosen, since it cannot be."""
+    """Raises ValueError for a logprob that cannot be sent to clients. NaN means that there is none. With `unlikely`, the tokens were not
+    chosen, and may have minus infinity."""
     if logprobs and min(logprobs) >= -LARGEST and max(logprobs) <= LARGEST:  # false if the first is NaN; others hide nothing
         return
     for logprob in logprobs:
         if not (-LARGEST <= logprob <= LARGEST or isnan(logprob) or (unlikely and logprob == -inf)):
-            raise ValueError("a logprob that is no number")
+            raise ValueError("a logprob that is not a number")
 
 
 def _encode_candidates(place: int, top: tuple[Candidate, ...]) -> contract.Candidates:
@@ -196,7 +196,7 @@ def _decode_candidates(message: contract.Candidates, vocab_size: int) -> tuple[C
 
 
 def _check_tokens(message: contract.Candidates | contract.Prompt, vocab_size: int) -> None:
-    """Tokens that nobody has chosen."""
+    """Check tokens that were not chosen."""
     if message.ids and max(message.ids) >= vocab_size:
         raise ValueError(f"token {max(message.ids)} of a vocabulary of {vocab_size}")
     check_logprobs(message.logprobs, unlikely=True)
@@ -216,7 +216,7 @@ def _decode_prompt(message: contract.Prompt, vocab_size: int) -> tuple[PromptTok
     _check_tokens(message, vocab_size)
     known, without = iter(message.logprobs), set(message.without)
     if len(message.ids) != len(message.logprobs) + len(without) or (without and max(without) >= len(message.ids)):
-        raise ValueError("a prompt has fewer or more logprobs than it says")
+        raise ValueError("the logprobs of a prompt are fewer or more than its tokens")
     return tuple(
         PromptToken(id, text, None if place in without else next(known))
         for place, (id, text) in enumerate(zip(message.ids, message.texts, strict=True))

@@ -1,10 +1,10 @@
-"""The values that cross the wire seam, between the scheduler and a model server ("shard").
+"""The values that pass between the scheduler and a model server ("shard").
 
-They carry the meaning of TGI's `generate.v3` interface, with our numbered steps, grants and row faults. In process they are passed
-as they are; the gRPC codec translates them. One `Turn` goes out per step, one `TurnResult` comes back.
+They have the meaning of TGI's `generate.v3` interface, plus numbered steps, grants and row faults. In process they are passed as they
+are; between processes the codec translates them to messages. Each step is one `Turn` to the shard and one `TurnResult` back.
 
-Nobody changes a value once it is made. Those of which one is made for every token or step are not frozen all the same: freezing makes
-that twice as dear.
+Values are never changed once made. Those that are made for every token or step are not declared frozen, since that would double the
+cost of making them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """What a shard says of itself once its model is open."""
+    """A shard's description of itself, once its model is open."""
 
     model: str
     backend: str
@@ -38,13 +38,13 @@ class ShardInfo:
 
     @property
     def foreign(self) -> bool:
-        """Whether it speaks none of our extras: no row of it sits a step out."""
+        """Whether the shard is TGI's own, without our extensions: every running row takes part in every step."""
         return self.api == (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """When a request ends: after `max_new_tokens`, at an end-of-sequence token, or once its text ends a stop string."""
+    """When a request ends: after `max_new_tokens`, at an end-of-sequence token, or when its text contains a stop string."""
 
     max_new_tokens: int
     stop: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class ShardRequest:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Start `requests`, going on with the batch `cached` in the same step. The batch it leaves is named by the step's number."""
+    """Start `requests`, and decode the batch `cached` in the same step. The resulting batch is named by the step's number."""
 
     step: int
     requests: tuple[ShardRequest, ...]
@@ -78,7 +78,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Go on with `batches`, merged. The batch it leaves is named by the step's number."""
+    """Merge `batches` and decode them. The resulting batch is named by the step's number."""
 
     step: int
     batches: tuple[int, ...]
@@ -87,7 +87,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Keep only the rows `keep` of a batch, which retains its name."""
+    """Keep only the rows `keep` of a batch, which keeps its name."""
 
     batch: int
     keep: tuple[int, ...]
@@ -114,13 +114,13 @@ class Turn:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to tell and nothing to hear."""
+        """Whether the turn asks for nothing."""
         return self.launch is None and self.read is None and not self.bookkeeping
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error from a verb or from reading a step, by scope. `lost` is true when the shard's batches are gone."""
+    """An error of a verb or of reading a step, with its scope. `lost`: the shard's batches are gone."""
 
     scope: Scope
     kind: str
@@ -131,7 +131,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A token among the likeliest ones at a place."""
+    """One of the most likely tokens at a position."""
 
     id: int
     text: str
@@ -161,7 +161,7 @@ class PromptToken:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedText:
-    """The whole answer: the text of all generated tokens without special ones."""
+    """The whole answer: the text of all generated tokens except special ones."""
 
     text: str
     generated_tokens: int
@@ -170,7 +170,7 @@ class GeneratedText:
 
 @dataclass(slots=True)
 class Generation:
-    """What one step made for one request. `prompt` comes once, with the first token; `finished` or `fault` come last."""
+    """The result of one step for one request. `prompt` comes once, with the first token; `finished` or `fault` comes last."""
 
     request_id: int
     tokens: tuple[Token, ...] = ()
@@ -180,13 +180,13 @@ class Generation:
 
     @property
     def steps(self) -> int:
-        """How many steps made it."""
+        """How many steps it covers."""
         return 1
 
 
 @dataclass(slots=True)
 class StepResult:
-    """The rows of one step as text; or the fault that killed the step."""
+    """The results of one step; or the fault that ended the step."""
 
     step: int
     generations: tuple[Generation, ...] = ()
@@ -194,12 +194,12 @@ class StepResult:
     forward_ns: int = 0
     sample_ns: int = 0
     unusual: Sequence[Generation] | None = field(default=None, compare=False)
-    """The generations that have anything but one token; None where nobody has looked."""
+    """The generations with anything but exactly one token; None if they were not searched for."""
 
 
 @dataclass(slots=True)
 class VerbCall:
-    """One call of a backend's hook: what it took, and the class of its error, "" if it went well."""
+    """One call of a backend's hook: its nanoseconds, and the class of its error, "" if it succeeded."""
 
     verb: str
     ns: int
@@ -208,8 +208,8 @@ class VerbCall:
 
 @dataclass(slots=True)
 class TurnResult:
-    """The answer to a turn. With `refused` the step was not launched, and nothing changed unless it says that all batches are lost;
-    `result` is the step that was read; `verbs` are what the turn asked of the backend, in order."""
+    """The answer to a turn. With `refused` the step was not launched, and nothing changed unless the fault says that all batches are lost.
+    `result` is the step that was read. `verbs` are the turn's calls of the backend, in order."""
 
     refused: Fault | None = None
     result: StepResult | None = None
