@@ -1,6 +1,6 @@
-"""Refuses requests from their heads while there is no room, at the least cost: no task, no layer of the app, no line in the log.
+"""Refuses requests by their heads while there is no room, as cheaply as possible: no task, no layer of the app, no log line each.
 
-What it does not know for certain it leaves to the app, which refuses in the same words.
+Cases that it cannot decide for certain are left to the app, which refuses with the same answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tgi_router.sse import event
 _log = logging.getLogger(__name__)
 
 _LEFT_TO_THE_APP = frozenset({b"origin", b"expect", b"x-forwarded-for", b"transfer-encoding"})
-"""Headers of requests that the app answers in more words, or whose client it knows better."""
+"""Requests with one of these headers are left to the app: their answers need more headers, or their client is not the peer."""
 _LOG_EVERY_S = 1.0
 
 HeaderList = list[tuple[bytes, bytes]]
@@ -46,11 +46,11 @@ class AdmissionControl:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room, so that it is worth to ask who is to be refused."""
+        """Whether there is no room, so that `refuse` is worth calling."""
         return self._permits.full
 
     def refuse(self, path: bytes, peer: tuple[str, int] | None, headers: HeaderList, defaults: HeaderList) -> bytes | None:
-        """The answer to a POST that finds no room, with the headers that all answers have; None if the app is to see to it."""
+        """The answer to a POST for which there is no room, with the headers of all answers; None to leave it to the app."""
         answer = self._answers.get(path)
         if answer is not None and not self._permits.full:
             self._permits.expect()
@@ -69,7 +69,7 @@ class AdmissionControl:
         return None
 
     def _plain(self, headers: HeaderList) -> bool:
-        """Whether nothing about the request is special, and its key is right."""
+        """Whether the request has no special headers, and the right key."""
         keys = 0
         for name, value in headers:
             if name in _LEFT_TO_THE_APP:

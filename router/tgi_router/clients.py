@@ -1,4 +1,4 @@
-"""Who asks, where clients take turns: by the address of a connection, or by what a gateway says in a header."""
+"""Which client a request comes from: by the address of its connection, or by a header that a gateway sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERYBODY = "*"
 
 
 class Clients:
-    """Tells clients apart, and knows those whose urgent requests go before others'. Raises ValueError for what is no network."""
+    """Identifies clients, and knows whose urgent requests go before those of others. Raises ValueError for an invalid network."""
 
     def __init__(self, header: str | None = None, urgent: tuple[str, ...] = ()) -> None:
         self._header = header
@@ -25,11 +25,11 @@ class Clients:
 
     @classmethod
     def of_settings(cls, settings: Settings) -> Clients:
-        """As the operator tells them apart."""
+        """As the settings say."""
         return cls(settings.client_header, settings.high_priority_from)
 
     def of(self, scope: Scope, headers: Headers) -> str:
-        """A short name of who sent a request. Of a list in the header the last counts: that is what the nearest gateway has added."""
+        """A short name of the sender. Of a list in the header the last item counts, which the nearest gateway has added."""
         value = headers.get(self._header) if self._header is not None else None
         if value is not None:
             return _name(value.rpartition(",")[2].strip())
@@ -48,7 +48,7 @@ def _host(scope: Scope) -> str:
 
 
 def _name(value: str) -> str:
-    """Of fixed length, and nobody's secret."""
+    """A hash: it has a fixed length and shows no secret."""
     return blake2b(value.encode(), digest_size=12).hexdigest()
 
 
@@ -58,7 +58,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _neighbourhood(host: str) -> str:
-    """An IPv4 address, or the 64 bits of an IPv6 address that its owner did not choose."""
+    """An IPv4 address, or the first 64 bits of an IPv6 address, since its owner can choose the others."""
     if ":" not in host:
         return host
     address = _address(host)

@@ -1,4 +1,4 @@
-"""Noticing that a client has left. The server tells it, but stops no handler by itself."""
+"""Cancelling work when a client disconnects. The server reports that, but stops no handler by itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import Receive
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[None]:
-    """Run the body; cancel it when the client leaves. The request's body must have been read before."""
+    """Run the block; cancel it when the client disconnects. The request's body must have been read before."""
     with CancelScope() as scope:
         watcher = asyncio.create_task(_watch(receive, scope))
         try:
@@ -25,7 +25,7 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
 
 
 async def answer_unless_left(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The answer of `work`, which is cancelled when the client leaves; then nobody reads what is returned."""
+    """The answer of `work`, which is cancelled when the client disconnects; nobody then reads what is returned."""
     async with while_connected(request.receive):
         return await work
     return Response(status_code=499)

@@ -1,4 +1,4 @@
-"""From prompts to generations: permits, validation, submission, and an exact account of how each call ended."""
+"""From prompts to generations: permits, validation, submission, and metrics that count each call exactly once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tgi_router.workers import Workers
 
 @dataclass(slots=True)
 class Choice:
-    """One text under way: the `sample`th of its prompt. The further samples of a best_of are not `counted`."""
+    """One text being generated: sample number `sample` of its prompt. The extra samples of a best_of are not `counted`."""
 
     index: int
     prompt: Prompt
@@ -67,17 +67,17 @@ class Choice:
     counted: bool = True
     first_at: float | None = None
     last_at: float | None = None
-    """When its first and last tokens came."""
+    """When its first and its latest token arrived."""
     finished: GeneratedText | None = None
     timings: Timings | None = None
-    """Where its time went, once finished."""
+    """How its time was spent, once finished."""
 
 
 TakeOne = Callable[[Choice, Generation], bool]
-"""Takes what a step made for a choice; says whether it can take more at once."""
+"""Takes the result of a step for a choice; returns whether it can take more at once."""
 
 Render = Callable[[Choice, Generation], bytes]
-"""Events with what a step made for a choice; none where there is nothing to show yet."""
+"""Renders the result of a step for a choice as events; empty if there is nothing to send yet."""
 
 
 @dataclass(slots=True)
@@ -114,12 +114,12 @@ class Inference:
         self.permits = Permits(settings.max_concurrent_requests)
         self.validator = Validator(settings, model, self.limits, generator.info.capabilities, tokenizing)
         self.calls: set[Call] = set()
-        """Those under way."""
+        """Calls in progress."""
         self.ended = False
         self._scheduling = scheduling
 
     def end(self) -> None:
-        """Tell all calls that the server is shutting down; none that comes later begins."""
+        """End all calls because the server is shutting down, and start no more."""
         self.ended = True
         for call in list(self.calls):
             call.abort()
@@ -133,8 +133,8 @@ class Inference:
             raise
 
     def scheduling(self, request: Request) -> SchedulingParams:
-        """Who sent a request, and what its headers ask of the scheduler; to be read before any work is done for it. Raises
-        ValidationFailed."""
+        """Who sent a request, and what its headers ask of the scheduler. Handlers read this before they do any work for the request.
+        Raises ValidationFailed."""
         try:
             return self._scheduling.read(request)
         except ValidationFailed as error:
@@ -151,7 +151,7 @@ class Inference:
         extras: Extras = NO_EXTRAS,
         gate: asyncio.Barrier | None = None,
     ) -> Call:
-        """Generations from prompts, to be entered with `async with`. Calls with one `gate` are submitted once all of them are valid."""
+        """Generations from prompts, for `async with`. Calls that share a `gate` are submitted once all of them are valid."""
         return Call(self, prompts, parameters, scheduling, streaming, extras, gate)
 
 
@@ -202,7 +202,7 @@ class Call:
         self._end(error)
 
     def abort(self) -> None:
-        """End because the server does."""
+        """End because the server is shutting down."""
         for choice in self.choices:
             choice.stream.abort(Stopped("the server is shutting down"))
 
@@ -225,7 +225,7 @@ class Call:
                 self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
 
     async def _prepare(self, requests: list[GenerationRequest]) -> None:
-        """Have grammars compiled before the requests that need them wait for their turn. Raises RouterError."""
+        """Compile grammars before the requests that need them are queued. Raises RouterError."""
         for request in requests:
             if request.grammar is not None and request.grammar_cost is not None:
                 with reporting_errors():
@@ -251,7 +251,7 @@ class Call:
             permits.resume(stream)
 
     def _end(self, error: BaseException | None) -> None:
-        """The one place where a call is accounted for: it is complete when all its texts are, whatever came after."""
+        """The only place where the end of a call is counted: it succeeded if all its texts are complete, whatever happened after that."""
         self._inference.calls.discard(self)
         for task in self._tasks:
             task.cancel()
@@ -271,7 +271,7 @@ class Call:
                 self._metrics.succeeded(choice.timings, choice.finished.generated_tokens)
 
     def _record(self) -> None:
-        """For the request's log line and trace."""
+        """Record the call for the request's log line and trace."""
         exchange = current()
         if exchange is not None:
             courses = [self._course(choice) for choice in self.choices if choice.counted]
@@ -293,12 +293,12 @@ class Call:
         )
 
     async def write_to(self, writer: StreamWriter, render: Render) -> None:
-        """Write all that is generated as it comes; what does not fit waits in the streams, which are bounded. Raises RouterError."""
+        """Write everything as it is generated; what does not fit waits in the streams, which are bounded. Raises RouterError."""
         writer.listeners = [choice.stream.resume for choice in self.choices]
         await self._pour(lambda choice, generation: writer.write(render(choice, generation)))
 
     async def _pour(self, take: TakeOne) -> None:
-        """Hand over everything that is generated, in the order in which it comes. Raises RouterError."""
+        """Pass on everything in the order in which it is generated. Raises RouterError."""
         if len(self.choices) == 1:
             await self._pour_one(self.choices[0], take)
             return
@@ -320,7 +320,7 @@ class Call:
             raise IncompleteStream if self._streaming else Incomplete
 
     def _note(self, choice: Choice, generation: Generation) -> None:
-        """Measure at the moment of arrival."""
+        """Measure a result as it arrives."""
         now = monotonic()
         if generation.tokens and choice.counted:
             more = len(generation.tokens) - generation.steps
@@ -359,7 +359,7 @@ class Call:
 
 
 def tokens_of(generation: Generation) -> Iterator[tuple[Token, GeneratedText | None]]:
-    """What a step made, token by token; the last token of a text comes with its ending."""
+    """The tokens of a step's result; the last token of a text comes with its ending."""
     last = len(generation.tokens) - 1
     for place, token in enumerate(generation.tokens):
         yield token, generation.finished if place == last else None
@@ -371,12 +371,12 @@ def in_order(results: list[Result]) -> list[Result]:
 
 
 def mean_logprob(result: Result) -> float:
-    """How likely a text was; more is likelier."""
+    """The mean log probability of a text's tokens."""
     return sum(token.logprob for token in result.tokens) / max(len(result.tokens), 1)
 
 
 def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> GenerationRequest:
-    """The same request with another seed; of several choices from one seed each has its own, which repeats."""
+    """The request of a further sample, with a seed of its own; derived from the client's seed, if given, so that it is repeatable."""
     if sample == 0:
         return request
     sampling = replace(request.sampling, seed=getrandbits(64) if seed is None else (seed + sample) % 2**64)
@@ -384,7 +384,7 @@ def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> Gen
 
 
 def _waited(stream: GenerationStream) -> float | None:
-    """Seconds in the queue, None while there. A difference of the stream's own clock, which need not be ours."""
+    """Seconds in the queue, None while it waits; measured with the stream's clock, which may differ from ours."""
     return None if stream.started_at is None else max(stream.started_at - stream.queued_at, 0.0)
 
 

@@ -1,9 +1,8 @@
-"""How many generations may be in the server at once, and whose.
+"""Permits bound how many generations are in the server at once, and share them between clients.
 
-As long as there is room everybody is let in. When there is none, a client that has its share or more is told to come back, and one that
-has less waits a moment for the next place that becomes free: so whoever fills the server cannot keep others out. What a request needs
-that its client does not read is lent out: it does nothing meanwhile. Kept is only what is in the server, so that any number of clients
-takes no memory. Used on the event loop only.
+While there are free permits, every request is admitted. When there are none, a client that has its share is refused, and one that has less
+waits briefly for the next free permit, so that no client can keep others out. A request whose client does not read generates nothing, so
+its permit is free for another meanwhile. Clients without requests leave no state. Used on the event loop only.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from time import monotonic
 from tgi_router.errors import ModelOverloaded
 
 WAIT_S = 5.0
-"""How long a client that has less than its share waits for a place."""
+"""How long a client that has less than its share waits for a permit."""
 _MOST_WAITING = 64
 _LONGEST_S = 60.0
 _WEIGHT = 0.1
-"""Of the latest gap in the usual one between two places that become free."""
+"""The weight of the latest gap in the moving average of gaps between freed permits."""
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class _Waiter:
 
 
 class Permits:
-    """`limit` of them. A client's share is an equal part for each that has a permit or waits for one."""
+    """`limit` permits. They are shared equally between the clients that have one or wait for one."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = monotonic) -> None:
         self._limit = limit
@@ -42,7 +41,7 @@ class Permits:
         self._expected = 0
         self._held: dict[str, int] = {}
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
-        """By client, whose turn is next first."""
+        """By client; the one whose turn is next comes first."""
         self._waiters = 0
         self._suspended: dict[Hashable, tuple[str, Callable[[], None]]] = {}
         self._gap_s = 0.0
@@ -50,11 +49,11 @@ class Permits:
 
     @property
     def full(self) -> bool:
-        """Whether whoever comes now finds no place."""
+        """Whether a request that arrives now gets no permit at once."""
         return self.taken + self._expected >= self._limit or self._waiters > 0
 
     def expect(self) -> None:
-        """Somebody was let in who will ask for a place, once those that were let in before have: until then it counts as taken."""
+        """A request was let in that will ask for a permit soon: until then, one counts as taken."""
         if not self._expected:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._expect_nobody)
@@ -64,12 +63,12 @@ class Permits:
         self._expected = 0
 
     def check(self, client: str) -> None:
-        """Raises ModelOverloaded if a request would be refused now: to be asked before any work is done for it."""
+        """Raises ModelOverloaded if a request would be refused now. Ask before any work is done for it."""
         if self.full and self._refused(client, 1):
             raise self._overloaded()
 
     async def take(self, client: str, count: int, wait: bool = True) -> None:
-        """Take all or none. Raises ModelOverloaded."""
+        """Take `count` permits or none. Raises ModelOverloaded."""
         if not self._waiters and self.taken + count <= self._limit:
             self._grant(client, count)
         elif not wait or self._refused(client, count):
@@ -78,7 +77,7 @@ class Permits:
             await self._wait(client, count)
 
     def give_back(self, client: str, count: int) -> None:
-        """Return what was taken."""
+        """Return permits."""
         if not count:
             return
         self._forget(client, count)
@@ -86,7 +85,7 @@ class Permits:
         self._let_in()
 
     def suspend(self, client: str, request: Hashable, end: Callable[[], None]) -> None:
-        """A request stands still: another may have its place. Of too many that do, one of the client that has most is ended."""
+        """A request generates nothing for now: free its permit. If too many are suspended, end one of the client that has the most."""
         if len(self._suspended) >= self._limit:
             counts = Counter(owner for owner, _ in self._suspended.values())
             most = max(counts, key=counts.__getitem__)
@@ -96,14 +95,14 @@ class Permits:
         self._let_in()
 
     def resume(self, request: Hashable) -> bool:
-        """It goes on, or ends: its place is its own again, though there be one too many. False if it was not lent."""
+        """A suspended request continues or ends: it has its permit again, even beyond the limit. False if it was not suspended."""
         client, _ = self._suspended.pop(request, (None, None))
         if client is not None:
             self._grant(client, 1)
         return client is not None
 
     def _refused(self, client: str, count: int) -> bool:
-        """Whether a client that finds no place is not even to wait for one."""
+        """Whether a client that gets no permit at once may not even wait for one."""
         own = self._held.get(client, 0) + sum(each.count for each in self._waiting.get(client, ()))
         others = len(self._held.keys() | self._waiting.keys() | {client})
         return self._waiters >= self._most_waiting or own + count > max(1, self._limit // others)
@@ -133,7 +132,7 @@ class Permits:
         self._let_in()
 
     def _let_in(self) -> None:
-        """Those that wait, a client after the other, as far as there is room."""
+        """Grant free permits to waiting requests, taking turns between clients."""
         while self._waiting:
             client, line = next(iter(self._waiting.items()))
             if self.taken + line[0].count > self._limit:
@@ -169,10 +168,10 @@ class Permits:
         self._freed_at = now
 
     def _overloaded(self) -> ModelOverloaded:
-        """Come back when half of what is here, or all of it, is likely to be done: at random, so that not all come back together."""
+        """Retry when between half and all of the present requests should be done: at random, so that clients do not retry together."""
         return ModelOverloaded(spread(min(max(self._gap_s * self.taken, 1.0), _LONGEST_S)))
 
 
 def spread(seconds: float) -> float:
-    """A time from half of it to all of it, so that those who are refused together do not come back together."""
+    """A random time from half of `seconds` to all of it, so that clients refused together do not retry together."""
     return uniform(0.5, 1.0) * seconds

@@ -1,4 +1,4 @@
-"""Work that is done a little at a time, so that each round of the event loop stays short.
+"""Work that is done a little at a time, so that each iteration of the event loop stays short.
 
 Whatever the server does takes a few rounds: a step of the model, and letting in a request. Where hundreds of clients ask at once, and
 all of them were looked at in one round, those that were let in would wait for it, and nobody would know yet who takes the last place.
@@ -13,33 +13,33 @@ from collections.abc import Callable
 from time import monotonic
 
 ROUND_S = 0.001
-"""How long a round may take for what came late."""
+"""How long deferred work may take in one round."""
 AT_ONCE = 4
-"""So many pieces of work are done at once in a round, and so many requests get to the app."""
+"""How many pieces of work are done at once in a round, and how many requests reach the app."""
 
 
 class Rounds:
-    """Whoever has work waiting has some of it done in turn; on one event loop."""
+    """Does deferred work of several owners, taking turns between them; on one event loop."""
 
     def __init__(self) -> None:
         self._work: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
-        """By whose it is; the one whose turn is next is first."""
+        """By owner; the one whose turn is next comes first."""
         self._done = self._begun = 0
         self._scheduled = False
 
     def request_begun(self) -> None:
-        """The work has led to more, which others are to wait for as well."""
+        """A piece of work has started a request, which counts toward the round."""
         self._begun += 1
 
     def full(self) -> bool:
-        """Whether what comes now must wait for its turn. To be asked before each piece of work, since it counts."""
+        """Whether a piece of work must be deferred. Ask before each piece, since this counts it."""
         if not self._done:
             asyncio.get_running_loop().call_soon(self._begin)
         self._done += 1
         return bool(self._work) or self._done > AT_ONCE
 
     def later(self, owner: str, work: Callable[[], None]) -> None:
-        """Have it called when it is its owner's turn."""
+        """Defer work until its owner's turn."""
         self._work.setdefault(owner, deque()).append(work)
         self._schedule_round()
 

@@ -1,7 +1,7 @@
-"""The shortest way for the body of a streamed answer: into its connection, in the turn of whoever has made it.
+"""Writes the body of a streamed answer straight to its connection, in the callback that produced it.
 
-ASGI's way costs a task that wakes up, a message and a walk through every layer of the app for each token. The head of an answer and
-its end still take it.
+ASGI would cost a task switch, a message and a pass through every layer of the app for each token. Only the head and the end of an answer
+go through it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _KEY = "tgi.writer"
 """The name of the extension to ASGI."""
 
 WhenWritable = Callable[[Callable[[], None]], None]
-"""Has a function called once the connection can be written to again."""
+"""Calls a function once the connection can be written to again."""
 
 
 class StreamWriter:
-    """Of one request, once the head of its answer has been sent."""
+    """The writer of one request, once the head of its answer has been sent."""
 
     def __init__(self, cycle: RequestResponseCycle, transport: Transport, when_writable: WhenWritable) -> None:
         scope: Any = cycle.scope
@@ -31,31 +31,31 @@ class StreamWriter:
         self._transport = transport
         self._chunked = True
         self.filler = b""
-        """What means nothing between two writes."""
+        """Bytes that mean nothing between two writes: a comment."""
         self._when_writable = when_writable
         self.written_at = monotonic()
         self.listeners: list[Callable[[], None]] = []
-        """Called when there is room again, after a no of `write`."""
+        """Called when there is room again after `write` has returned false."""
 
     @classmethod
     def of(cls, scope: Scope) -> StreamWriter:
-        """That of a request, whose server is made of `Connection`s."""
+        """The writer of a request, on a server that uses `Connection`."""
         writer: StreamWriter = scope["extensions"][_KEY]
         return writer
 
     def open(self, filler: bytes) -> None:
-        """To be called before the head of an answer that is streamed. A client of HTTP/1.0 knows no chunks: its answer ends with the
-        connection. `filler` is what means nothing between two writes."""
+        """Call this before the head of a streamed answer. HTTP/1.0 has no chunked encoding: there the answer ends with the connection.
+        `filler` is bytes that mean nothing between two writes."""
         self.filler = filler
         if self._cycle.scope["http_version"] == "1.0":
             self._chunked = self._cycle.chunked_encoding = False
 
     def fill(self) -> None:
-        """Write what means nothing."""
+        """Write the filler."""
         self.write(self.filler)
 
     def write(self, data: bytes) -> bool:
-        """Write a part of the body, however full the connection is; whether there is room for more. What nobody reads is dropped."""
+        """Write a part of the body, however full the connection is; returns whether there is room for more. Drops it after a disconnect."""
         cycle = self._cycle
         if cycle.disconnected or not data:
             return True

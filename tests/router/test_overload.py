@@ -157,7 +157,7 @@ async def play(limit: int, moves: list[tuple[str, str]]) -> None:
         for request in lent[client]:
             permits.resume(request)
         permits.give_back(client, len([each for each in tasks if not each.cancelled()]))
-    assert (permits.taken, permits._held, permits._waiting, permits._lent) == (0, {}, {}, {})
+    assert (permits.taken, permits._held, permits._waiting, permits._suspended) == (0, {}, {}, {})
 
 
 def test_of_many_that_stand_still_one_ends() -> None:

@@ -1,4 +1,4 @@
-"""Token ids to text as they come, never half a character."""
+"""Token ids to text as they arrive, in whole characters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tgi_core.tokenizer import Tokenizer
 
 _REPLACEMENT = "�"
 _CONTEXT = 4
-"""Prompt tokens decoded before the first new one, so that a decoder which treats the start of a text specially sees none."""
+"""Prompt tokens that are decoded with the first new one, since some decoders treat the start of a text specially."""
 
 
 class Detokenizer:
@@ -24,10 +24,10 @@ class Detokenizer:
             context = []
         self._ids = context
         self._read = len(context)
-        """Tokens of `_ids` whose text has been given out."""
+        """Tokens of `_ids` whose text was returned."""
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, "" while a character is incomplete. Between whole characters that is a look-up."""
+        """The text that `token` completes, "" while a character is incomplete. Between whole characters that is a table lookup."""
         if self._read and self._read == len(self._ids):
             piece = self._tokenizer.piece(token)
             if piece is not None:

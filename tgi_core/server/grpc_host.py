@@ -1,4 +1,4 @@
-"""One model server and the thread that it lives in.
+"""One model server and its thread.
 
 Everything that touches the backend runs in that thread, in the order of the calls; health is read from any other.
 """
@@ -42,13 +42,13 @@ class ShardHost:
         self._state = ShardState.OPENING
         self._work: Work | None = None
         self.capacity: Capacity | None = None
-        """What was promised, once the shard is warm."""
+        """The capacity, once the shard is warm."""
         self._turn_began_ns: int | None = None
         self._turn_ended_ns: int | None = None
         self._turns = 0
 
     def show(self, what: str, done: int, total: int, unit: str) -> None:
-        """Slow work goes on; a `tgi_core.backend.Progress` whose place is the shard's health."""
+        """Report slow work, in the shard's health; a `tgi_core.backend.Progress`."""
         self._work = Work(what, done, total, unit)
         if self._progress is not None:
             self._progress(what, done, total, unit)
@@ -58,21 +58,21 @@ class ShardHost:
         self._progress = progress
 
     def open(self, opener: Callable[[], Model]) -> Future[Model]:
-        """Start to open the model; the result comes with the future, or what went wrong."""
+        """Start to open the model; the future has the model or the error."""
         opening = self._thread.submit(self._open, opener)
         opening.add_done_callback(self._settle)
         return opening
 
     def model(self) -> Model:
-        """The model; waits until it is open, and raises what stopped it."""
+        """Wait until the model is open and return it; raises the error that prevented it."""
         return self._opened.result()
 
     def warmup(self, plan: WarmupPlan) -> Capacity:
-        """Warm up. A shard that is warm keeps what it promised, whoever asks again. Raises BackendError."""
+        """Warm up. A warm shard repeats its promise, whoever asks. Raises BackendError."""
         return self.run(lambda: self._warmup(plan))
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do something in the shard's thread, which may be the caller's, and wait for it. Raises DeviceLost once the shard is closed."""
+        """Run a call in the shard's thread, which may be the caller's, and wait for it. Raises DeviceLost once the shard is closed."""
         if threading.get_ident() == self._ident:
             return work()
         try:
@@ -82,7 +82,7 @@ class ShardHost:
         return future.result()
 
     def exchange(self, turn: Turn) -> TurnResult:
-        """Carry out a turn; for callers that are in the shard's thread already."""
+        """Carry out a turn; for callers in the shard's thread."""
         self._turn_began_ns = time.monotonic_ns()
         try:
             result = self.model().server.exchange(turn)
@@ -96,7 +96,7 @@ class ShardHost:
         return result
 
     def health(self) -> ShardHealth:
-        """How it is, without waiting for the shard's thread."""
+        """The shard's health, without waiting for its thread."""
         now, began, ended = time.monotonic_ns(), self._turn_began_ns, self._turn_ended_ns
         return ShardHealth(
             state=self._state,
@@ -107,7 +107,7 @@ class ShardHost:
         )
 
     def close(self, seconds: float) -> bool:
-        """Close the model; False if the shard's thread does not come back in that time."""
+        """Close the model; False if the shard's thread does not return in that time."""
         closing = self._thread.submit(self._close)
         self._thread.shutdown(wait=False)
         try:

@@ -27,7 +27,7 @@ class LockStep:
         self._batches: dict[int, Batch] = {}
 
     def prefill(self, request: pb.PrefillRequest) -> pb.PrefillResponse:
-        """Run the prompts of a new batch; a running batch that it joins makes its next token meanwhile."""
+        """Run the prompts of a new batch; the running batch that it joins generates its next token as well."""
         with self._verb() as rows:
             joined = [self._find(request.cached_batch.id)] if request.HasField("cached_batch") else []
             fresh = rows.admit(request.batch.requests)
@@ -84,7 +84,7 @@ class LockStep:
 
     @contextmanager
     def _verb(self) -> Generator[Rows, None, None]:
-        """The first verb of a router takes a shard that nobody has; a shard that another has must be cleared first."""
+        """The first verb of a router takes a free shard; a shard that another router has must be cleared first."""
         with self._lock:
             rows = self._rows
             if rows is None or self._tenancy.tenant is not rows.tenant:
@@ -100,7 +100,7 @@ class LockStep:
 
     @contextmanager
     def _dropping(self, rows: Rows, taken: list[Batch], left: list[Batch]) -> Generator[None, None, None]:
-        """When a verb fails, the batches that went into it are gone, as in TGI; `left` is what they have become."""
+        """If a verb fails, the batches that it took are gone, as in TGI; `left` is what they became."""
         try:
             yield
         except EverythingLost:
@@ -119,7 +119,7 @@ class LockStep:
         return self._batches[id]
 
     def _settle(self, rows: Rows, id: int, batch: Batch, results: list[StepResult]) -> pb.CachedBatch | None:
-        """Drop the rows that have ended; hold what is left under an id."""
+        """Drop the rows that have ended; keep the rest under an id."""
         rows.drop_ended(batch, [item for result in results for item in result.generations])
         if not batch.rows:
             self._batches.pop(id, None)

@@ -41,7 +41,7 @@ class EverythingLost(VerbFailed):
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A request, and the number that the router has given it."""
+    """A request, and the id that the router gave it."""
 
     router_id: int
     item: ShardRequest
@@ -49,12 +49,12 @@ class Row:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Rows by our ids, and the names of the shard's batches that hold them."""
+    """Rows by our ids, and the model server's batches that hold them."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     names: dict[int, list[int]] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
-    """The router's numbers of rows that have ended; it may still name them in a filter."""
+    """The router's ids of rows that have ended; it may still name them in a filter."""
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
@@ -113,14 +113,14 @@ class Rows:
             self._blocks.release(batch.rows.pop(id).item.request.blocks)
 
     def drop_ended(self, batch: Batch, generations: Sequence[Generation]) -> None:
-        """Drop the rows for which these were the last."""
+        """Drop the rows that ended with these generations."""
         ended = {item.request_id for item in generations if item.finished is not None}
         batch.ended.update(batch.rows[id].router_id for id in ended)
         if ended:
             self.drop(batch, ended)
 
     def held(self, batch: Batch, id: int) -> pb.CachedBatch:
-        """What the router is told of a batch."""
+        """The description of a batch that the router gets."""
         size = self._capacity.groups[0].block_size
         return pb.CachedBatch(
             id=id,
@@ -133,7 +133,7 @@ class Rows:
     def _row(self, request: pb.Request) -> Row:
         """Raises ValueError for a request that this shard cannot take."""
         ids, info = input_ids(request, self._model.tokenizer), self._model.server.info
-        # the last token is never computed, so it needs no place
+        # the last token is never computed, so it needs no position
         positions = len(ids) + max_new_tokens(request) - 1
         if not ids or positions >= self._capacity.max_row_tokens:
             raise ValueError(f"a request of {len(ids)} + {max_new_tokens(request)} tokens; {self._capacity.max_row_tokens} fit")
@@ -159,7 +159,7 @@ class Rows:
             yield group
 
     def _prefill_group(self, batch: Batch, rows: list[Row]) -> Iterator[StepResult]:
-        """A prompt that is longer than a step is in a group of its own."""
+        """A prompt that is longer than a step has a group of its own."""
         step, first = next(self._steps), rows[0].item.request
         yield self._run(Prefill(step, tuple(row.item for row in rows)), batch, [row.item.id for row in rows])
         done = first.take
@@ -179,7 +179,7 @@ class Rows:
             del batch.names[name]
         batch.names[verb.step] = ids
         for item in result.generations:
-            if item.fault is not None:  # TGI's messages have no place for the failure of one row
+            if item.fault is not None:  # TGI's messages have no field for the failure of one row
                 raise VerbFailed(f"request {batch.rows[item.request_id].router_id}: {item.fault.message}")
         return result
 

@@ -27,13 +27,13 @@ from tgi_core.wire.turns import decode_turn
 _log = logging.getLogger(__name__)
 
 _V2_BLOCK = 16
-"""A v2 router counts its requests in blocks of this many tokens, whatever the shard's are."""
+"""A v2 router counts its requests in blocks of this many tokens, whatever the shard's block size."""
 
 Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
 
 class ShardService:
-    """Answers routers. `url` is what service discovery names: rank 0 speaks for all ranks."""
+    """Answers routers. `url` is the answer of service discovery: rank 0 speaks for all ranks."""
 
     def __init__(self, host: ShardHost) -> None:
         self.url = ""
@@ -56,7 +56,7 @@ class ShardService:
 
     def _health(self, request: pb.HealthRequest, context: grpc.ServicerContext) -> pb.HealthResponse:
         health = self._host.health()
-        if health.state is ShardState.LOST:  # a TGI router reads nothing but success or failure
+        if health.state is ShardState.LOST:  # a TGI router only reads success or failure
             raise DeviceLost("the backend has failed; the shard's log says how")
         return encode_health(health)
 
@@ -74,7 +74,7 @@ class ShardService:
         return self._warmup_of_tgi(request)
 
     def _warmup_of_tgi(self, request: pb.WarmupRequest) -> pb.WarmupResponse:
-        """TGI's shard tries its batch out; our backend knows from the limits what to reserve."""
+        """TGI's shard measures its memory with the batch; our backend reserves memory by the limits."""
         block_size = self._host.model().server.info.capabilities.block_sizes[0]
         capacity = self._host.warmup(
             WarmupPlan(
@@ -94,7 +94,7 @@ class ShardService:
         )
 
     def _warmup_v2(self, request: pb.WarmupRequest, context: grpc.ServicerContext) -> pb.WarmupResponse:
-        """A v2 router rounds each request up to small blocks, the shard to its own; what that may cost is taken off beforehand."""
+        """A v2 router rounds requests up to small blocks, the shard to its own; the possible difference is subtracted in advance."""
         response, capacity = self._warmup_of_tgi(request), self._capacity()
         size = max(group.block_size for group in capacity.groups if group.kind is not CacheKind.STATE)
         lost = capacity.max_rows * (size - 1) if size > _V2_BLOCK else 0
@@ -102,7 +102,7 @@ class ShardService:
         return response
 
     def _prefill_v2(self, request: pb.PrefillRequest, context: grpc.ServicerContext) -> pb.PrefillResponse:
-        """A v2 router cannot say that it wants no special tokens."""
+        """A v2 router cannot ask for no special tokens."""
         for item in request.batch.requests:
             item.add_special_tokens = True
         return self._prefill(request, context)
@@ -117,7 +117,7 @@ class ShardService:
         return self._verbs().filter(request)
 
     def _clear_cache(self, request: pb.ClearCacheRequest, context: grpc.ServicerContext) -> pb.ClearCacheResponse:
-        if self._host.capacity is None:  # a router's first call: there is nothing yet
+        if self._host.capacity is None:  # a router's first call: nothing to clear yet
             return pb.ClearCacheResponse()
         return self._verbs().clear(request)
 
@@ -133,7 +133,7 @@ class ShardService:
             self._grammars.clear()
 
     def _prepare(self, request: pb.PrepareRequest, context: grpc.ServicerContext) -> pb.PrepareResponse:
-        """Of our own routers too: a step must not wait for a grammar."""
+        """Our own routers use this too: a step must not wait for a grammar."""
         return self._grammars.answer(request, context.is_active)
 
     def _capacity(self) -> Capacity:
@@ -156,7 +156,7 @@ def _handler(method: Method, behaviour: Behaviour) -> grpc.RpcMethodHandler[Any,
 
 
 def _guarded(behaviour: Behaviour) -> Behaviour:
-    """As in TGI, whatever goes wrong is INTERNAL with the error's text."""
+    """As in TGI, every error is INTERNAL with the error's text."""
 
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         try:

@@ -19,7 +19,7 @@ class Superseded(Exception):
 
 
 class Tenant:
-    """Carries out a router's turns until another takes its place, which it hears of with its next turn."""
+    """Carries out a router's turns until another router takes the shard over; its next turn then fails."""
 
     def __init__(self, tenancy: Tenancy, base: int) -> None:
         self.last_id = base
@@ -33,7 +33,7 @@ class Tenant:
         return self._tenancy.host.run(lambda: self._exchange(turn))
 
     def leave(self) -> None:
-        """Drop everything of this router's, if the shard is still there."""
+        """Drop everything of this router, if it still has the shard."""
         with suppress(DeviceLost):
             self._tenancy.host.run(lambda: self._tenancy.vacate(self))
 
@@ -55,7 +55,7 @@ class Tenant:
 
 
 class Tenancy:
-    """Who has the shard."""
+    """Which router has the shard."""
 
     def __init__(self, host: ShardHost) -> None:
         self.host = host
@@ -67,7 +67,7 @@ class Tenancy:
         return self.host.run(self._admit)
 
     def vacate(self, tenant: Tenant) -> None:
-        """Read the steps that a tenant left unread, and clear; nothing if it has been superseded. In the shard's thread."""
+        """Read the steps that a tenant left unread, and clear; does nothing if it was superseded. In the shard's thread."""
         if self.tenant is not tenant:
             return
         for step in tenant.unread:
@@ -83,13 +83,13 @@ class Tenancy:
 
 
 def shifted_turn(turn: Turn, by: int) -> Turn:
-    """A turn with all its request ids moved."""
+    """A turn with an offset added to all its request ids."""
     launch = None if turn.launch is None else _shifted_launch(turn.launch, by)
     return Turn(tuple(_shifted_bookkeeping(verb, by) for verb in turn.bookkeeping), launch, turn.read)
 
 
 def shifted_result(result: TurnResult, by: int) -> TurnResult:
-    """A result with all its request ids moved."""
+    """A result with an offset added to all its request ids."""
     step = result.result
     if step is not None:
         generations = tuple(replace(item, request_id=item.request_id + by) for item in step.generations)

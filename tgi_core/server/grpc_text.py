@@ -46,7 +46,7 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
         sampling=decode_parameters(request.parameters),
         want=OutputOptions(Feature.LOGPROBS in info.capabilities.features, request.top_n_tokens, request.prefill_logprobs),
         masked=grammar is not None,
-        # a name that nobody knows means the model itself: TGI's routers pass on whatever their clients call it
+        # an unknown name means the model itself: TGI's routers pass on the name that their clients give
         adapter=request.adapter_id if request.adapter_id in info.capabilities.adapters else None,
     )
     ends = Stopping(max_new_tokens(request), tuple(stopping.stop_sequences), stopping.ignore_eos_token)
@@ -54,7 +54,7 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
 
 
 def max_new_tokens(request: pb.Request) -> int:
-    """At least the one that every prefill makes."""
+    """At least 1, since every prefill generates a token."""
     return max(1, request.stopping_parameters.max_new_tokens)
 
 
@@ -64,7 +64,7 @@ def _grammar(given: pb.NextTokenChooserParameters) -> Grammar | None:
 
 
 def encode_generation(made: Generation, request_id: int, how: Sampling, with_top: bool) -> pb.Generation:
-    """What a step made for a request of a TGI router."""
+    """The result of a step for a request of a TGI router."""
     message = pb.Generation(request_id=request_id, tokens=_tokens(made.tokens))
     if made.prompt:
         message.prefill_tokens.CopyFrom(

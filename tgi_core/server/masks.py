@@ -21,7 +21,7 @@ from tgi_core.grammar.matching import readable
 _log = logging.getLogger(__name__)
 
 _RENEWAL_TOKENS = 64
-"""Tokens that a row must make before it may ask for a fresh lexer again."""
+"""Tokens that a row must generate before it may have a new lexer again."""
 
 
 class Constraint:
@@ -36,11 +36,11 @@ class Constraint:
 
     @property
     def tokens(self) -> int:
-        """How many its matcher has seen."""
+        """How many tokens its matcher has seen."""
         return len(self._made)
 
     def mask(self, tokens: Sequence[int]) -> bytes:
-        """The mask after these tokens: a bit per token of the vocabulary, only those that end a text once nothing else may follow.
+        """The mask after these tokens: a bit per token of the vocabulary; once the grammar is complete, only end-of-sequence tokens.
 
         Raises InvalidGrammar when the tokens break the grammar, or it grows beyond its limits.
         """
@@ -54,7 +54,7 @@ class Constraint:
         self._made += tokens
         mask = self._consume(tokens)
         if self._matcher.is_error() and self._may_renew():
-            # all rows of a grammar fill one lexer: a row must not fail for what its mates have put there
+            # all rows of a grammar share one lexer: a row must not fail because others have filled it
             self._renewed_at = len(self._made)
             self._compiled.renew(self._lexer)
             self._lexer, self._matcher = self._compiled.matcher()
@@ -64,7 +64,7 @@ class Constraint:
         return mask
 
     def _check_end(self, tokens: Sequence[int]) -> None:
-        """A backend that runs ahead asks on behind the end of the answer."""
+        """A backend that runs ahead asks for masks beyond the end of the answer."""
         allowed = int.from_bytes(self._mask, "little")
         if not all(allowed >> token & 1 for token in tokens):
             raise InvalidGrammar("tokens follow its end")
@@ -78,7 +78,7 @@ class Constraint:
 
 
 class _Begun(NamedTuple):
-    """A request that lives, with the grammar that it keeps."""
+    """The constraint of a live request, and the compiled grammar that it holds."""
 
     constraint: Constraint
     kept: KeptGrammar
@@ -98,12 +98,12 @@ class GrammarMasks:
 
     @classmethod
     def for_model(cls, directory: Path, eos_ids: frozenset[int]) -> GrammarMasks | None:
-        """Masks for the model in a directory; None, with a warning, when its tokenizer cannot have grammars. Takes up to a second."""
+        """Masks for the model in a directory; None, with a warning, if its tokenizer does not support grammars. Takes up to a second."""
         compiler = GrammarCompiler.for_model(directory, eos_ids)
         return None if compiler is None else cls(compiler)
 
     def attach(self, vocab_size: int) -> None:
-        """Say how many tokens the model chooses from; the tokenizer may have more or fewer."""
+        """Set the size of the model's vocabulary; the tokenizer may have more tokens or fewer."""
         self._vocab_size = vocab_size
         ending = sum(1 << id for id in set(self.compiler.eos_ids))
         self._ending = self._fit(ending.to_bytes(self.compiler.vocab_size // 8 + 1, "little"))
@@ -113,11 +113,11 @@ class GrammarMasks:
         return self.compiler.prepare(grammar, cost)
 
     def release(self, grammar: Grammar) -> None:
-        """Undo one `prepare`: no request that needs it is to come."""
+        """Undo one `prepare`: no more requests will need the grammar."""
         self.compiler.release(grammar)
 
     def begin(self, request_id: int, grammar: Grammar, made: Sequence[int]) -> None:
-        """A request comes that has made these tokens before. Returns at once; what is wrong shows in its masks."""
+        """Start the grammar of a request that has generated `made` before. Returns at once; errors show in its masks."""
         with self._lock:
             self._live[request_id] = self._beginning.submit(self._begin, grammar, tuple(made))
 
@@ -133,7 +133,7 @@ class GrammarMasks:
             begun.add_done_callback(self._give_back)
 
     def failure(self, request_id: int) -> str | None:
-        """Why the masks of a live request allow nothing."""
+        """Why the masks of a live request allow no token, if so."""
         return self._failures.get(request_id)
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
@@ -161,7 +161,7 @@ class GrammarMasks:
 
     def _mask(self, row: MaskRow) -> bytes:
         begun = self._live.get(row.request_id)
-        if begun is None:  # a late row of one that has left
+        if begun is None:  # a late row of a request that was dropped
             return self._ending
         try:
             if row.request_id not in self._failures:
@@ -180,11 +180,11 @@ class GrammarMasks:
 
     @property
     def _width(self) -> int:
-        """Bytes of a row."""
+        """Bytes of one row's mask."""
         return -(-self._vocab_size // 32) * 4
 
     def _fit(self, bits: bytes) -> bytes:
-        """A mask of the tokenizer's tokens as one of the model's."""
+        """Convert a mask over the tokenizer's tokens to one over the model's."""
         if self.compiler.vocab_size > self._vocab_size:
             kept = int.from_bytes(bits, "little") & ((1 << self._vocab_size) - 1)
             return kept.to_bytes(self._width, "little")

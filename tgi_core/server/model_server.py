@@ -1,4 +1,4 @@
-"""The model server: carries out turns on one open backend, and turns its rows into text.
+"""The model server: carries out turns on one open backend, and converts its rows to text.
 
 Synchronous and single-threaded; whoever owns it (a thread in process, a child process) calls it one turn at a time.
 """
@@ -60,8 +60,8 @@ class _Batch(NamedTuple):
 
 
 class ModelServer:
-    """One shard: batches and steps by the scheduler's numbers, one transcript per live request. `verbs` is where the session's
-    wrapper `Metrics` notes its calls; each turn's answer tells them on."""
+    """One shard: batches and steps by the scheduler's numbers, and one transcript per live request. The session's wrapper `Metrics` notes
+    its calls in `verbs`, and each turn's answer carries them."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ModelServer:
         if masks is not None:
             masks.attach(info.capabilities.vocab_size)
         self._batches: dict[int, _Batch] = {}
-        """By the scheduler's names."""
+        """By the scheduler's names. The scheduler's record is in another process, and has no handles."""
         self._steps: dict[int, Step] = {}
         self._transcripts: dict[int, Transcript] = {}
 
@@ -125,7 +125,7 @@ class ModelServer:
         return TurnResult(refused, result, self._verbs.take())
 
     def _knows(self, verb: Bookkeeping | StepVerb | None) -> bool:
-        """Whether all batches of a verb are ours: if the backend does not know one of them, then it has died there."""
+        """Whether all batches of a verb exist here: if the backend does not know one of them, it has lost it."""
         match verb:
             case Prefill(cached=batch) | Filter(batch=batch) | Clear(batch=batch):
                 return batch is None or batch in self._batches
@@ -160,7 +160,7 @@ class ModelServer:
         self._steps[verb.step], self._batches[verb.step] = step, _Batch(step.handle, members)
 
     def _transcript(self, item: ShardRequest) -> Transcript:
-        """Raises InvalidRequest for a request whose prompt cannot be made into text: that is its own business."""
+        """Raises InvalidRequest for a request whose prompt cannot be decoded, which fails that request alone."""
         try:
             return Transcript(self._tokenizer, item)
         except Exception as error:
@@ -169,7 +169,7 @@ class ModelServer:
             raise InvalidRequest(text, request_ids=(item.id,)) from error
 
     def _prefill(self, verb: Prefill, cached: Handle) -> Step:
-        """Grammars begin first: a backend may ask for masks before its verb returns."""
+        """Start grammars first: a backend may ask for masks before its verb returns."""
         try:
             for item in verb.requests:
                 self._begin_grammar(item)
@@ -179,7 +179,7 @@ class ModelServer:
             raise
 
     def _begin_grammar(self, item: ShardRequest) -> None:
-        """Raises InvalidRequest: a grammar that cannot begin is its request's own business."""
+        """Raises InvalidRequest for a grammar that cannot start, which fails that request alone."""
         if item.grammar is None or self._masks is None:
             return
         try:
@@ -194,7 +194,7 @@ class ModelServer:
             self._masks.end(request_ids)
 
     def _check_tokens(self, request: Request) -> None:
-        """Before any text is made of them: the router has checked, but the shard is where trust ends."""
+        """Check token ids before they are decoded. The router has checked them, but a shard does not trust its router."""
         if not all(0 <= token < self.info.capabilities.vocab_size for token in request.tokens):
             raise InvalidRequest(f"request {request.id}: a token id is outside the vocabulary", request_ids=(request.id,))
 
@@ -209,7 +209,7 @@ class ModelServer:
         return StepResult(number, tuple(generations), forward_ns=rows.forward_ns, sample_ns=rows.sample_ns)
 
     def _generation(self, row: Row) -> Generation | None:
-        """What a row says, None for a late row of a request that is gone; a failure in its text is its own."""
+        """The result of a row; None for a late row of a request that is gone. A failure to decode fails that row alone."""
         transcript = self._transcripts.get(row.request_id)
         if transcript is None:
             return None
@@ -227,13 +227,13 @@ class ModelServer:
         return made
 
     def _explained(self, row: Row) -> Row:
-        """A row that failed; where its mask allowed nothing, with the reason."""
+        """A failed row; if its mask allowed no token, with the reason."""
         reason = self._masks.failure(row.request_id) if self._masks is not None else None
         return replace(row, fault=RowFault(RowFaultKind.MASK, reason)) if reason is not None else row
 
     def _drop_everything(self) -> None:
-        """An error from rows ends the step's batch and all derived from it; the scheduler keeps one chain, so that is everything. Steps
-        that are not read are given up by clearing it."""
+        """An error from `rows` ends the step's batch and all batches derived from it. The scheduler keeps one chain of them, so that is
+        everything. Clearing the session also gives up the unread steps."""
         self._steps.clear()
         self._batches.clear()
         self._end_grammars(list(self._transcripts))
@@ -263,7 +263,7 @@ class ModelServer:
 
 
 def _of_step(error: BackendError) -> BackendError:
-    """What an error of `rows` says: a session that does not know a step that it has launched is beyond use."""
+    """The meaning of an error of `rows`: a session that does not know a step that it launched is beyond use."""
     if not isinstance(error, InvalidRequest) or error.request_ids:
         return error
     lost = BackendBug(f"the backend does not know a step that it has launched: {error}")

@@ -1,4 +1,4 @@
-"""The turns of the router that has started this process, over a socket that it has handed down."""
+"""Turns of the router that started this process, over the socket pair that this process inherited."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _log = logging.getLogger(__name__)
 
 
 class StepsLink:
-    """Answers turns in the shard's own thread, which reads, computes and writes: nothing is handed from thread to thread. It is lent to
-    the router from its first turn, which comes after the warm-up, until the router leaves."""
+    """Answers turns in the shard's own thread, which reads, computes and writes, so that nothing passes between threads. The link has that
+    thread from the router's first turn, after the warm-up, until the router disconnects."""
 
     def __init__(self, stream: socket.socket, tenancy: Tenancy) -> None:
         self._stream = stream
         self._tenancy = tenancy
 
     def start(self) -> None:
-        """Wait for the first turn, in a thread that does no more than that."""
+        """Wait for the first turn, in a thread for that alone."""
         threading.Thread(target=self._wait, name="steps", daemon=True).start()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from tgi_core.wire.types import FinishReason, Stopping
 
 
 class StopMatcher:
-    """Finds the first of several stop strings in a text that comes in pieces; a match may span pieces."""
+    """Finds the first of several stop strings in a text that arrives in pieces; a match may span pieces."""
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self._stop = stop

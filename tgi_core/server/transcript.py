@@ -1,4 +1,4 @@
-"""One request's text in the making: its rows go in, its generations come out."""
+"""The text of one request as it is generated: rows in, generations out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tgi_core.wire.types import Candidate, GeneratedText, Generation, PromptToke
 
 
 class Transcript:
-    """Turns rows into generations. A continued request picks up where its text was."""
+    """Converts rows to generations. A continued request starts with the text it had."""
 
     def __init__(self, tokenizer: Tokenizer, item: ShardRequest) -> None:
         self._tokenizer = tokenizer
         self._prompt = prompt = item.request.tokens[: item.request.prompt_len]
         self._context = prompt[-1:]
         self._detokenizer = Detokenizer(tokenizer, prompt)
-        # nothing may follow the end of a grammar, so it is an end even where others are ignored
+        # nothing may follow the end of a grammar, so that end counts even with ignore_eos
         stopping = item.stopping if item.grammar is None else replace(item.stopping, ignore_eos=False)
         self._stopping = StoppingCriteria(stopping, tokenizer.eos_ids)
         self._generated: list[int] = []
@@ -29,7 +29,7 @@ class Transcript:
             self._generated.append(token)
 
     def push(self, row: Row) -> Generation | None:
-        """What a row adds, None if nothing yet; `finished` or `fault` make it the last."""
+        """The generation of a row, None if it has no token yet. One with `finished` or `fault` is the last."""
         if row.fault is not None:
             return Generation(row.request_id, fault=row.fault)
         self._prompt_logprobs.extend(row.prompt_logprobs)

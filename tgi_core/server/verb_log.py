@@ -1,4 +1,4 @@
-"""What a turn asks of the backend, on its way to the router's metrics."""
+"""The backend calls of a turn, on their way to the router's metrics."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class VerbLog:
         self._calls: list[VerbCall] = []
 
     def __call__(self, verb: str, seconds: float, error: str) -> None:
-        """One call that has ended."""
+        """Note a call that has ended."""
         self._calls.append(VerbCall(verb, round(seconds * 1e9), error))
 
     def take(self) -> tuple[VerbCall, ...]:
-        """Everything since the last time."""
+        """Return and forget the calls noted since the last time."""
         calls, self._calls = tuple(self._calls), []
         return calls
