@@ -97,7 +97,7 @@ def answer_json(
 
 
 def _chosen(results: Sequence[Result], best: int) -> Iterator[tuple[int, Result]]:
-    """What is told, with its index: all as they come, or of a prompt with more than `best` texts the likeliest of them first."""
+    """The results to return, with their indices: all in order, or of a prompt with more than `best` texts the most likely ones."""
     samples = max(result.choice.sample for result in results) + 1
     if samples == best:
         yield from ((result.choice.index, result) for result in results)

@@ -59,17 +59,17 @@ class Endpoint:
 
     @property
     def generates(self) -> bool:
-        """Whether it may be told by a status that there is no room."""
+        """Whether a full server answers it with a status."""
         return set(FAILED) <= set(self.errors)
 
     @property
     def summary(self) -> str:
-        """What it does, in one line."""
+        """The operation's summary, one line."""
         return self._paragraphs[0].removesuffix(".")
 
     @property
     def description(self) -> str:
-        """What a caller should know besides, in Markdown."""
+        """The operation's description, in Markdown."""
         return "\n\n".join(self._paragraphs[1:])
 
     @property
@@ -78,7 +78,7 @@ class Endpoint:
 
 
 def _open(endpoint: Endpoint, request: Request) -> None:
-    """A gate that is never closed."""
+    """A gate that is always open."""
 
 
 def distinct(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
@@ -90,7 +90,7 @@ def distinct(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
 
 
 def methods_by_path(endpoints: Iterable[Endpoint]) -> Mapping[str, frozenset[str]]:
-    """What a client may ask of each path: what it is told that asks otherwise. Who may GET may HEAD."""
+    """The methods of each path, for answers with status 405. GET includes HEAD."""
     found: dict[str, set[str]] = defaultdict(set)
     for endpoint in endpoints:
         found[endpoint.path] |= {"GET", "HEAD"} if endpoint.method == "GET" else {endpoint.method}
@@ -98,7 +98,7 @@ def methods_by_path(endpoints: Iterable[Endpoint]) -> Mapping[str, frozenset[str
 
 
 def serving(endpoint: Endpoint, gate: Gate = _open) -> Handler:
-    """What answers a request: the handler, once the gate lets it through."""
+    """A handler that asks the gate first."""
     handler, name, gated = endpoint.handler, endpoint.handler.__name__, endpoint.gated
 
     async def serve(request: Request) -> Response:

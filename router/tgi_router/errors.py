@@ -1,4 +1,4 @@
-"""What a client can be told instead of an answer.
+"""The errors that a client can get in place of an answer.
 
     RouterError                 error_type                        status  counted as
     ├── ValidationFailed        validation                        422     validation
@@ -134,7 +134,7 @@ class Incomplete(RouterError):
 
 
 class IncompleteStream(Incomplete):
-    """The same, told inside a stream."""
+    """The same, as an event of a stream."""
 
     error_type = "incomplete_generation_stream"
     prefix = "Incomplete generation stream"
@@ -190,7 +190,7 @@ class NotUtf8(RouterError):
 
 
 class ReadTooSlowly(RouterError):
-    """More was generated than the client read, told inside the stream."""
+    """The client read too slowly for its buffer; sent as an event of the stream."""
 
     status = 408
     error_type = "read too slowly"
@@ -247,7 +247,7 @@ def error_json(error: RouterError) -> str:
 
 
 def error_response(error: RouterError) -> Response:
-    """The error object with its status; clients that back off are told for how long."""
+    """The error object with its status, and `Retry-After` where clients should retry."""
     headers = retry_headers(error) if error.status in (429, 503) else None  # a 424 is final for TGI's clients
     return Response(error_json(error), status_code=error.status, media_type="application/json", headers=headers)
 

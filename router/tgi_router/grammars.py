@@ -1,4 +1,4 @@
-"""Checking grammars before they reach the shard, so that a bad one is told as what it is: a fault of the request."""
+"""Checks grammars before they reach the shard, so that an invalid one is an error of its request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tgi_router.errors import ModelOverloaded, ValidationFailed
 
 @dataclass(frozen=True, slots=True)
 class CheckedGrammar:
-    """A grammar that compiles, and what that costs."""
+    """A grammar that compiles, and the cost of compiling it."""
 
     grammar: Grammar
     cost: Cost
 
 
 class GrammarChecker:
-    """Parses in a thread of its own, and has grammars tried in worker processes. Used on one event loop."""
+    """Parses grammars in a thread and compiles them in worker processes as a trial. Used on one event loop."""
 
     def __init__(self, settings: Settings, capabilities: Capabilities) -> None:
         self._possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
@@ -33,7 +33,7 @@ class GrammarChecker:
         self._judge = GrammarJudge()
 
     async def check(self, shape: Mapping[str, Any], strict: bool) -> CheckedGrammar | None:
-        """What a client asks for, as a grammar that compiles; None for plain text. `strict` takes TGI's shapes only.
+        """The grammar that a client asks for, if it compiles; None for plain text. `strict` accepts only TGI's shapes.
 
         Raises ValidationFailed, ModelOverloaded.
         """

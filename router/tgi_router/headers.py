@@ -38,7 +38,7 @@ class ComputeHeaders:
         return self.complete_choices([result])
 
     def complete_choices(self, results: Sequence[Result]) -> dict[str, str]:
-        """For several answers to one prompt, which is told once, and so is the time, which they share."""
+        """For several answers to one prompt: its tokens count once, and the time is the one they share."""
         longest = max(results, key=lambda result: result.timings.total)
         generated = sum(result.text.generated_tokens for result in results)
         seconds = f"{longest.timings.total:.9f}"

@@ -50,7 +50,7 @@ class Metrics:
         self._skipped = make.summary("tgi_request_skipped_tokens")
 
     def asked(self, count: int = 1) -> None:
-        """So many generations were asked for; each must end in `succeeded` or `failed`."""
+        """`count` generations were requested; each must end in `succeeded` or `failed`."""
         self._count.inc(count)
 
     def admitted(self, input_length: int, max_new_tokens: int, adapter: str | None = None) -> None:
@@ -61,12 +61,12 @@ class Metrics:
         self._max_new.observe(max_new_tokens)
 
     def first_tokens(self, seconds: float, more: int) -> None:
-        """A generation's first step came so long after the call, with so many tokens beyond the first."""
+        """A generation's first step arrived `seconds` after the call, with `more` tokens beyond the first."""
         self._first_token.observe(seconds)
         self._skipped.observe(more)
 
     def next_tokens(self, seconds: float, more: int) -> None:
-        """Another step came so long after the last one, with so many tokens beyond the first. Called for every token."""
+        """Another step arrived `seconds` after the last one, with `more` tokens beyond the first. Called for every token."""
         self._inter_token.observe(seconds)
         self._skipped.observe(more)
 
@@ -81,7 +81,7 @@ class Metrics:
         self._generated.observe(generated_tokens)
 
     def failed(self, error: BaseException | None, count: int = 1) -> None:
-        """Generations ended without an answer: told why, by a fault of our own, or because the client left."""
+        """Generations ended without a complete answer: with an error, because of a bug, or because the client disconnected."""
         err = error.failure if isinstance(error, RouterError) else "incomplete" if isinstance(error, Exception) else "dropped"
         self._failure.labels(err).inc(count)
         if err == "dropped":

@@ -88,7 +88,7 @@ class CompletionRoutes:
             raise
 
     def _extras(self, body: CompletionBody, greedy: bool) -> Extras:
-        """What else is asked for. Of `best_of` texts the `n` likeliest are told: all must be there first. TGI knows none of it."""
+        """OpenAI's additions. Of `best_of` texts the `n` most likely are returned, once all are complete. TGI has none of this."""
         strict, best_of = self._dialect.strict, body.best_of
         extras = self._dialect.extras(body, not strict and body.logprobs is not None)
         if strict:

@@ -1,4 +1,4 @@
-"""The heads of requests that are refused, and what their senders are told."""
+"""Which heads of requests are refused, and the answers to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Refused(Exception):
 
     @property
     def answer(self) -> bytes:
-        """What its client is told, in full."""
+        """The whole answer."""
         text = str(self).encode()
         again = b"retry-after: 1\r\nretry-after-ms: 1000\r\n" if self.status == 503 else b""
         headers = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (

@@ -1,4 +1,4 @@
-"""The outermost layer of the app: gives each request an id and, when traces are on, a span; tells how it ended in one log line."""
+"""The outermost layer of the app: gives each request an id and, with traces, a span; logs how it ended in one line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TGI_NAMES = {
     "invocations": "sagemaker_compatibility",
     "vertex": "vertex_compatibility",
 }
-"""TGI's names of handlers that are called otherwise here."""
+"""TGI's names of handlers that have other names here."""
 
 _LEVELS = {"dropped": logging.INFO, "generation": logging.ERROR, "incomplete": logging.ERROR}
-"""How loudly a failure is told; what the client did wrong is a warning."""
+"""The log level of each failure; other failures are the client's, and warnings."""
 
 
 class RequestLog:
@@ -44,7 +44,7 @@ class RequestLog:
         answer = _Answer(send, {"x-request-id": exchange.request_id, **(span.headers if span is not None else {})})
         try:
             await self._app(scope, receive, answer.send)
-        except Exception:  # noqa: BLE001  told here, with the request's id, and answered
+        except Exception:  # noqa: BLE001  logged here, with the request's id, and answered
             _log.exception("an error in the server ended a request")
             if answer.status is None:
                 await PlainTextResponse("Internal Server Error", status_code=500)(scope, receive, answer.send)

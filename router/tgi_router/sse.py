@@ -18,7 +18,7 @@ KEEP_ALIVE_SECONDS = 15.0
 _COMMENT = b":\n\n"
 
 OPENED = b""
-"""An empty chunk, which is not sent: a stream begins with it once nothing is left that could be told by a status."""
+"""An empty chunk, which is not sent: a stream yields it first, once no error can be answered with a status any more."""
 
 
 def event(payload: str) -> bytes:
@@ -27,8 +27,8 @@ def event(payload: str) -> bytes:
 
 
 class EventStream(Response):
-    """Sends what `events` writes into the writer and what it yields, and a comment when nothing came for a while. Closes `events` once
-    the client has left."""
+    """Sends what `events` writes to the writer and what it yields, and a comment when nothing was sent for a while. Closes `events` when
+    the client disconnects."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], writer: StreamWriter, headers: Mapping[str, str]) -> None:
         self.status_code = 200

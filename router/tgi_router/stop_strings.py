@@ -16,7 +16,7 @@ class StopFilter:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """What may be shown once `text` has come."""
+        """The text that may be sent once `text` has arrived."""
         if not self._stops:
             return text
         text = self._held + text
@@ -24,7 +24,7 @@ class StopFilter:
         return text.removesuffix(self._held)
 
     def finish(self) -> str:
-        """What is still to be shown once the answer has ended."""
+        """The text that is left to send once the answer has ended."""
         held, self._held = self._held, ""
         return cut(held, self._stops)
 

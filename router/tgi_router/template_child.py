@@ -62,7 +62,7 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A conversation as it goes to a worker: a template's source, and what it is told."""
+    """A conversation as it goes to a worker: a template's source and its variables."""
 
     source: str
     variables: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Chat templates: which one, what it is told, and the prompt that comes of it, as transformers makes it."""
+"""Chat templates: which one is used, with which variables, and the prompt that it renders, as in transformers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Conversation:
     tools: Sequence[Tool] = ()
     note: str = ""
     strict: bool = False
-    """The template is told what TGI tells it, rather than what transformers does."""
+    """The template gets the variables that TGI passes, not those of transformers."""
 
 
 class ChatTemplate:

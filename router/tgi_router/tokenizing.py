@@ -1,4 +1,4 @@
-"""Text to tokens: short texts at once, others in worker processes, so that no text holds up the event loop."""
+"""Tokenizes short texts at once and others in worker processes, so that no text blocks the event loop."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tgi_router.errors import ModelOverloaded, ValidationFailed
 from tgi_router.tokenizing_child import LENGTH, tokens_of_text
 
 INLINE = 512
-"""A text of at most this many characters takes less time than the way to a worker and back."""
+"""A text of at most this many characters takes less time than a round trip to a worker."""
 LONG = 1 << 16
-"""Texts of more characters have a lane of their own: they take up to seconds, and must not hold up all others."""
+"""Longer texts have a lane of their own: they take up to seconds, and must not delay the others."""
 
 _WAIT_S = 5.0
 """How long a text may wait for a worker."""

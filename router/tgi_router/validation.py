@@ -1,4 +1,4 @@
-"""The rules that a request must keep, in TGI's order and words, and the `GenerationRequest` made from one that does."""
+"""The rules for requests, in TGI's order and words, and the `GenerationRequest` that is made from a valid one."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ _FURTHER = tuple(spec for spec in SAMPLING if spec.name in FurtherSampling.model
 """What TGI has no rule for: the contract's range is the rule."""
 
 Rule = tuple[bool, str]
-"""Whether it is broken, and what to tell the client then."""
+"""Whether the rule is broken, and the error text for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text to go on from. A template has put its own special tokens in."""
+    """A text to continue. One from a chat template contains its special tokens already."""
 
     text: str
     add_special_tokens: bool = True
     literals: tuple[Span, ...] = ()
-    """Where special tokens are only text."""
+    """Spans in which the texts of special tokens are plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
     """What OpenAI's bodies can ask for beyond TGI's parameters.
 
-    `logprobs`: the client asked for them, or (False) they are not shown, or (None) they are shown where there are any.
+    `logprobs`: the client asked for them (True), they are not returned (False), or they are returned if the backend has them (None).
     """
 
     logprobs: bool | None = None
     call_schema: dict[str, Any] | None = None
-    """What an answer that must be a tool call must look like."""
+    """The JSON schema of an answer that must be a tool call."""
     choices: int = 1
     ranked: bool = False
-    """Of the choices the likeliest are wanted."""
+    """Whether only the most likely choices are returned."""
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -73,7 +73,7 @@ NO_EXTRAS = Extras()
 
 
 class Validator:
-    """Checks requests against the settings, the limits and what the backend declared."""
+    """Checks requests against the settings, the limits and the backend's capabilities."""
 
     def __init__(
         self, settings: Settings, model: ServedModel, limits: Limits, capabilities: Capabilities, tokenizing: Tokenizing
@@ -87,7 +87,7 @@ class Validator:
         self._tokenizing = tokenizing
 
     def check_best_of(self, parameters: Parameters, streaming: bool) -> None:
-        """The rules that come before a permit is taken. Raises ValidationFailed."""
+        """The rules that are checked before a permit is taken. Raises ValidationFailed."""
         best_of, largest = parameters.best_of, self._settings.max_best_of
         if streaming:
             if best_of not in (None, 1):
@@ -103,7 +103,7 @@ class Validator:
     async def validate(
         self, prompt: Prompt, parameters: Parameters, extras: Extras, scheduling: SchedulingParams
     ) -> GenerationRequest:
-        """Everything else. Raises ValidationFailed."""
+        """Check all other rules, and build the request. Raises ValidationFailed."""
         if self._settings.strict_tgi:  # TGI passes over what it does not know
             parameters = parameters.model_copy(update=dict.fromkeys(FurtherSampling.model_fields))
         _check(self._parameter_rules(parameters))
@@ -169,7 +169,7 @@ class Validator:
             yield not -100 <= bias <= 100, "`logit_bias` values must be >= -100.0 and <= 100.0"
 
     def _declared_rules(self, given: Parameters, extras: Extras) -> Iterator[Rule]:
-        """What the client named is refused where the backend did not declare it, never ignored."""
+        """What the client asks for and the backend did not declare is refused, never ignored."""
         sampling, features = self._capabilities.sampling, self._capabilities.features
         asked = {name for name, value in _asked(given, extras).items() if value != getattr(_NEUTRAL, name) or name == "seed"}
         for spec in SAMPLING:
@@ -194,7 +194,7 @@ class Validator:
         )
 
     def _size_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
-        """What is too long however few tokens it makes is refused before the work: a megabyte takes seconds to tokenize."""
+        """A text that is too long whatever its tokens is refused before it is tokenized, since a megabyte takes seconds."""
         if self._token_span is not None and given.truncate is None and len(prompt.text) > self._limits.max_total_tokens:
             least = ceil(len(prompt.text.encode()) / self._token_span)
             yield from self._total_rules(least, given, f"at least {least}")
@@ -211,12 +211,12 @@ class Validator:
         yield length > largest, f"`inputs` must have less than {largest} tokens. Given: {length}"
 
     def _token_rules(self, ids: tuple[int, ...]) -> Iterator[Rule]:
-        """A tokenizer may have tokens of the model's larger siblings."""
+        """A tokenizer may have tokens that only larger models of its family have."""
         last, vocabulary = max(ids), self._capabilities.vocab_size
         yield last >= vocabulary, f"`inputs` has the token {last}, which the model does not have: its ids are < {vocabulary}"
 
     def _prompt_logprobs(self, given: Parameters) -> bool:
-        """TGI shows no prompt details, and says nothing, unless the operator has switched them on."""
+        """As in TGI, prompt details are silently left out unless the operator has enabled them."""
         return given.decoder_input_details and self._settings.enable_prefill_logprobs
 
     def _want(self, given: Parameters, extras: Extras) -> OutputOptions:
@@ -228,14 +228,14 @@ class Validator:
 
 
 def effective_limits(settings: Settings, promised: Limits) -> Limits:
-    """What the backend promised, within what the operator set."""
+    """The limits that the backend promised, lowered to those that the operator set."""
     total = min(promised.max_total_tokens, settings.max_total_tokens or promised.max_total_tokens)
     longest = min(promised.max_input_tokens, settings.max_input_tokens or promised.max_input_tokens, total - 1)
     return Limits(max_input_tokens=longest, max_total_tokens=total)
 
 
 def check_choices(asked: int) -> int:
-    """How many answers to a prompt, known before anything is counted or reserved for them. Raises ValidationFailed."""
+    """Check the number of answers to a prompt before anything is counted or reserved for them. Raises ValidationFailed."""
     if not 1 <= asked <= MAX_CHOICES:
         raise ValidationFailed(f"`n` must be > 0 and <= {MAX_CHOICES}. Given: {asked}")
     return asked
@@ -256,13 +256,13 @@ def _outside(share: float | None) -> bool:
 
 
 def _asked(given: Parameters, extras: Extras) -> dict[str, Any]:
-    """The fields of sampling that a client has given."""
+    """The sampling fields that the client gave."""
     values = {spec.name: getattr(given if spec.name in _NATIVE else extras, spec.name) for spec in SAMPLING}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _sampling(given: Parameters, extras: Extras) -> Sampling:
-    """A temperature of 1 alone does not switch sampling on: the shard sees no difference from its default."""
+    """A temperature of 1 alone does not enable sampling: in TGI the shard cannot tell it from the default."""
     asked = _asked(given, extras)
     switched = any(asked.get(name, getattr(_NEUTRAL, name)) != getattr(_NEUTRAL, name) for name in SWITCHES)
     return Sampling(**{"seed": getrandbits(64), **asked, "do_sample": given.do_sample or switched})

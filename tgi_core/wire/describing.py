@@ -1,4 +1,4 @@
-"""What a shard is and promises, as messages and back."""
+"""A shard's description and capacity, to messages and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Word = TypeVar("Word", bound=Enum)
 
 
 def encode_info(info: ShardInfo, tokenizer_hash: str = "") -> pb.InfoResponse:
-    """Everything of ours; TGI's own fields are filled as far as they mean the same."""
+    """All of our fields; TGI's own fields are filled where they mean the same."""
     return pb.InfoResponse(
         dtype=info.dtype,
         device_type=info.device_kind,
@@ -43,7 +43,7 @@ def encode_info(info: ShardInfo, tokenizer_hash: str = "") -> pb.InfoResponse:
 
 
 def decode_info(message: pb.InfoResponse) -> ShardInfo:
-    """Of a shard that announces its API."""
+    """The description of a shard that announces its API."""
     return ShardInfo(
         model=message.model,
         backend=message.backend,
@@ -135,7 +135,7 @@ def encode_health(health: ShardHealth) -> pb.HealthResponse:
 
 
 def decode_health(message: pb.HealthResponse) -> ShardHealth:
-    """A foreign shard that answers is ready."""
+    """A TGI shard that answers is ready."""
     work = message.progress
     return ShardHealth(
         state=ShardState(message.state or "ready"),
@@ -162,7 +162,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
 
 
 def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
-    """A word that this version does not know promises nothing."""
+    """A value that this version does not know counts as the one that promises least."""
     return Capabilities(
         features=frozenset(_known(Feature, message.features)),
         sampling=frozenset(_known(SamplingField, message.sampling)),

@@ -17,7 +17,7 @@ LONGEST = 1 << 28
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     MESSAGE = 0
     FAILURE = 1
@@ -30,6 +30,6 @@ def frame(kind: Kind, data: bytes) -> bytes:
 
 
 def failure(error: Exception) -> bytes:
-    """The frame that tells of an error."""
+    """The frame of an error."""
     text = f"{type(error).__name__}\n{error}"
     return frame(Kind.FAILURE, text.encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""How a shard is."""
+"""The health of a shard."""
 
 from __future__ import annotations
 
