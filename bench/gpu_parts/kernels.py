@@ -12,12 +12,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bench.gpu_parts.place import Figures, Place, seconds
 from tgi_core.backend import Request
 from tgi_core.backend.ledger import LiveRow, Work
-from tgi_core.engine.ahead.queue import CannotCapture
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata, build
-from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.device_queue import CannotCapture
 
 HEADS, SHAPE = 32, LayerShape(8, 128, 128)
 """Of Llama-3.1-8B."""
@@ -30,7 +30,7 @@ def check(place: Place) -> Figures:
     for provider in kit.attention():
         for dtype in place.dtypes():
             reason = provider.probe() or provider.refusal([SHAPE], [asked], dtype)
-            reason = reason or provider.self_check([AskedLayer(SHAPE, HEADS, asked)], dtype, kit.device)
+            reason = reason or provider.self_check([AttentionLayer(SHAPE, HEADS, asked)], dtype, kit.device)
             found[f"{provider.name}, {str(dtype).removeprefix('torch.')}"] = reason or "agrees with float32"
     return found
 

@@ -9,8 +9,8 @@ from tests.accelerators.runtimes import FakeRuntime, graphs_of
 from tgi_core.backend import DeviceLost, OutOfMemory
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.queue import NewGraph, StreamGraphs, StreamQueue
-from tgi_core.engine.ahead.queue import CannotCapture, Usage
 from tgi_core.engine.ahead.sampling import TorchSampler
+from tgi_core.engine.device_queue import CannotCapture, Usage
 
 
 def queue_of(runtime: FakeRuntime, graph: NewGraph | str = "none") -> StreamQueue:

@@ -15,8 +15,9 @@ from tgi_core.backend import EMPTY, OpenOptions, Request, Sampling, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
-from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.open_model import open_session
 
 MODELS = Path(tgi_conformance.__file__).with_name("golden") / "models"

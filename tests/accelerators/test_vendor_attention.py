@@ -20,8 +20,8 @@ from tests.accelerators import vendors
 from tgi_core.engine.accelerator.varlen import VarlenAttention
 from tgi_core.engine.accelerator.vendor_attention import Call, VendorAttention
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.provider import AttentionLayer
 
 CPU = torch.device("cpu")
 SHAPE = LayerShape(1, 64, 64)
@@ -56,7 +56,7 @@ def provider_of(name: str, monkeypatch: pytest.MonkeyPatch, library: ModuleType 
 
 def checked(provider: VendorAttention, parameters: AttentionParameters = PLAIN, dtype: torch.dtype = torch.bfloat16) -> str:
     """What its self-check says of layers that are alike."""
-    layers = [AskedLayer(SHAPE, 2, parameters)] * 2
+    layers = [AttentionLayer(SHAPE, 2, parameters)] * 2
     assert provider.refusal([SHAPE] * 2, [parameters] * 2, dtype) == ""
     return provider.self_check(layers, dtype, CPU)
 

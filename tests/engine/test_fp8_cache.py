@@ -17,10 +17,10 @@ from tests.engine.tiny_models import silent
 from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Unsupported
 from tgi_core.backend.session import Session
 from tgi_core.engine.attention.cache import Fp8Cache, LayerShape, cast_for_cache
-from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
-from tgi_core.engine.device import DeviceKit, unserved
+from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.open_model import open_session
 
 FP8_DTYPES = Fp8Cache("float8_e4m3fn", torch.float8_e4m3fn)
@@ -71,8 +71,11 @@ def test_a_provider_without_it() -> None:
     """Native attention has no cache of 8 bits, and is passed over with that reason."""
     kit = CpuKit(1, 0.5)
     kit.fp8_cache = FP8_DTYPES
-    layers = [AskedLayer(LayerShape(1, 16, 16), 2, AttentionParameters(0.25))]
-    assert [unserved(provider, layers, torch.float32, kit) for provider in kit.attention()] == ["no cache in float8_e4m3fn", ""]
+    layers = [AttentionLayer(LayerShape(1, 16, 16), 2, AttentionParameters(0.25))]
+    assert [attention_refusal(provider, layers, torch.float32, kit) for provider in kit.attention()] == [
+        "no cache in float8_e4m3fn",
+        "",
+    ]
 
 
 def test_a_backend_that_does_not_honour_it(llama: Path) -> None:

@@ -19,9 +19,9 @@ import torch
 from tests.engine.rank_worker import run_rank
 from tests.engine.tiny_models import expected_tokens, save_tiny, tiny_config
 from tgi_core.backend import Unsupported
+from tgi_core.engine.parallel import loading
+from tgi_core.engine.parallel.loading import check_partition
 from tgi_core.engine.parallel.partition import Cut, share
-from tgi_core.engine.weights import partial
-from tgi_core.engine.weights.partial import check_partition
 from tgi_core.server.rank_link import Link
 
 Pair = Callable[[Path], list[dict[str, Any]]]
@@ -75,7 +75,7 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
     model_type, overrides = CASES[name]
     folder = save_tiny(model_type, tmp_path / "model", **overrides)
     whole = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    monkeypatch.setattr(partial, "load_through_transformers", None)
+    monkeypatch.setattr(loading, "load_through_transformers", None)
     ranks = pair(folder)
     for rank in ranks:
         assert "error" not in rank, rank

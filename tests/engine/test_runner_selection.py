@@ -13,11 +13,11 @@ from torch import Tensor
 from tests.engine.tiny_models import silent
 from tgi_core.backend import Kernel, OpenOptions, Unsupported
 from tgi_core.engine.attention.cache import PagedLayer
-from tgi_core.engine.attention.checking import AskedLayer, disagreement
+from tgi_core.engine.attention.checking import disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
-from tgi_core.engine.device import AttentionProvider
 from tgi_core.engine.open_model import open_session
 from tgi_core.engine.triton.provider import TritonAttention
 from tgi_core.engine.triton.tiles import TileTable
@@ -31,7 +31,7 @@ class OddAttention(TorchAttention):
     def __init__(self, factor: float) -> None:
         self.factor = factor
 
-    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+    def self_check(self, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device) -> str:
         """What the comparison finds."""
         return disagreement(self, layers, dtype, device)
 

@@ -21,20 +21,21 @@ from tgi_core.backend.session import Session
 from tgi_core.engine.attention.cache import Fp8Cache, LayerCache, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, StepMetadata, build
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.operators import Operators
-from tgi_core.engine.decoder.runner import PagedDecoderRunner
 from tgi_core.engine.decoder.table import FAMILIES, read_table
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.device import TableRunner
 from tgi_core.engine.lora.layers import LowRankSums
-from tgi_core.engine.lora.matmuls import Products
+from tgi_core.engine.lora.weights import Products
 from tgi_core.engine.open_model import open_session
+from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.quantization.linear import LinearProvider
+from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.quantization.torch_linear import TorchLinears
-from tgi_core.engine.weights.stored import open_weights
 from tgi_core.model_files import read_json
 
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64)

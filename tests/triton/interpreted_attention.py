@@ -15,8 +15,9 @@ import triton
 
 from tests.triton.ragged_cases import FACTORS, TOLERANCES, draw_case, draw_step
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.checking import AskedLayer, Case, disagreement
+from tgi_core.engine.attention.checking import Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.triton.launching import Operands, launch_decode, launch_varlen, launch_write
 from tgi_core.engine.triton.provider import TritonAttention, TritonLayer
 from tgi_core.engine.triton.shape import AttentionShape
@@ -96,14 +97,14 @@ def test_cache_of_8_bits() -> None:
 )
 def test_self_check(parameters: AttentionParameters) -> None:
     """The provider checks itself on what layers ask for, and finds nothing wrong."""
-    layers = [AskedLayer(LayerShape(1, 16, 16), 2, parameters)]
+    layers = [AttentionLayer(LayerShape(1, 16, 16), 2, parameters)]
     assert TritonAttention(TILES, 4).probe() == ""
     assert TritonAttention(TILES, 4).self_check(layers, torch.float32, CPU) == ""
 
 
 def test_self_check_of_8_bits() -> None:
     """The provider has the cache that its chip reads, and agrees with float32 over it."""
-    layers = [AskedLayer(LayerShape(1, 16, 16), 2, AttentionParameters(0.25))]
+    layers = [AttentionLayer(LayerShape(1, 16, 16), 2, AttentionParameters(0.25))]
     provider = TritonAttention(replace(TILES, fp8="fp8e4nv"), 4)
     assert provider.fp8_caches == (torch.float8_e4m3fn,) and TritonAttention(TILES, 4).fp8_caches == ()
     assert disagreement(provider, layers, torch.float32, CPU, Case(cache_dtype=torch.float8_e4m3fn)) == ""

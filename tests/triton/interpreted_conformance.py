@@ -22,12 +22,12 @@ from tgi_conformance.verdict import Level, Verdict
 from tests.engine.ahead.late import LateKit, LateQueue
 from tests.engine.tiny_models import save_tiny, silent
 from tgi_core.backend import OpenOptions, Progress
-from tgi_core.engine.ahead.queue import Usage, Work
-from tgi_core.engine.ahead.sampling import StepSampler
-from tgi_core.engine.decoder.runner import PagedDecoderRunner
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.device import TableRunner
+from tgi_core.engine.device_queue import StepSampler, Usage, Work
 from tgi_core.engine.open_model import open_session
+from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.triton.operators import TritonOperators
 from tgi_core.engine.triton.provider import TritonAttention
 from tgi_core.engine.triton.sampling import TritonSampler

@@ -18,9 +18,9 @@ from tgi_core.backend import Request, Sampling
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
 from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.operators import Heads, HeadSizes
-from tgi_core.engine.device import AttentionProvider
 from tgi_core.engine.sampler import Sampled, sample
 from tgi_core.engine.triton.operators import TritonOperators
 from tgi_core.engine.triton.provider import TritonAttention

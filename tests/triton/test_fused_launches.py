@@ -17,11 +17,11 @@ from tgi_core.engine.decoder.loading import attention_layers, load_decoder
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.quantization.linear import Linears
+from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.triton.operators import TritonOperators
 from tgi_core.engine.triton.provider import TritonAttention
 from tgi_core.engine.triton.sampling import TritonSampler
-from tgi_core.engine.weights.stored import open_weights
 from tgi_core.model_files import read_json
 
 CPU = torch.device("cpu")

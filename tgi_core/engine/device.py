@@ -6,50 +6,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from tgi_core.backend import Kernel, Progress
-from tgi_core.engine.ahead.queue import DeviceQueue
-from tgi_core.engine.attention.cache import Fp8Cache, LayerShape, PagedLayer
-from tgi_core.engine.attention.checking import AskedLayer, Case, disagreement
-from tgi_core.engine.attention.interface import AttentionParameters
-from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.checking import Case, disagreement
+from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
 from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.lora.layers import LowRankSums
-from tgi_core.engine.lora.matmuls import Products
+from tgi_core.engine.lora.weights import Products
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.self_check import Provable
-
-
-class AttentionProvider(Protocol):
-    """One way to compute attention over the paged cache."""
-
-    name: str
-    block_sizes: tuple[int, ...]
-    """Positions per block that it reads, the best first."""
-    fp8_caches: tuple[torch.dtype, ...]
-    """Types of 8 bits that its cache may have, beside the dtype that the model runs in."""
-
-    def probe(self) -> str:
-        """Why this provider cannot run here; empty when it can."""
-
-    def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
-        """Why this provider cannot serve these layers, with what they ask for in turn; empty when it can."""
-
-    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
-        """What goes wrong when a few ragged rows are computed for such layers on the device; empty when nothing does.
-
-        `attention.checking.disagreement` compares with plain torch. A provider of which the whole model's proof says enough returns "".
-        """
-
-    def new_layer(
-        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-    ) -> PagedLayer:
-        """One layer's cache of blocks 1…num_blocks beside the null block, in the layout that this provider reads."""
-
-    def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
-        """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
 
 
 class TableRunner(Runner, Provable, Protocol):
@@ -100,7 +68,7 @@ class DeviceKit(Protocol):
         it adds no adapters."""
 
 
-def unserved(provider: AttentionProvider, layers: Sequence[AskedLayer], dtype: torch.dtype, kit: DeviceKit) -> str:
+def attention_refusal(provider: AttentionProvider, layers: Sequence[AttentionLayer], dtype: torch.dtype, kit: DeviceKit) -> str:
     """Why a provider cannot be used for these layers on a kit's device; empty when it can."""
     shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
     fp8 = kit.fp8_cache

@@ -19,19 +19,19 @@ from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.session import AheadSession
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.base_session import BaseSession
+from tgi_core.engine.decoder.adapters import TableAdapter
 from tgi_core.engine.decoder.reference import reference_logits
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, TableRunner
 from tgi_core.engine.lora.files import open_adapter
-from tgi_core.engine.lora.matmuls import probes
-from tgi_core.engine.lora.table import TableAdapter
+from tgi_core.engine.lora.weights import probes
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, probe_ids, prove
 from tgi_core.engine.sync_session import SyncSession
-from tgi_core.engine.weights.stored import open_weights
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
@@ -53,23 +53,23 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     # transformers takes seconds to import: only models that need it pay for it.
     from tgi_core.engine.collectives import open_collectives
     from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
+    from tgi_core.engine.parallel.loading import check_partition, load_partition
     from tgi_core.engine.rank_session import RankSession
     from tgi_core.engine.runner_selection import select_runner
-    from tgi_core.engine.weights.partial import check_partition, load_partition
 
     directory, group, kernels = Path(options.model), options.group, (*kit.choices(), step)
     if options.adapters and group.world != 1:
         raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
     config = read_config(directory)
     adapters = tuple(map(open_adapter, options.adapters))
-    source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), adapters, device=kit.device)
+    source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), device=kit.device)
     if group.world == 1:
-        runner, shape = select_runner(source, kit, progress)
+        runner, shape = select_runner(source, kit, progress, adapters)
         return _session(runner, shape, kit, options.masks, tuple(adapter.name for adapter in adapters), kernels)
     check_partition(config, source.dtype, group.rank, group.world, open_weights(directory).most_elements)
     collectives = open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
-    runner, shape = select_runner(replace(source, load=load), kit, progress, collectives)
+    runner, shape = select_runner(replace(source, load=load), kit, progress, collectives=collectives)
     return RankSession(runner, shape, options.masks, collectives, kernels)
 
 

@@ -13,7 +13,8 @@ from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
-from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.logits_selection import split_logits, wanted_positions
 from tgi_core.engine.memory import Agree, plan_capacity
 from tgi_core.engine.models.shape import ModelShape

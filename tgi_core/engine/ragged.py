@@ -10,7 +10,8 @@ from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata
-from tgi_core.engine.device import AttentionProvider, DeviceKit
+from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.calling import Call

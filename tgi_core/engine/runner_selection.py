@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,12 +15,13 @@ from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.attention.sharing import forget_shares
 from tgi_core.engine.collectives import Collectives
-from tgi_core.engine.device import DeviceKit, unserved
+from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
+from tgi_core.engine.lora.files import AdapterFile
 from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
-from tgi_core.engine.models.build import ModelSource
+from tgi_core.engine.models.build import ModelSource, shape_of
 from tgi_core.engine.models.calling import Call
 from tgi_core.engine.models.linear import ProductLinear
 from tgi_core.engine.models.merging import observed_inputs
@@ -37,15 +39,19 @@ _MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError,
 
 
 def select_runner(
-    source: ModelSource, kit: DeviceKit, progress: Progress, collectives: Collectives | None = None
+    source: ModelSource,
+    kit: DeviceKit,
+    progress: Progress,
+    files: Sequence[AdapterFile] = (),
+    collectives: Collectives | None = None,
 ) -> tuple[Runner, ModelShape]:
     """The ragged engine where it proves right, else the model's own cache; alike on all ranks. Raises InvalidModel, Unsupported."""
     agree = int if collectives is None else collectives.least
     model = source.build(progress)
     # In float32 for a model in bfloat16 too: a CPU computes products as small as these in a quarter of the time (8 instead of 30 µs
     # for one token, rank 16, 576 → 1536), and an adapter is small.
-    adapters = Adapters(model, source.adapters, torch.float32, kit.device)
-    shape = ModelShape.of(model, source.dtype)
+    adapters = Adapters(model, files, torch.float32, kit.device)
+    shape = shape_of(model, source.dtype)
     expected = expected_logits(model, adapters, probe_ids(shape.vocab_size))
     adapters.pack(kit.low_rank_sums)
     shape = replace(shape, adapter_bytes=adapters.num_bytes)
@@ -119,7 +125,7 @@ def _with_attention(
     rejected: list[str] = []
     failure: Exception | None = None
     for provider in kit.attention():
-        reason = unserved(provider, seen.layers, shape.dtype, kit)
+        reason = attention_refusal(provider, seen.layers, shape.dtype, kit)
         runner = RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
         if agree(int(not reason)):
             try:

@@ -10,9 +10,9 @@ from torch import Tensor
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
 from tgi_backend_cpu.packing import pack
 from tgi_backend_cpu.tables import WHERE, LowRank, LowRanks, Panels, Segment
+from tgi_core.engine.decoder.adapters import Part, TableAdapter
 from tgi_core.engine.lora.layers import RunningStep
-from tgi_core.engine.lora.matmuls import Products
-from tgi_core.engine.lora.table import Part, TableAdapter
+from tgi_core.engine.lora.weights import Products
 from tgi_core.engine.quantization.weight import Dense
 
 

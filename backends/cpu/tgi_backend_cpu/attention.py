@@ -12,9 +12,9 @@ from torch import Tensor
 from tgi_backend_cpu.kernels import DTYPES, Kernels, Memory
 from tgi_backend_cpu.tables import Cache, Scoring
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedLayer
-from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.provider import AttentionLayer
 
 HEAD_SIZES = range(16, 513, 16)
 PAGE = 16
@@ -71,7 +71,7 @@ class NativeAttention:
                 return "layers with sinks or chunks"
         return ""
 
-    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+    def self_check(self, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device) -> str:
         """The proof of the whole model says enough of kernels that are compiled for no shape."""
         return ""
 

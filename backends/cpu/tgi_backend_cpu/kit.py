@@ -15,12 +15,13 @@ from tgi_backend_cpu.linear.native import NativeLinears
 from tgi_backend_cpu.linear.onednn import OneDnnLinears
 from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.device import TableRunner
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.matmuls import Products
+from tgi_core.engine.lora.weights import Products
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 

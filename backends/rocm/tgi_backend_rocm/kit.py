@@ -16,8 +16,8 @@ from tgi_core.engine.accelerator.failures import FailureTexts
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.accelerator.runtime import Runtime
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
-from tgi_core.engine.device import AttentionProvider
 from tgi_core.engine.triton.tiles import TileTable
 
 

@@ -10,16 +10,17 @@ from torch import Tensor
 
 from tests.engine.ahead.recorded import RecordedGraphs
 from tgi_core.backend import BackendError, DeviceLost, Kernel, Progress
-from tgi_core.engine.ahead.queue import GraphMaker, Usage, Work
-from tgi_core.engine.ahead.sampling import StepSampler, TorchSampler
+from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.device import TableRunner
+from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
 from tgi_core.engine.failures import FOREIGN
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.matmuls import Products
+from tgi_core.engine.lora.weights import Products
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 

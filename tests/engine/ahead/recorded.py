@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tgi_core.engine.ahead.queue import CannotCapture, Work
+from tgi_core.engine.device_queue import CannotCapture, Work
 
 _ASKS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique2")
 """Operators that need the device's answer before the host can go on."""

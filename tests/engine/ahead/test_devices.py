@@ -25,7 +25,7 @@ from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.attention_layers import use_ragged_attention
-from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.models.build import shape_of
 from tgi_core.engine.ragged import RaggedRunner
 
 VOCAB = 512
@@ -140,7 +140,7 @@ def test_a_step_stays_on_its_device(device: str, llama: Path) -> None:
     """
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(llama)).eval()
-    shape = ModelShape.of(model, torch.float32)
+    shape = shape_of(model, torch.float32)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(), Driverless():
         for module in model.modules():
             _move(module, torch.device(device))

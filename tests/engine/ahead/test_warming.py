@@ -14,7 +14,7 @@ from tests.engine.tiny_models import PROMPTS, silent
 from tgi_core.backend import OpenOptions, OutOfMemory, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.engine.ahead.graphs import Bucket, buckets
-from tgi_core.engine.ahead.queue import Usage
+from tgi_core.engine.device_queue import Usage
 from tgi_core.engine.open_model import open_session
 
 

@@ -14,16 +14,17 @@ from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.finding import proven
 from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
-from tgi_core.engine.ahead.queue import DeviceQueue
-from tgi_core.engine.ahead.sampling import StepSampler, TorchSampler
+from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.operators import Operators
-from tgi_core.engine.decoder.runner import PagedDecoderRunner
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import AttentionProvider, TableRunner
+from tgi_core.engine.device import TableRunner
+from tgi_core.engine.device_queue import DeviceQueue, StepSampler
 from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.matmuls import Products
+from tgi_core.engine.lora.weights import Products
+from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.triton import probing

@@ -1,4 +1,4 @@
-"""The queue of an accelerator: one stream, events as marks, captured graphs. See `tgi_core.engine.ahead.queue` for what is asked."""
+"""The queue of an accelerator: one stream, events as marks, captured graphs. See `tgi_core.engine.device_queue` for what is asked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tgi_core.backend import BackendError
 from tgi_core.engine.accelerator.runtime import Runtime
-from tgi_core.engine.ahead.queue import CannotCapture, Usage, Work
-from tgi_core.engine.ahead.sampling import StepSampler
+from tgi_core.engine.device_queue import CannotCapture, StepSampler, Usage, Work
 
 Translate = Callable[[Exception], BackendError | None]
 """The contract's error for one of the device's own."""

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer
-from tgi_core.engine.attention.checking import LONG_ROWS, AskedLayer, Case, disagreement
+from tgi_core.engine.attention.checking import LONG_ROWS, Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.provider import AttentionLayer
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -101,7 +102,7 @@ class VendorAttention(ABC):
         reasons = (self.limits.refusal(layer, wish, dtype) for layer, wish in zip(layers, asked, strict=True))
         return next(filter(None, reasons), "")
 
-    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+    def self_check(self, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device) -> str:
         """What goes wrong when rows, of which some are long enough to be split, run through the library; empty when nothing does."""
         try:
             return disagreement(self, layers, dtype, device, Case(LONG_ROWS, self.block_sizes[0]))

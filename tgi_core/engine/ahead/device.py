@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tgi_core.engine.ahead.graphs import DecodeGraphs
-from tgi_core.engine.ahead.queue import DeviceQueue
 from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Enqueued, Runner
 from tgi_core.engine.self_check import Provable

@@ -17,9 +17,9 @@ from torch import Tensor
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts, Layout
 from tgi_core.engine.ahead.program import StepProgram
-from tgi_core.engine.ahead.queue import DeviceQueue, Graph, GraphMaker
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.step_layout import pad
+from tgi_core.engine.device_queue import DeviceQueue, Graph, GraphMaker
 
 
 @dataclass(frozen=True, slots=True, order=True)

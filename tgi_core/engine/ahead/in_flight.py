@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tgi_core.backend import BackendError
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.ahead.queue import Mark
 from tgi_core.engine.ahead.step_layout import StepLayout
+from tgi_core.engine.device_queue import Mark
 from tgi_core.engine.failures import FOREIGN
 from tgi_core.engine.runner import StepLogits
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import StepInputs
-from tgi_core.engine.ahead.sampling import StepSampler
+from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.runner import Enqueued
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,23 +13,6 @@ from tgi_core.engine.warping import Candidates
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
-
-
-class StepSampler(Protocol):
-    """A device's way to choose plain rows' tokens by the published formula. It can be captured."""
-
-    precision: torch.dtype
-    """The dtype of temperatures, in which draws are computed: float64 makes the formula's very tokens."""
-    lean_draws: bool
-    """Whether draws cost next to nothing beside the argmax. Where they don't, steps without draws get graphs of their own."""
-
-    def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """A token per row of logits [rows, vocabulary], int64 [rows], and its logprob, float32 [rows].
-
-        The argmax, of equal ones the lowest id, where the temperature is 0; elsewhere the draw at the row's uniform number (float32
-        [rows]). `temperatures` of None says that no row draws, which is not said where `lean_draws`. A row whose logits are not all
-        finite has token −1.
-        """
 
 
 class TorchSampler:

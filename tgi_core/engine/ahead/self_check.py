@@ -9,7 +9,7 @@ from tgi_core.backend import Kernel, OutputOptions, Request
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.graphs import buckets
-from tgi_core.engine.ahead.queue import CannotCapture
+from tgi_core.engine.device_queue import CannotCapture
 from tgi_core.engine.self_check import probe_ids, relative_difference
 
 PART = "graphs"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.ahead.in_flight import InFlightStep
-from tgi_core.engine.ahead.queue import DeviceQueue
+from tgi_core.engine.device_queue import DeviceQueue
 
 
 class Place:

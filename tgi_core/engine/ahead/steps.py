@@ -12,10 +12,10 @@ from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.inputs import Counts, Layout
 from tgi_core.engine.ahead.program import StepProgram
-from tgi_core.engine.ahead.queue import DeviceQueue
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.staging import Place, Staging
 from tgi_core.engine.ahead.step_layout import StepLayout, bounds, exact, fill, fill_fixed, lay_out_step
+from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.runner import Enqueued
 
 

@@ -15,6 +15,7 @@ from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, NewLayer, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata, build
+from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -32,15 +33,6 @@ LONG_ROWS = (*ROWS, (700, 1), (1500, 1), (515, 33))
 Rows = Sequence[tuple[int, int]]
 
 _CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True, slots=True)
-class AskedLayer:
-    """An attention layer with `heads` query heads: what it keeps, and what it asks for."""
-
-    shape: LayerShape
-    heads: int
-    parameters: AttentionParameters
 
 
 class Attention(Protocol):
@@ -74,7 +66,7 @@ class Case:
 
 
 def disagreement(
-    provider: Attention, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device, case: Case | None = None
+    provider: Attention, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device, case: Case | None = None
 ) -> str:
     """How far outputs are from the reference, where too far; empty when all layers agree. Layers that are alike are run once."""
     case, seen = case or Case(), set()
@@ -90,7 +82,7 @@ def disagreement(
     return ""
 
 
-def _difference(provider: Attention, layer: AskedLayer, dtype: torch.dtype, device: torch.device, case: Case) -> float:
+def _difference(provider: Attention, layer: AttentionLayer, dtype: torch.dtype, device: torch.device, case: Case) -> float:
     """The greatest relative difference over two steps: all that is past, then the rows' own tokens. NaN when there is any."""
     generator = torch.Generator().manual_seed(0)
     reference = TorchAttention()
@@ -137,7 +129,7 @@ def _poisoned(new_layer: NewLayer, shape: LayerShape, dtype: torch.dtype, device
     return cache
 
 
-def _operands(layer: AskedLayer) -> tuple[tuple[int, int], ...]:
+def _operands(layer: AttentionLayer) -> tuple[tuple[int, int], ...]:
     """Heads and width of queries, keys and values."""
     shape = layer.shape
     return (layer.heads, shape.key_width), (shape.kv_heads, shape.key_width), (shape.kv_heads, shape.value_width)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
 from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedLayer
 from tgi_core.engine.decoder.operators import Operators
-from tgi_core.engine.device import AttentionProvider
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tgi_core.backend import Progress
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
@@ -44,10 +44,10 @@ class LoadedDecoder:
     head: Linear
 
 
-def attention_layers(table: DecoderTable) -> list[AskedLayer]:
+def attention_layers(table: DecoderTable) -> list[AttentionLayer]:
     """What each layer keeps per position, and asks of attention."""
     shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
-    return [AskedLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)) for kind in table.layers]
+    return [AttentionLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)) for kind in table.layers]
 
 
 def load_decoder(weights: DecoderWeights, linears: Linears, progress: Progress) -> LoadedDecoder:
@@ -69,7 +69,7 @@ def load_decoder(weights: DecoderWeights, linears: Linears, progress: Progress) 
 
 
 def _layer(
-    table: DecoderTable, index: int, found: LayerWeights, asked: AskedLayer, turns: Tensor, linears: Linears
+    table: DecoderTable, index: int, found: LayerWeights, asked: AttentionLayer, turns: Tensor, linears: Linears
 ) -> LoadedLayer:
     device, norms = turns.device, None
     if found.query_norm is not None and found.key_norm is not None:

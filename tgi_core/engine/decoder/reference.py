@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tgi_core.engine.decoder.adapters import Part, TableAdapter
 from tgi_core.engine.decoder.table import DecoderLayer, DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
-from tgi_core.engine.lora.table import TableAdapter
-from tgi_core.engine.quantization.weight import Weight, joined
+from tgi_core.engine.quantization.weight import Dense, Weight, joined
 
 
 def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdapter | None = None) -> Tensor:
@@ -19,12 +21,36 @@ def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdap
     with torch.inference_mode():
         stream = F.embedding(torch.tensor(ids), weights.embedding()).float() * table.embedding_scale
         for index, kind in enumerate(table.layers):
-            layer = weights.layer(index) if adapter is None else adapter.merged(index, weights.layer(index))
+            layer = (
+                weights.layer(index)
+                if adapter is None
+                else _merged(weights.layer(index), adapter.layer(index), table.intermediate)
+            )
             normed = _rms_norm(stream, layer.attention_norm, table.epsilon)
             stream = stream + table.residual_scale * _attention(normed, layer, kind, table, angles)
             normed = _rms_norm(stream, layer.mlp_norm, table.epsilon)
             stream = stream + table.residual_scale * _mlp(normed, layer, table)
         return _linear(_rms_norm(stream, weights.final_norm(), table.epsilon), weights.head(), None) * table.logit_scale
+
+
+def _merged(layer: LayerWeights, parts: dict[str, list[Part]], intermediate: int) -> LayerWeights:
+    """A layer's weights with an adapter merged in."""
+    gate_up = _added(joined((layer.gate, layer.up)), parts["gate_up"])
+    return replace(
+        layer,
+        qkv=[_added(joined(layer.qkv), parts["qkv"])],
+        output=_added(layer.output, parts["output"]),
+        gate=gate_up.rows(0, intermediate),
+        up=gate_up.rows(intermediate, 2 * intermediate),
+        down=_added(layer.down, parts["down"]),
+    )
+
+
+def _added(weight: Weight, parts: list[Part]) -> Weight:
+    changed = weight.dequantize().to(torch.float32, copy=True)
+    for part in parts:
+        changed[part.first : part.first + part.up.shape[1]] += (part.down @ part.up).t()
+    return Dense.of(changed.to(weight.dtype))
 
 
 def _attention(normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: DecoderTable, angles: Tensor) -> Tensor:

@@ -187,3 +187,17 @@ def _number(config: dict[str, Any], name: str, default: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise UnsupportedFamily(f"its {name} is {str(value)[:40]}")
     return float(value)
+
+
+def projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
+    """Shape [out, in] and bias of a layer's projections."""
+    queries, keys, inner = table.heads * table.head_size, table.kv_heads * table.head_size, table.intermediate
+    if table.merged:
+        inputs = {"self_attn.qkv_proj": (queries + 2 * keys, table.qkv_bias), "mlp.gate_up_proj": (2 * inner, table.mlp_bias)}
+    else:
+        inputs = {f"self_attn.{name}_proj": (size, table.qkv_bias) for name, size in (("q", queries), ("k", keys), ("v", keys))}
+        inputs |= {f"mlp.{name}_proj": (inner, table.mlp_bias) for name in ("gate", "up")}
+    return {name: ((size, table.hidden), bias) for name, (size, bias) in inputs.items()} | {
+        "self_attn.o_proj": ((table.hidden, queries), table.output_bias),
+        "mlp.down_proj": ((table.hidden, inner), table.mlp_bias),
+    }

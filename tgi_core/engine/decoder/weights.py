@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tgi_core.engine.decoder.table import DecoderTable
+from tgi_core.engine.decoder.adapters import TableAdapter
+from tgi_core.engine.decoder.table import DecoderTable, projections
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
+from tgi_core.engine.quantization.stored import StoredWeights
 from tgi_core.engine.quantization.weight import Dense, Weight
-from tgi_core.engine.weights.stored import StoredWeights
-
-if TYPE_CHECKING:
-    from tgi_core.engine.lora.table import TableAdapter
-
 
 _PLAIN = ("F32", "F16", "BF16")
 """In which dtypes weights may be stored as they are."""
@@ -148,17 +144,3 @@ def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...
                 wanted[f"{at}{name}.bias"] = shape[:1]
         wanted |= {f"{at}{name}.weight": (size,) for name, size in norms.items()}
     return wanted
-
-
-def projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
-    """Shape [out, in] and bias of a layer's projections."""
-    queries, keys, inner = table.heads * table.head_size, table.kv_heads * table.head_size, table.intermediate
-    if table.merged:
-        inputs = {"self_attn.qkv_proj": (queries + 2 * keys, table.qkv_bias), "mlp.gate_up_proj": (2 * inner, table.mlp_bias)}
-    else:
-        inputs = {f"self_attn.{name}_proj": (size, table.qkv_bias) for name, size in (("q", queries), ("k", keys), ("v", keys))}
-        inputs |= {f"mlp.{name}_proj": (inner, table.mlp_bias) for name in ("gate", "up")}
-    return {name: ((size, table.hidden), bias) for name, (size, bias) in inputs.items()} | {
-        "self_attn.o_proj": ((table.hidden, queries), table.output_bias),
-        "mlp.down_proj": ((table.hidden, inner), table.mlp_bias),
-    }

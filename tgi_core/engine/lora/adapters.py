@@ -15,8 +15,8 @@ from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.lora.files import AdapterFile
 from tgi_core.engine.lora.layers import AdaptedLinear, LowRankSums, RunningStep, Segment, SumsFactory, TorchSums
-from tgi_core.engine.lora.matmuls import Products, probes, read_products
 from tgi_core.engine.lora.placing import place
+from tgi_core.engine.lora.weights import Products, probes, read_products
 from tgi_core.engine.models.linear_layers import linear_sizes
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from tgi_core.engine.lora.matmuls import Products
+from tgi_core.engine.lora.weights import Products
 
 Segment = tuple[int, int, int | None]
 """Adapter, first flat token, end (None: all that follow)."""

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tgi_core.engine.lora.files import AdapterFile, LowRank
-from tgi_core.engine.lora.matmuls import refused
+from tgi_core.engine.lora.weights import refused
 from tgi_core.engine.models.linear_layers import linear_sizes
 
 

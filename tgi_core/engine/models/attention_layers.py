@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.checking import AskedLayer
 from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, attending, register
+from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import Call, calling_convention
 
@@ -23,9 +23,9 @@ class ShapeRecorder:
         self.heads: list[int] = []
 
     @property
-    def layers(self) -> list[AskedLayer]:
+    def layers(self) -> list[AttentionLayer]:
         """The layers in call order."""
-        return [AskedLayer(*layer) for layer in zip(self.shapes, self.heads, self.asked, strict=True)]
+        return [AttentionLayer(*layer) for layer in zip(self.shapes, self.heads, self.asked, strict=True)]
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
         """Attention of one layer; see `Attending`."""

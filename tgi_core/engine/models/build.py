@@ -12,14 +12,17 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
-from tgi_core.engine.lora.files import AdapterFile
+from tgi_core.engine.models.loading import CONFIG_ERRORS, load_model
+from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.formats import read_format
-from tgi_core.engine.weights.loading import CONFIG_ERRORS, load_model
-from tgi_core.engine.weights.stored import StoredWeights, open_weights
+from tgi_core.engine.quantization.stored import StoredWeights, open_weights
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
 HOST = torch.device("cpu")
+
+UNLIMITED_POSITIONS = 32768
+"""Positions to promise for models whose config names no limit, such as state-space models."""
 
 
 def read_config(directory: Path) -> PretrainedConfig:
@@ -45,12 +48,11 @@ def read_config(directory: Path) -> PretrainedConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A checked model directory, the dtype to run it in, and the adapters to run on it."""
+    """A checked model directory, and the dtype and device to run it on."""
 
     directory: Path
     config: PretrainedConfig
     dtype: torch.dtype
-    adapters: tuple[AdapterFile, ...] = ()
     load: Callable[[PretrainedConfig, StoredWeights, torch.dtype, Progress], PreTrainedModel] = load_model
     """Makes the model of a config and fills it from a checkpoint: all of it, or one rank's part."""
     device: torch.device = HOST
@@ -82,6 +84,21 @@ def max_positions(config: PretrainedConfig) -> int:
         if isinstance(value, int) and value > 0:
             return min(value, _longrope_start(text) or value)
     return 0
+
+
+def shape_of(model: PreTrainedModel, dtype: torch.dtype) -> ModelShape:
+    """The sizes of a model, from its config and parameters."""
+    config = text_config(model.config)
+    hidden = int(getattr(config, "hidden_size", 0) or getattr(config, "n_embd", 0) or getattr(config, "d_model", 0))
+    inner = getattr(config, "intermediate_size", None)
+    return ModelShape(
+        dtype=dtype,
+        vocab_size=int(config.vocab_size),
+        max_positions=max_positions(model.config) or UNLIMITED_POSITIONS,
+        hidden_size=hidden,
+        intermediate_size=inner if isinstance(inner, int) else 4 * hidden,
+        weight_bytes=sum({p.data_ptr(): p.numel() * p.itemsize for p in model.parameters()}.values()),
+    )
 
 
 def _longrope_start(text: PretrainedConfig) -> int | None:

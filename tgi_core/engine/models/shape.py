@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from tgi_core.backend import Memory
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-UNLIMITED_POSITIONS = 32768
-"""What to promise for models whose config names no limit, such as state-space models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +20,6 @@ class ModelShape:
     intermediate_size: int
     weight_bytes: int
     adapter_bytes: int = 0
-
-    @classmethod
-    def of(cls, model: PreTrainedModel, dtype: torch.dtype) -> ModelShape:
-        """Read a model's shape off its config and parameters."""
-        from tgi_core.engine.models.build import max_positions, text_config
-
-        config = text_config(model.config)
-        hidden = int(getattr(config, "hidden_size", 0) or getattr(config, "n_embd", 0) or getattr(config, "d_model", 0))
-        inner = getattr(config, "intermediate_size", None)
-        return cls(
-            dtype=dtype,
-            vocab_size=int(config.vocab_size),
-            max_positions=max_positions(model.config) or UNLIMITED_POSITIONS,
-            hidden_size=hidden,
-            intermediate_size=inner if isinstance(inner, int) else 4 * hidden,
-            weight_bytes=sum({p.data_ptr(): p.numel() * p.itemsize for p in model.parameters()}.values()),
-        )
 
     @property
     def weights(self) -> tuple[Memory, ...]:

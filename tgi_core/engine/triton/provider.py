@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedLayer
-from tgi_core.engine.attention.checking import AskedLayer, disagreement
+from tgi_core.engine.attention.checking import disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepArrays, StepMetadata
+from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.triton.probing import probe
 from tgi_core.engine.triton.shape import AttentionShape
 from tgi_core.engine.triton.tiles import Phase, Tile, TileTable, grown
@@ -83,7 +84,7 @@ class TritonAttention:
                 return str(error)
         return ""
 
-    def self_check(self, layers: Sequence[AskedLayer], dtype: torch.dtype, device: torch.device) -> str:
+    def self_check(self, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device) -> str:
         """What goes wrong when a few ragged rows run through the kernels that these layers need; empty when nothing does."""
         import triton
 

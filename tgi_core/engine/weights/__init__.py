@@ -1,1 +1,1 @@
-"""Reading checkpoints."""
+"""Checkpoint files: safetensors headers, indexes, memory-mapped tensors."""

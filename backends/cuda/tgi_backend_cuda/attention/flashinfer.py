@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.accelerator.vendor_attention import Call, Limits, VendorAttention
-from tgi_core.engine.ahead.queue import CannotCapture
 from tgi_core.engine.attention.cache import LayerCache
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.device_queue import CannotCapture
 
 _WORKSPACE_BYTES = 128 * 2**20
 """What its documentation advises."""

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tgi_core.backend import BackendError
-
-if TYPE_CHECKING:
-    from tgi_core.engine.ahead.sampling import StepSampler
 
 Work = Callable[[], None]
 """Python that enqueues: it calls operators and kernels on the device's tensors, and asks the device for nothing."""
@@ -61,6 +58,23 @@ class GraphMaker(Protocol):
 
     def release(self) -> None:
         """Give the pool back; the graphs are not replayed any more. Idempotent."""
+
+
+class StepSampler(Protocol):
+    """A device's way to choose plain rows' tokens by the published formula. It can be captured."""
+
+    precision: torch.dtype
+    """The dtype of temperatures, in which draws are computed: float64 makes the formula's very tokens."""
+    lean_draws: bool
+    """Whether draws cost next to nothing beside the argmax. Where they don't, steps without draws get graphs of their own."""
+
+    def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """A token per row of logits [rows, vocabulary], int64 [rows], and its logprob, float32 [rows].
+
+        The argmax, of equal ones the lowest id, where the temperature is 0; elsewhere the draw at the row's uniform number (float32
+        [rows]). `temperatures` of None says that no row draws, which is not said where `lean_draws`. A row whose logits are not all
+        finite has token −1.
+        """
 
 
 class DeviceQueue(Protocol):

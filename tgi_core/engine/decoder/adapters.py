@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tgi_core.engine.decoder.table import DecoderTable
+from tgi_core.engine.decoder.table import DecoderTable, projections
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
-from tgi_core.engine.decoder.weights import LayerWeights, projections
 from tgi_core.engine.lora.files import AdapterFile, LowRank
-from tgi_core.engine.lora.matmuls import read_products
-from tgi_core.engine.quantization.weight import Dense, Weight, joined
+from tgi_core.engine.lora.weights import read_products
 
 PRODUCTS = ("qkv", "output", "gate_up", "down")
 """A layer's products; queries, keys and values are columns of one, gates and ups of another."""
@@ -75,19 +73,6 @@ class TableAdapter:
             parts[_OF[projection]].append(Part(down, up, self._columns[projection]))
         return parts
 
-    def merged(self, index: int, layer: LayerWeights) -> LayerWeights:
-        """A layer's weights with the adapter in them, to compare with."""
-        parts = self.layer(index)
-        gate_up = _merged(joined((layer.gate, layer.up)), parts["gate_up"])
-        return replace(
-            layer,
-            qkv=[_merged(joined(layer.qkv), parts["qkv"])],
-            output=_merged(layer.output, parts["output"]),
-            gate=gate_up.rows(0, self._table.intermediate),
-            up=gate_up.rows(self._table.intermediate, 2 * self._table.intermediate),
-            down=_merged(layer.down, parts["down"]),
-        )
-
 
 def _first_columns(table: DecoderTable) -> dict[str, int]:
     """Where the columns of each projection begin in its product."""
@@ -97,10 +82,3 @@ def _first_columns(table: DecoderTable) -> dict[str, int]:
         first[projection] = ends[_OF[projection]]
         ends[_OF[projection]] += outputs
     return first
-
-
-def _merged(weight: Weight, parts: list[Part]) -> Weight:
-    changed = weight.dequantize().to(torch.float32, copy=True)
-    for part in parts:
-        changed[part.first : part.first + part.up.shape[1]] += (part.down @ part.up).t()
-    return Dense.of(changed.to(weight.dtype))

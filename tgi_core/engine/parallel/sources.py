@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
 from tgi_core.engine.quantization.weight import Weight, joined
-from tgi_core.engine.weights.stored import StoredWeight, StoredWeights
 
 
 @dataclass(frozen=True, slots=True)

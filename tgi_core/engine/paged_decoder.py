@@ -14,7 +14,7 @@ from tgi_core.engine.decoder.loading import LoadedDecoder, attention_layers, loa
 from tgi_core.engine.decoder.operators import Operators
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import DeviceKit, unserved
+from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.quantization.linear import Linears
@@ -30,7 +30,9 @@ class PagedDecoderRunner(PagedRunner):
         table, dtype = weights.table, weights.dtype
         layers = attention_layers(table)
         self.operators, why = _first("operators", operators, lambda choice: choice.refusal(dtype))
-        provider, why_attention = _first("attention", kit.attention(), lambda choice: unserved(choice, layers, dtype, kit))
+        provider, why_attention = _first(
+            "attention", kit.attention(), lambda choice: attention_refusal(choice, layers, dtype, kit)
+        )
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
         weight_bytes = weights.num_bytes - linears.saved_bytes

@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.linear import WeightLinear
+from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
 from tgi_core.engine.quantization.weight import Weight
-from tgi_core.engine.weights.stored import StoredWeight, StoredWeights
 
 CONFIG_ERRORS = (
     ArithmeticError,

@@ -11,9 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Progress, Unsupported
 from tgi_core.engine.collectives import Collectives
-from tgi_core.engine.parallel.joints import join
-from tgi_core.engine.parallel.partition import Cut, Partition, partition
-from tgi_core.engine.weights.loading import (
+from tgi_core.engine.models.loading import (
     STEP_NAME,
     build_empty,
     load_through_transformers,
@@ -21,8 +19,10 @@ from tgi_core.engine.weights.loading import (
     put_weight,
     tied_groups,
 )
-from tgi_core.engine.weights.sources import Source, find_sources
-from tgi_core.engine.weights.stored import StoredWeights
+from tgi_core.engine.parallel.joints import join
+from tgi_core.engine.parallel.partition import Cut, Partition, partition
+from tgi_core.engine.parallel.sources import Source, find_sources
+from tgi_core.engine.quantization.stored import StoredWeights
 
 _log = logging.getLogger("tgi_core.engine")
 
