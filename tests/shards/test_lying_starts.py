@@ -23,10 +23,11 @@ from tgi_core.client.local import LocalShard
 from tgi_core.client.warming import warm
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
+from tgi_core.framing import HEAD, frame
 from tgi_core.model_files import DEMO
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.tokenizer import Tokenizer
-from tgi_core.wire.frames import HEAD, LONGEST, Kind, frame
+from tgi_core.wire.frames import MAX_BYTES, Kind, kind_frame
 from tgi_core.wire.types import Decode, Turn, TurnResult
 
 PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4)
@@ -130,20 +131,21 @@ async def test_health_that_is_none(
         await opened.shard.close()
 
 
-TRUTH = frame(Kind.MESSAGE, pb.TurnResult().SerializeToString())
+TRUTH = kind_frame(Kind.MESSAGE, pb.TurnResult().SerializeToString())
 
 FRAMES = {
-    "garbage": (frame(Kind.MESSAGE, GARBAGE), "4 bytes that are no TurnResult"),
-    "a frame of no kind": (HEAD.pack(0, 9), "a frame of kind 9"),
-    "a frame without end": (HEAD.pack(LONGEST + 1, Kind.MESSAGE), f"{LONGEST + 1} bytes"),
+    "garbage": (kind_frame(Kind.MESSAGE, GARBAGE), "4 bytes that are no TurnResult"),
+    "a frame of no kind": (frame(b"\x09"), "no known kind"),
+    "a frame of nothing": (frame(b""), "no known kind"),
+    "a frame without end": (HEAD.pack(MAX_BYTES + 1), f"{MAX_BYTES + 1} bytes"),
     "an answer twice": (TRUTH + TRUTH, "two answers to one turn"),
     "an answer and a half": (TRUTH + TRUTH[:3], "two answers to one turn"),
-    "half an answer": (frame(Kind.MESSAGE, b"12345")[:-2], "the connection broke"),
+    "half an answer": (kind_frame(Kind.MESSAGE, b"12345")[:-2], "the connection broke"),
     "half a head": (TRUTH[:3], "the connection broke"),
     "nothing": (b"", "the connection broke"),
-    "a failure that is not UTF-8": (frame(Kind.FAILURE, b"\xff\n\xff\xfe"), "the shard failed: "),
-    "a failure of no words": (frame(Kind.FAILURE, b""), "the shard failed: "),
-    "a failure by a name of ours": (frame(Kind.FAILURE, b"Scope\nwhim"), "the shard failed: whim"),
+    "a failure that is not UTF-8": (kind_frame(Kind.FAILURE, b"\xff\n\xff\xfe"), "the shard failed: "),
+    "a failure of no words": (kind_frame(Kind.FAILURE, b""), "the shard failed: "),
+    "a failure by a name of ours": (kind_frame(Kind.FAILURE, b"Scope\nwhim"), "the shard failed: whim"),
 }
 
 

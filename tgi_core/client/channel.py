@@ -14,12 +14,12 @@ from tgi_core.backend import BackendBug, BackendError, DeviceLost, errors
 from tgi_core.client.answers import wrong
 from tgi_core.client.base import TakenOver
 from tgi_core.shard_access import ShardAccess
-from tgi_core.wire.frames import LONGEST
+from tgi_core.wire.frames import MAX_BYTES
 from tgi_core.wire.methods import ERROR_KIND, TOKEN, V3
 
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", LONGEST),
+    ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.enable_http_proxy", 0),
     ("grpc.keepalive_time_ms", 30_000),  # notice when the shard's machine is gone
     ("grpc.keepalive_timeout_ms", 20_000),

@@ -9,10 +9,11 @@ from typing import Any, cast
 from tgi_core.backend import BackendError
 from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, parsed
+from tgi_core.framing import Frames, FrameTooLong
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.wire.frames import HEAD, LONGEST, Kind, frame
+from tgi_core.wire.frames import MAX_BYTES, Kind, kind_frame
 
-_KINDS = frozenset(Kind)
+_KINDS = frozenset(bytes([kind]) for kind in Kind)
 
 
 class StepsLink(asyncio.Protocol):
@@ -20,7 +21,7 @@ class StepsLink(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
-        self._received = bytearray()
+        self._frames = Frames()
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
         self._broken: BackendError | None = None
         """The invalid answer that ended the connection, if any."""
@@ -31,7 +32,7 @@ class StepsLink(asyncio.Protocol):
             raise self._broken
         if self._transport.is_closing():
             raise CallFailed("the connection is closed", "", gone=True)
-        self._transport.write(frame(Kind.MESSAGE, message.SerializeToString()))
+        self._transport.write(kind_frame(Kind.MESSAGE, message.SerializeToString()))
         self._answer = asyncio.get_running_loop().create_future()
         try:
             kind, data = await self._answer
@@ -57,18 +58,20 @@ class StepsLink(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             self._break("an answer to nothing")
             return
-        self._received += data
-        if len(self._received) < HEAD.size:
+        self._frames.feed(data)
+        try:
+            payload = self._frames.take(MAX_BYTES)
+        except FrameTooLong as error:
+            self._break(str(error))
             return
-        length, kind = HEAD.unpack_from(self._received)
-        whole = HEAD.size + length
-        if length > LONGEST or kind not in _KINDS:
-            self._break(f"a frame of kind {kind} and {length} bytes")
-        elif len(self._received) > whole:
+        if payload is None:
+            return
+        if self._frames:
             self._break("two answers to one turn")
-        elif len(self._received) == whole:
-            self._answer.set_result((kind, bytes(self._received[HEAD.size :])))
-            self._received.clear()
+        elif payload[:1] not in _KINDS:
+            self._break(f"a frame of {len(payload)} bytes of no known kind")
+        else:
+            self._answer.set_result((payload[0], payload[1:]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The shard is gone, or we have closed the connection."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from tgi_core.errors import StartupError
+from tgi_core.framing import FrameSocket
 from tgi_core.server.rank_messages import encode
 from tgi_core.shard_access import HOW_TO_SHARE
 
@@ -34,50 +35,30 @@ class LinkClosed(Exception):
 
 
 class Link:
-    """JSON messages over a stream socket, each behind its length."""
+    """JSON messages over a stream socket, one per frame."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
+        self._frames = FrameSocket(stream)
         if stream.family != socket.AF_UNIX:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def send(self, message: Any) -> None:
         """Send a message. Raises LinkClosed."""
-        data = encode(message)
         try:
-            self._stream.sendall(len(data).to_bytes(4, "little") + data)
+            self._frames.send(encode(message))
         except OSError as error:
             raise LinkClosed(error.strerror or "closed") from error
 
-    def receive(self, seconds: float | None = None, longest: int = _MAX_BYTES) -> Any:
-        """The next message, of `longest` bytes at most. Raises LinkClosed, and TimeoutError where it is not there in time."""
-        end = None if seconds is None else time.monotonic() + seconds
+    def receive(self, timeout_s: float | None = None, limit: int = _MAX_BYTES) -> Any:
+        """The next message, of at most `limit` bytes. Raises LinkClosed, and TimeoutError if it has not arrived in time."""
         try:
-            self._stream.settimeout(None)
-            length = int.from_bytes(self._read(4, end), "little")
-            if length > longest:
-                raise LinkClosed(f"a message of {length} bytes")
-            return json.loads(self._read(length, end))
+            return json.loads(self._frames.receive(limit, timeout_s))
         except TimeoutError:
             raise
-        except (OSError, ValueError, RecursionError) as error:
+        except (EOFError, OSError, ValueError, RecursionError) as error:
             raise LinkClosed(str(error)) from error
-        finally:
-            with suppress(OSError):
-                self._stream.settimeout(None)
-
-    def _read(self, count: int, end: float | None) -> bytes:
-        parts = []
-        while count:
-            if end is not None:
-                self._stream.settimeout(max(end - time.monotonic(), 0.001))
-            part = self._stream.recv(min(count, 1 << 20))
-            if not part:
-                raise LinkClosed("closed by the other side")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
 
     def end_with_it(self, seconds: float) -> None:
         """End this process, from a thread, some time after the other side is gone: what it may wait for then never comes."""

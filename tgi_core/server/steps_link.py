@@ -8,9 +8,10 @@ import threading
 from contextlib import suppress
 
 from tgi_core.backend import BackendError, DeviceLost
+from tgi_core.framing import FrameSocket
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_tenant import Superseded, Tenancy
-from tgi_core.wire.frames import HEAD, Kind, failure, frame
+from tgi_core.wire.frames import Kind, failure, kind_frame
 from tgi_core.wire.results import encode_result
 from tgi_core.wire.turns import decode_turn
 
@@ -42,12 +43,12 @@ class StepsLink:
     def _serve(self) -> None:
         tenant = self._tenancy.admit()
         try:
-            with self._stream.makefile("rb") as turns:
-                while len(head := turns.read(HEAD.size)) == HEAD.size:
-                    turn = decode_turn(pb.Turn.FromString(turns.read(HEAD.unpack(head)[0])))
-                    result = encode_result(tenant.exchange(turn))
-                    self._stream.sendall(frame(Kind.MESSAGE, result.SerializeToString()))
-        except OSError:
+            turns = FrameSocket(self._stream)
+            while True:
+                turn = decode_turn(pb.Turn.FromString(turns.receive()[1:]))
+                result = encode_result(tenant.exchange(turn))
+                self._stream.sendall(kind_frame(Kind.MESSAGE, result.SerializeToString()))
+        except (EOFError, OSError):
             _log.info("the router has left")
         except Exception as error:  # noqa: BLE001  it is answered
             if not isinstance(error, BackendError | Superseded):

@@ -1,19 +1,17 @@
-"""Messages over a stream socket, for a router and the shard that it has started itself: each behind its length and what it is.
+"""What a router and the shard that it started say over their socket pair: frames whose first byte is their kind.
 
-gRPC serves shards anywhere, at a price per message that a step of many rows hides and a step of few does not: event loops, queues and
-four hand-overs between threads. Between parent and child a socket pair does with none.
+gRPC serves shards anywhere, but costs event loops, queues and four hand-overs between threads per message: little in a step of many rows,
+much in a step of few. Between parent and child a socket pair needs none of them.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from struct import Struct
 
-HEAD = Struct("<IB")
-"""The length of what follows, and its `Kind`."""
+from tgi_core.framing import frame
 
-LONGEST = 1 << 28
-"""Bytes that an answer may have: many times what a step of thousands of rows takes, with all that may be asked for."""
+MAX_BYTES = 1 << 28
+"""Bytes that an answer may have: many times what a step of thousands of rows takes with every output that can be requested."""
 
 
 class Kind(IntEnum):
@@ -21,15 +19,18 @@ class Kind(IntEnum):
 
     MESSAGE = 0
     FAILURE = 1
-    """The name of an error's class, a line break, its text. Nothing follows it."""
+    """The name of an error's class, a line break, its text. The sender closes the connection after it."""
 
 
-def frame(kind: Kind, data: bytes) -> bytes:
-    """The bytes of a frame."""
-    return HEAD.pack(len(data), kind) + data
+_BYTE = {kind: bytes([kind]) for kind in Kind}
+
+
+def kind_frame(kind: Kind, data: bytes) -> bytes:
+    """The bytes of a frame of this kind."""
+    return frame(_BYTE[kind] + data)
 
 
 def failure(error: Exception) -> bytes:
-    """The frame of an error."""
+    """The frame that reports an error."""
     text = f"{type(error).__name__}\n{error}"
-    return frame(Kind.FAILURE, text.encode(errors="replace"))
+    return kind_frame(Kind.FAILURE, text.encode(errors="replace"))

@@ -9,12 +9,11 @@ from __future__ import annotations
 import resource
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
-LENGTH = struct.Struct(">I")
-"""What precedes each message: its length in bytes."""
+from tgi_core.framing import FrameSocket
 
 
 def bound_memory(size: int) -> None:
@@ -31,14 +30,13 @@ def serve(
     `seconds` of processor time for each request; `memory_bytes` of address space for the process; `greet` takes the first message.
     """
     bound_memory(memory_bytes)
-    with socket.socket(fileno=int(sys.argv[1])) as channel, channel.makefile("rb") as stream:
-        while head := stream.read(LENGTH.size):
-            request = stream.read(*LENGTH.unpack(head))
-            if greet is not None:
-                greet(request)
-                greet = None
-                continue
+    with socket.socket(fileno=int(sys.argv[1])) as stream, suppress(EOFError):
+        channel = FrameSocket(stream)
+        if greet is not None:
+            greet(channel.receive())
+        while True:
+            request = channel.receive()
             signal.setitimer(signal.ITIMER_PROF, seconds)
             data = answer(request)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            channel.sendall(LENGTH.pack(len(data)) + data)
+            channel.send(data)

@@ -11,10 +11,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tgi_core.framing import Frames, FrameTooLong, frame
 from tgi_core.workers.command import ONE_THREAD
-from tgi_core.workers.serving import LENGTH
 
-_CHUNK = 1 << 20
+_MAX_ANSWER = 1 << 30
+"""Bytes: a worker runs what strangers send, and may be made to answer anything."""
 _POLLS, _POLL_S = 200, 0.005
 """A process closes its sockets a moment before its end can be seen."""
 
@@ -24,7 +25,8 @@ class Worker:
     hears `greeting` before all requests."""
 
     def __init__(self, command: Sequence[str], arguments: Sequence[str] = (), greeting: bytes | None = None) -> None:
-        self._unsent = b"" if greeting is None else LENGTH.pack(len(greeting)) + greeting
+        self._unsent = b"" if greeting is None else frame(greeting)
+        self._frames = Frames()
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         with theirs:
@@ -40,25 +42,20 @@ class Worker:
         """Kill it, and wait for it. Idempotent."""
 
     async def ask(self, request: bytes) -> bytes:
-        """The answer to one message. Raises EOFError when the process has ended."""
+        """The answer to one message. Raises EOFError when the process has ended, or answers too much, which ends it."""
         loop = asyncio.get_running_loop()
         try:
             unsent, self._unsent = self._unsent, b""
-            await loop.sock_sendall(self._channel, unsent + LENGTH.pack(len(request)) + request)
-            [length] = LENGTH.unpack(await self._read(LENGTH.size))
-            return await self._read(length)
-        except ConnectionError as error:
+            await loop.sock_sendall(self._channel, unsent + frame(request))
+            while (answer := self._frames.take(_MAX_ANSWER)) is None:
+                data = await loop.sock_recv(self._channel, self._frames.read_size)
+                if not data:
+                    raise EOFError
+                self._frames.feed(data)
+        except (ConnectionError, FrameTooLong) as error:
+            self.kill()
             raise EOFError from error
-
-    async def _read(self, size: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        data = bytearray()
-        while len(data) < size:
-            piece = await loop.sock_recv(self._channel, min(size - len(data), _CHUNK))
-            if not piece:
-                raise EOFError
-            data += piece
-        return bytes(data)
+        return answer
 
     def when_lost(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when it ends while nothing is asked of it."""
