@@ -20,7 +20,7 @@ OPTIONS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-
 TESTS = (
     "tests/cpu/test_gemm.py",
     "tests/cpu/test_attention_kernel.py",
-    "tests/cpu/test_reading.py",
+    "tests/cpu/test_sampling.py",
     "tests/cpu/test_decoder.py",
     "tests/cpu/test_adapters.py",
 )

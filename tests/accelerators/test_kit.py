@@ -217,8 +217,8 @@ def test_cache_of_8_bits(variant: str, dtype: torch.dtype, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("kit", "asked", "said"),
     [
-        (SomeKit, "float8_e4m3fn", "Device 0 reads no cache in float8_e4m3fn; leave it out"),
-        (Fp8Kit, "float8_e5m2", "Device 0 reads no cache in float8_e5m2; it reads float8_e4m3fn"),
+        (SomeKit, "float8_e4m3fn", "Device 0 does not support a cache in float8_e4m3fn; leave it out"),
+        (Fp8Kit, "float8_e5m2", "Device 0 does not support a cache in float8_e5m2; it supports float8_e4m3fn"),
     ],
 )
 def test_cache_of_8_bits_refused(kit: type[SomeKit], asked: str, said: str) -> None:

@@ -35,7 +35,7 @@ def test_work_goes_into_the_stream() -> None:
     runtime = FakeRuntime()
     queue = queue_of(runtime)
     queue.run(lambda: runtime.log.append("work"))
-    queue.mark().wait()
+    queue.record().wait()
     assert runtime.log == ["(", "work", ")", "record", "wait"]
 
 
@@ -45,10 +45,10 @@ def test_a_mark_raises_what_its_work_failed_with() -> None:
     queue = queue_of(runtime)
     runtime.fault = RuntimeError("an illegal memory access was encountered")
     with pytest.raises(DeviceLost, match="illegal memory access"):
-        queue.mark().wait()
+        queue.record().wait()
     runtime.fault = RuntimeError("something of ours")
     with pytest.raises(RuntimeError, match="something of ours"):
-        queue.mark().wait()
+        queue.record().wait()
 
 
 def test_graphs_share_the_first_ones_pool() -> None:

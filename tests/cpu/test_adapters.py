@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tgi_backend_cpu import kernels as native
-from tgi_backend_cpu.adapters import NativeSums
+from tgi_backend_cpu.adapters import NativeLoraKernel
 from tgi_backend_cpu.building import VARIANTS
 from tgi_backend_cpu.kernels import Arena, Kernels
 from torch import Tensor
@@ -184,7 +184,7 @@ def test_sums_of_single_layers(
     matrices = {
         number: (random(depth, rank, seed=rank), random(rank, columns, seed=50 + rank)) for number, rank in ((0, 3), (1, 64))
     }
-    sums, step = NativeSums(kernels, Arena(kernels), matrices), RunningStep()
+    sums, step = NativeLoraKernel(kernels, Arena(kernels), matrices), RunningStep()
     rows = sum(count for _, count in sizes)
     x, wide = random(1, rows, depth, seed=1, dtype=dtype), random(1, rows, columns + 9, seed=2, dtype=dtype)
     ends = list(itertools.accumulate(count for _, count in sizes))
@@ -209,7 +209,7 @@ def test_sums_of_single_layers(
 
 def test_layers_of_mixed_dtypes_are_refused(kernels: Kernels) -> None:
     """An output of another dtype than the input's is refused, not read as something else."""
-    sums, step = NativeSums(kernels, Arena(kernels), {0: (random(4, 2, seed=1), random(2, 4, seed=2))}), RunningStep()
+    sums, step = NativeLoraKernel(kernels, Arena(kernels), {0: (random(4, 2, seed=1), random(2, 4, seed=2))}), RunningStep()
     step.segments = ((0, 0, None),)
     with pytest.raises(ValueError, match=r"float32 to torch\.bfloat16"):
         sums.add(torch.zeros(1, 3, 4), torch.zeros(1, 3, 4, dtype=torch.bfloat16), step)

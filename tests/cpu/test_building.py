@@ -111,7 +111,7 @@ def test_choice_and_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (frozenset({"sse2"}), {}, "torch", "lacks avx2, fma"),
         (VARIANTS[2].cpu_flags, {kernels.CHOICE: "avx512"}, "torch", "lacks avx512bw"),
         (VARIANTS[0].cpu_flags, {kernels.CHOICE: "torch"}, "torch", kernels.CHOICE),
-        (VARIANTS[0].cpu_flags, {kernels.CHOICE: "neon"}, "torch", "names no variant"),
+        (VARIANTS[0].cpu_flags, {kernels.CHOICE: "neon"}, "torch", "is not a variant"),
     ):
         monkeypatch.setattr(kernels, "cpu_flags", lambda flags=flags: flags)
         _, choice = kernels.choose(environment)

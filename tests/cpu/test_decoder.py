@@ -133,7 +133,7 @@ def forced(folder: Path, dtype: str) -> list[float]:
 
 def test_trained_weights_take_twelve_bits_as_well() -> None:
     """Of a trained model all matrices do in bfloat16, and none in float32; the server says so."""
-    for dtype, words in (("bfloat16", "12 of 16 bits without loss in 17 of 17"), ("float32", "all bits of each")):
+    for dtype, words in (("bfloat16", "lossless 12-bit in 17 of 17"), ("float32", "MiB, dense")):
         session, _ = open_cpu(DEMO, dtype=dtype)
         [told] = [kernel.reason for kernel in session.capabilities().kernels if kernel.part == "weights"]
         assert words in told
@@ -172,7 +172,7 @@ def test_a_step_that_does_not_prove_is_not_used(
     wrong = open_model.reference_logits
     monkeypatch.setattr(open_model, "reference_logits", lambda weights, ids: wrong(weights, ids[::-1]))
     session, _ = open_cpu(folder, dtype="float32")
-    assert Feature.BATCH_INVARIANT not in session.capabilities().features and "does not prove" in log.text
+    assert Feature.BATCH_INVARIANT not in session.capabilities().features and "fails the self-check" in log.text
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tgi_backend_cpu.interface import Layout, Linear, Panels
 from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_backend_cpu.packing import pack
-from tgi_backend_cpu.tables import Layout, Linear, Panels
 from torch import Tensor
 
 from tgi_core.engine.quantization.weight import Dense

@@ -14,7 +14,7 @@ from tgi_backend_cpu.kit import CpuKit
 from tgi_backend_cpu.limits import MemoryLimit
 
 from tgi_core.backend import API_VERSION, ProbeStatus, Unsupported
-from tgi_core.engine.models.linear import ProductLinear
+from tgi_core.engine.models.linear import KernelLinear
 from tgi_core.engine.quantization.weight import Dense
 
 
@@ -89,14 +89,14 @@ def test_linear(dtype: torch.dtype, tokens: int, bias: bool, kernels: str, monke
 
 
 def test_absent_weight_cannot_be_computed_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading a packed layer's weight gives its dtype and shape; a product with it is NaN, never something plausible."""
+    """Reading a packed layer's weight gives its dtype and shape; computing with it gives NaN, never something plausible."""
     monkeypatch.setenv("TGI_CPU_KERNELS", "torch")
     for kernel in CpuKit(torch.get_num_threads(), 0.9).linears()[1:]:
         weight = Dense.of(torch.ones(4, 8))
-        product = kernel.load(weight, None)
-        layer = ProductLinear(product, weight, None)
+        linear = kernel.load(weight, None)
+        layer = KernelLinear(linear, weight, None)
         assert layer.weight.shape == (4, 8) and layer.weight.dtype is torch.float32
-        assert F.linear(torch.ones(1, 8), layer.weight).isnan().all() == (product.dense is None)
+        assert F.linear(torch.ones(1, 8), layer.weight).isnan().all() == (linear.dense is None)
 
 
 @pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None)])

@@ -45,7 +45,7 @@ def check_norms(operators: Operators, dtype: torch.dtype, width: int) -> None:
     stream, branch, weight = (noise(*shape, seed=seed).to(dtype) for seed, shape in enumerate(((5, width), (5, width), (width,))))
     assert close(operators.norm(stream, weight, 1e-6), normed(stream, weight))
     joined = stream.double() + 0.3 * branch.double()
-    found = operators.join_and_norm(stream, branch, 0.3, weight, 1e-6)
+    found = operators.add_and_norm(stream, branch, 0.3, weight, 1e-6)
     assert close(stream, joined) and found.dtype is dtype
     assert close(found, normed(stream, weight))
 
@@ -68,7 +68,7 @@ def check_store(
     positions, slots = torch.tensor([3, 0, 9, 4, 5, 0]), torch.tensor([17, 30, 16, 40, -1, -1])
     qkv = noise(6, (sizes.heads + 2 * sizes.kv_heads) * sizes.head).to(dtype)
     angles = torch.arange(10).double().unsqueeze(1) * noise(turned // 2, seed=1).double()
-    turns = torch.cat((angles.cos(), angles.sin()), -1).float() if turned else None
+    cos_sin = torch.cat((angles.cos(), angles.sin()), -1).float() if turned else None
     norms = HeadNorms(noise(sizes.head, seed=2).to(dtype), noise(sizes.head, seed=3).to(dtype), 1e-6) if with_norms else None
     cache = LayerCache(LayerShape(sizes.kv_heads, sizes.head, sizes.head), 3, BLOCK, kept or dtype, torch.device("cpu"))
     heads = qkv.double().unflatten(-1, (-1, sizes.head))
@@ -76,7 +76,7 @@ def check_store(
     if norms is not None:
         query, key = normed(query, norms.query), normed(key, norms.key)
     query, key = (turned_by_hand(part.clone(), angles[positions]) for part in (query, key))
-    found = operators.store(qkv, positions, slots, Heads(sizes, turns, norms), cache)
+    found = operators.rope_and_cache(qkv, positions, slots, Heads(sizes, cos_sin, norms), cache)
     assert close(found.transpose(0, 1), query, 2)
     written = slots[:4]
     keys, values = cache.flat_keys.to(dtype), cache.flat_values.to(dtype)

@@ -62,7 +62,7 @@ def test_textbook(rows: list[tuple[int, int]], how: AttentionParameters, seed: i
             torch.randn(length, KV_HEADS, KEY, generator=generator),
             torch.randn(length, KV_HEADS, VALUE, generator=generator),
         )
-        layer.wipe(torch.tensor(table[-1:]))
+        layer.zero_blocks(torch.tensor(table[-1:]))
         slots = torch.tensor([table[i // BLOCK] * BLOCK + i % BLOCK for i in range(past)], dtype=torch.long)
         layer.write(slots, keys[:past].transpose(0, 1), values[:past].transpose(0, 1))
         request = Request(id, tuple(range(length)), length, 0, (tuple(table),), take)

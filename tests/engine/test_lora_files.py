@@ -73,15 +73,18 @@ def test_configs(llama: Path, tmp_path: Path, changes: dict[str, Any], says: str
 TENSORS: list[tuple[dict[str, Tensor | None], str]] = [
     ({B: None}, "has no lora_B"),
     ({A: torch.ones(4)}, "is not a linear layer's"),
-    ({A: torch.ones(4, 32)}, "takes 32 numbers to 64, the model's 64 to 64; was it made for another model?"),
-    ({B: torch.ones(32, 4)}, "takes 64 numbers to 32"),
+    (
+        {A: torch.ones(4, 32)},
+        "maps 32 inputs to 64 outputs, the model's layer 64 to 64; was the adapter trained on another model?",
+    ),
+    ({B: torch.ones(32, 4)}, "maps 64 inputs to 32 outputs"),
     ({B: torch.ones(64, 5)}, "5 in lora_B"),
     ({A: torch.full((4, 64), math.nan)}, "not finite"),
     ({A: torch.ones(4, 64, dtype=torch.int32)}, "dtype I32"),
     ({f"{A}.more": torch.ones(1)}, "not a part of a LoRA adapter"),
     ({"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": torch.ones(64)}, "not a part"),
     ({name.replace("q_proj", "w_pack"): value for name, value in good().items()}, "targets 'model.layers.0.self_attn.w_pack'"),
-    ({name.replace("layers.0", "layers.9"): value for name, value in good().items()}, "no module of this model (llama)"),
+    ({name.replace("layers.0", "layers.9"): value for name, value in good().items()}, "not a module of this model (llama)"),
     ({name.replace(Q, "lm_head"): value for name, value in good().items()}, "output layer are not supported"),
     ({name.replace(Q, "model.embed_tokens"): value for name, value in good().items()}, "embeddings"),
     ({name.replace(Q, "model.norm"): value for name, value in good().items()}, "is a LlamaRMSNorm here"),
@@ -130,7 +133,7 @@ def test_patterns_and_prefixes(llama: Path, tmp_path: Path) -> None:
     )
     patterns = {"rank_pattern": {"^layers.1.self_attn.q_proj": 2, "up_proj": 2}, "alpha_pattern": {"q_proj": 6}}
     adapter = save_adapter(tmp_path / "good", tensors, **patterns)
-    scales = {name: low_rank.scale for name, low_rank in open_adapter(adapter).modules.items()}
+    scales = {name: tensors.scale for name, tensors in open_adapter(adapter).modules.items()}
     assert scales == {Q: 6 / 4, "layers.1.self_attn.q_proj": 6 / 2, "layers.1.mlp.up_proj": 8 / 2}
     run = Schedule(*open_cpu(llama, WarmupPlan(max_rows=2, max_row_tokens=64), adapters=(adapter,)))
     run.step(run.request(1, PROMPTS[0], 9))

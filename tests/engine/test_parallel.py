@@ -21,7 +21,7 @@ from tests.engine.tiny_models import expected_tokens, save_tiny, tiny_config
 from tgi_core.backend import Unsupported
 from tgi_core.engine.parallel import loading
 from tgi_core.engine.parallel.loading import check_partition
-from tgi_core.engine.parallel.partition import Cut, share
+from tgi_core.engine.parallel.partition import Shard, shard_range
 from tgi_core.server.rank_link import Link
 
 Pair = Callable[[Path], list[dict[str, Any]]]
@@ -114,15 +114,15 @@ def test_what_cannot_be_divided_is_refused(model_type: str, world: int, override
 @pytest.mark.parametrize(("size", "world"), [(8, 2), (7, 2), (512, 3), (2, 4)])
 def test_shares_make_the_whole(size: int, world: int) -> None:
     """The ranks' ranges follow each other and cover a dimension; what they cut puts together to the whole."""
-    ranges = [share(size, rank, world) for rank in range(world)]
+    ranges = [shard_range(size, rank, world) for rank in range(world)]
     assert ranges[0][0] == 0 and ranges[-1][1] == size
     assert all(before[1] == after[0] for before, after in pairwise(ranges))
     tensor = torch.arange(size * 3).view(size, 3)
-    assert torch.equal(torch.cat([Cut(0, (part,)).of(tensor) for part in ranges]), tensor)
+    assert torch.equal(torch.cat([Shard(0, (part,)).of(tensor) for part in ranges]), tensor)
 
 
 def test_a_packed_cut_takes_part_of_both_halves() -> None:
     """Gate and up lie behind each other in one tensor; a rank gets a part of each."""
     tensor = torch.arange(8).view(8, 1)
-    assert Cut(0, ((2, 4), (6, 8))).of(tensor).flatten().tolist() == [2, 3, 6, 7]
-    assert Cut(0, ((2, 4), (6, 8))).shape(tensor.shape) == torch.Size([4, 1])
+    assert Shard(0, ((2, 4), (6, 8))).of(tensor).flatten().tolist() == [2, 3, 6, 7]
+    assert Shard(0, ((2, 4), (6, 8))).shape(tensor.shape) == torch.Size([4, 1])

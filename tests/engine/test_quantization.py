@@ -12,11 +12,11 @@ from torch import Tensor
 
 from tgi_core.backend import Unsupported
 from tgi_core.engine.models.linear import WeightLinear
-from tgi_core.engine.parallel.partition import Cut
+from tgi_core.engine.parallel.partition import Shard
 from tgi_core.engine.quantization.checking import disagreement
 from tgi_core.engine.quantization.linear import Linear, Linears
 from tgi_core.engine.quantization.torch_linear import TorchLinear, TorchLinears
-from tgi_core.engine.quantization.weight import Dense, Scaled, Weight, joined
+from tgi_core.engine.quantization.weight import Dense, Scaled, Weight, concatenated
 
 CPU = torch.device("cpu")
 
@@ -53,13 +53,13 @@ def test_parts_of_a_weight_are_parts_of_its_matrix(layout: str) -> None:
     assert torch.equal(weight.reordered(order).dequantize(), matrix[order])
     for start, end in ((0, 16), (4, 12), (3, 10), (15, 16)):
         assert torch.equal(weight.columns(start, end).dequantize(), matrix[:, start:end])
-    both = joined([weight, weight.rows(0, 5)])
+    both = concatenated([weight, weight.rows(0, 5)])
     assert type(both) is type(weight) and torch.equal(both.dequantize(), torch.cat((matrix, matrix[:5])))
     assert weight.dense_bytes == matrix.nbytes and weight.num_bytes == sum(part.nbytes for part in weight.parts)
     copy = weight.to(CPU, copy=True)
     assert all(mine.data_ptr() != theirs.data_ptr() for mine, theirs in zip(copy.parts, weight.parts, strict=True))
-    for cut in (Cut(0, ((0, 4), (8, 12))), Cut(1, ((4, 8),)), Cut(1, ((0, 4), (8, 12)))):
-        assert torch.equal(cut.of_weight(weight).dequantize(), cut.of(matrix))
+    for shard in (Shard(0, ((0, 4), (8, 12))), Shard(1, ((4, 8),)), Shard(1, ((0, 4), (8, 12)))):
+        assert torch.equal(shard.of_weight(weight).dequantize(), shard.of(matrix))
 
 
 def test_numbers_of_codes_and_scales() -> None:
@@ -71,7 +71,7 @@ def test_numbers_of_codes_and_scales() -> None:
 def test_layouts_that_differ_join_dense() -> None:
     """What shares no layout, or has other groups, becomes one matrix."""
     for first, second in ((dense(), scaled(1)), (scaled(1), scaled(4))):
-        both = joined([first, second])
+        both = concatenated([first, second])
         assert type(both) is Dense and torch.equal(both.dequantize(), torch.cat((first.dequantize(), second.dequantize())))
 
 

@@ -29,8 +29,8 @@ from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
-from tgi_core.engine.lora.layers import LowRankSums
-from tgi_core.engine.lora.weights import Products
+from tgi_core.engine.lora.layers import LoraKernel
+from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.open_model import open_session
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.quantization.linear import LinearProvider
@@ -74,7 +74,7 @@ class TorchKit:
         """torch's."""
         return (TorchLinears(),)
 
-    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
+    def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
         """No model runs module by module here."""
         raise AssertionError("the model did not run from its table")
 

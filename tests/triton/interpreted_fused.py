@@ -58,7 +58,7 @@ def test_a_cache_of_another_layout_is_refused() -> None:
     """Keys are never written into memory whose layout is not known."""
     empty = torch.zeros(0)
     with pytest.raises(TypeError, match="layout"):
-        TritonOperators().store(empty, empty, empty, Heads(HeadSizes(1, 1, 4), None, None), OtherLayer())
+        TritonOperators().rope_and_cache(empty, empty, empty, Heads(HeadSizes(1, 1, 4), None, None), OtherLayer())
 
 
 class OtherLayer:
@@ -67,7 +67,7 @@ class OtherLayer:
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Nothing."""
 
-    def wipe(self, blocks: Tensor) -> None:
+    def zero_blocks(self, blocks: Tensor) -> None:
         """Nothing."""
 
 

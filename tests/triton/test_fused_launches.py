@@ -48,7 +48,7 @@ def test_five_launches_a_layer(driver: NotingDriver, tmp_path: Path) -> None:
             sampler.choose(logits, torch.zeros(len(logits), dtype=torch.float64), torch.zeros(len(logits)))
 
     step((4, 1))
-    layer = ["turn_and_store_kernel", "decode_kernel", "rms_norm_kernel", "silu_mul_kernel", "rms_norm_kernel"]
+    layer = ["rope_and_cache_kernel", "decode_kernel", "rms_norm_kernel", "silu_mul_kernel", "rms_norm_kernel"]
     expected = ["rms_norm_kernel", *layer, *layer, "summarize_kernel", "choose_kernel"]
     assert [name for name, _ in driver.launched] == expected
     before = len(driver.loaded)

@@ -63,7 +63,7 @@ class SamplingSpec:
     """One field of `Sampling`, whose default there is neutral.
 
     `field` is what a session declares for it, None for a field of `text-core`. `range` is None where every value of its type will do;
-    that of `logit_bias` is its biases'. `on_device`: samplers on the device implement it too (`LogitsReader`, `StepSampler`); the
+    that of `logit_bias` is its biases'. `on_device`: samplers on the device implement it too (`PlainSampler`, `StepSampler`); the
     published formula and the engine's sampler on the host implement every row. `since` is the contract that it came with. `tried`
     are values that conformance clauses and tests set it to, and `sentence` says what it does.
     """

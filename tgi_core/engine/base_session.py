@@ -1,4 +1,4 @@
-"""What every session of the engine shares: capabilities, the books, and the outcomes of steps until they are read."""
+"""The base of the engine's sessions: capabilities, the ledger, and the outcomes of steps until they are read."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tgi_core.engine.runner import Runner
 from tgi_core.engine.sampler import FIELDS
 
 _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TENSOR_PARALLEL, Feature.TOP_N})
-"""Of every session here. A model that cannot be divided refuses its group of ranks when it is opened."""
+"""Features of every session. A model that cannot be divided refuses a group of ranks when it is opened."""
 
 
 class BaseSession(ABC):
-    """One rank's session over one model, as far as the device does not matter."""
+    """One rank's session over one model; subclasses run steps on a device."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class BaseSession(ABC):
 
     @abstractmethod
     def _make_ready(self) -> None:
-        """What comes before the books of a step verb are opened. Raises DeviceLost."""
+        """Prepare for a step call, before the ledger changes. Raises DeviceLost."""
 
     @abstractmethod
     def _launch(self, launch: Launch) -> Step:
-        """Take on a step that the books have accepted."""
+        """Launch a step that the ledger has accepted."""
 
     @property
     def runner(self) -> Runner:
-        """What runs the model."""
+        """The runner of the model."""
         return self._runner
 
     @property
@@ -123,7 +123,7 @@ class BaseSession(ABC):
             raise InvalidRequest(f"block size {plan.block_size} is not among {self._capabilities.block_sizes}")
 
     def _promise(self, capacity: Capacity) -> Capacity:
-        """Open the books with these limits."""
+        """Create the ledger with these limits."""
         self._capacity = capacity
         self._ledger = Ledger(self._capabilities, capacity)
         return capacity
@@ -140,19 +140,19 @@ class BaseSession(ABC):
         return outcome
 
     def _going(self, launch: Launch, unread: Iterable[Launch] = ()) -> list[Work]:
-        """The work of a step without the rows that failed: those sit out every step until the core filters them away, and those
-        launched before that, of which some may be `unread`."""
+        """The work of a step without failed rows. Those skip every step until the core filters them away; `unread` are steps launched
+        before that."""
         if self._failed:
             self._failed &= self._book.live_ids | {work.row.request.id for item in (launch, *unread) for work in item.work}
         return [work for work in launch.work if work.row.request.id not in self._failed]
 
     def _keep(self, live: LiveRow, row: Row) -> None:
-        """Note what a step made for a row."""
+        """Record a row's result of a step."""
         live.tokens.extend(row.tokens)
         if row.fault is not None:
             self._failed.add(row.request_id)
 
 
 def _features_of(masks: MaskSource | None, adapters: tuple[str, ...]) -> frozenset[Feature]:
-    """Those that depend on what the session was opened with."""
+    """Features that depend on the options of the session."""
     return frozenset({Feature.MASKS} if masks else ()) | frozenset({Feature.LORA} if adapters else ())

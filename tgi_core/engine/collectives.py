@@ -1,7 +1,7 @@
-"""What ranks do together while a model runs: sum, gather, agree, tell.
+"""Collective operations of the ranks of a model: all-reduce, all-gather, minimum, broadcast, barrier.
 
-Everything is asked of torch.distributed's public interface, so a device package only names another backend ("nccl"). A collective
-that fails or takes too long means that another rank is gone: it raises PeerLost, and this rank's session is over.
+They use torch.distributed's public interface, so a device package only names a backend ("nccl"). A collective that fails or times out
+means that another rank is gone: it raises PeerLost, and this rank's session is over.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ STEP_S = 60
 """How long a rank waits for the others in the middle of a step."""
 
 LOADING_S = 3600
-"""How long for one that still reads its weights; a rank that ends meanwhile is noticed by the server."""
+"""How long for a rank that is still loading weights; the server notices a rank that ends meanwhile."""
 
 FILE = "file:"
-"""Begins a rendezvous that is a file in a folder of one user, for ranks of one machine."""
+"""Prefix of a rendezvous that is a file in a private folder, for ranks of one machine."""
 
 
 class Collectives:
@@ -44,14 +44,14 @@ class Collectives:
         return self.rank == 0
 
     def reduce(self, tensor: Tensor) -> Tensor:
-        """The sum over the ranks, alike on all of them to the last bit; `tensor` itself is changed where it can be."""
+        """All-reduce: the sum over the ranks, with the same bits on each; in place if `tensor` is contiguous."""
         tensor = tensor.contiguous()
         with _peers():
             dist.all_reduce(tensor)
         return tensor
 
     def gather(self, tensor: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The ranks' tensors behind each other in the last dimension, in which rank r has `sizes[r]`."""
+        """All-gather: the ranks' tensors concatenated in the last dimension, where rank r has size `sizes[r]`."""
         widest = max(sizes)
         padded = F.pad(tensor, (0, widest - tensor.shape[-1])).contiguous()
         parts = [torch.empty_like(padded) for _ in sizes]
@@ -67,14 +67,14 @@ class Collectives:
         return int(found.item())
 
     def tell(self, values: Sequence[int]) -> list[int]:
-        """Rank 0's values, on every rank; the others give as many of their own."""
+        """Broadcast: rank 0's values, on every rank; the others pass a list of the same length."""
         told = torch.tensor(values, dtype=torch.int64, device=self._device)
         with _peers():
             dist.broadcast(told, src=0)
         return told.tolist()
 
     def meet(self) -> None:
-        """Wait until all ranks are here, however long they load."""
+        """Barrier: wait until all ranks have loaded."""
         self._meetings += 1
         with _peers():
             self._store.set(f"meeting-{self._meetings}-{self.rank}", "here")
@@ -93,11 +93,11 @@ def _peers() -> Iterator[None]:
         yield
     except RuntimeError as error:  # torch's DistError is one
         reason = " ".join(str(error).split())[:200]
-        raise PeerLost(f"another rank is gone, or takes more than {STEP_S} s for its part of a step: {reason}") from error
+        raise PeerLost(f"another rank is gone, or needs more than {STEP_S} s for its part of a step: {reason}") from error
 
 
 def open_collectives(group: Group, backend: str, device: torch.device) -> Collectives:
-    """Meet the other ranks at the group's rendezvous. `backend` is torch.distributed's name for one. Raises PeerLost."""
+    """Connect to the other ranks at the group's rendezvous. `backend` is torch.distributed's name. Raises PeerLost."""
     with _peers():
         store = _store(group)
         if backend == "gloo" and group.local_world == group.world:
@@ -116,7 +116,7 @@ def _store(group: Group) -> Store:
     if group.rendezvous.startswith(FILE):
         return FileStore(group.rendezvous.removeprefix(FILE), group.world)
     host, _, port = group.rendezvous.rpartition(":")
-    # torchrun keeps a store of its own at the very place.
+    # torchrun has its own store at this address.
     hosting = group.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     waiting = timedelta(seconds=LOADING_S)
     store = TCPStore(host.strip("[]"), int(port), group.world, hosting, waiting, wait_for_workers=False)

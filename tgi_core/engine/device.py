@@ -1,4 +1,4 @@
-"""What a device package gives to the shared engine."""
+"""What the engine needs of a device package."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tgi_core.engine.attention.checking import Case, disagreement
 from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import DeviceQueue
-from tgi_core.engine.lora.layers import LowRankSums
-from tgi_core.engine.lora.weights import Products
+from tgi_core.engine.lora.layers import LoraKernel
+from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.self_check import Provable
@@ -25,51 +25,51 @@ class TableRunner(Runner, Provable, Protocol):
 
 
 class DeviceKit(Protocol):
-    """A device, as far as the engine must know it."""
+    """A device, as the engine sees it."""
 
     device: torch.device
     collectives: str
-    """torch.distributed's name for what ranks on this device talk over: gloo, nccl, …"""
+    """torch.distributed's name for the backend that ranks on this device use: gloo, nccl, …"""
     fp8_cache: Fp8Cache | None
-    """What the cache is to be made of, where the operator wants numbers of 8 bits; None: of the dtype that a model runs in."""
+    """The 8-bit cache dtype that the operator asked for; None for a cache in the model's dtype."""
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
-        """The dtype to run in, for the name asked ("auto" or a torch dtype name) and the one stored. Raises Unsupported."""
+        """The dtype to run in, given the requested one ("auto" or a torch dtype name) and the checkpoint's. Raises Unsupported."""
 
     def linears(self) -> Sequence[LinearProvider]:
-        """What computes products with weights, best first; `TorchLinears`, which serves all, last."""
+        """Linear providers, best first; `TorchLinears`, which supports every weight, last."""
 
-    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
-        """How adapters are added to one layer, of which there are matrices by adapter number."""
+    def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
+        """The kernel that adds adapters to one layer, given their matrices by adapter number."""
 
     def attention(self) -> Sequence[AttentionProvider]:
         """Attention providers, best first."""
 
     def queue(self) -> DeviceQueue | None:
-        """The device's queue, where it works behind the host; None where a step is done when its call returns."""
+        """The device's queue if it runs asynchronously; None if a step is done when its call returns."""
 
     def free_bytes(self) -> int:
-        """Memory that a cache may take now, after the weights and with the operator's fraction applied."""
+        """Bytes that a cache may take now, after the weights and less the operator's reserve."""
 
     def default_rows(self) -> int:
-        """How many rows to promise when nobody says."""
+        """Rows to promise if the plan does not say."""
 
     def default_step_tokens(self) -> int:
-        """How many tokens of one step to promise when nobody says."""
+        """Tokens per step to promise if the plan does not say."""
 
     def choices(self) -> tuple[Kernel, ...]:
-        """What was chosen for this machine before any model was looked at, with reasons."""
+        """What was chosen for this machine, whatever the model, with reasons."""
 
     def table_refusal(self) -> str:
-        """Why this device cannot run decoders from tables; empty when it can."""
+        """Why this device cannot run decoders from tables; empty if it can."""
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
-        """A runner of a decoder's table, with its weights and adapters. Raises UnsupportedFamily for sizes that its kernels lack, and where
-        it adds no adapters."""
+        """A runner of a decoder's table, with its weights and adapters. Raises UnsupportedFamily for sizes or adapters that its kernels do
+        not support."""
 
 
 def attention_refusal(provider: AttentionProvider, layers: Sequence[AttentionLayer], dtype: torch.dtype, kit: DeviceKit) -> str:
-    """Why a provider cannot be used for these layers on a kit's device; empty when it can."""
+    """Why a provider cannot be used for these layers on the kit's device; empty if it can."""
     shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
     fp8 = kit.fp8_cache
     if fp8 is not None and fp8.dtype not in provider.fp8_caches:

@@ -1,4 +1,4 @@
-"""From what torch and models raise in a step to the contract's errors."""
+"""Translates what torch and models raise in a step to the contract's errors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 
 from tgi_core.backend import BackendBug, BackendError, DeviceLost, OutOfMemory
 
-FOREIGN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What torch and models raise."""
+TORCH_ERRORS = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+"""Exceptions that torch and models raise in a step."""
 
 ACCELERATOR_ERROR: type[BaseException] | tuple[()] = getattr(torch, "AcceleratorError", ())
-"""What torch raises for a device's runtime, which answers nothing but this from then on. Vendors' early builds of 2.8 are without it."""
+"""What torch raises if the device's runtime fails, in every call from then on. Vendors' early builds of 2.8 lack it."""
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-"""How torch's allocators say so, in a RuntimeError."""
+"""Texts of allocation failures in torch's RuntimeErrors."""
 
 
 def translated(error: Exception) -> BackendError:

@@ -1,7 +1,7 @@
-"""The padded path's simplest form: one row at a time, each with the cache object that transformers makes for the model.
+"""One row at a time, each with the cache object that transformers creates for the model.
 
 For models that the ragged engine cannot run: state-space and hybrid models, and those whose attention does not go through
-transformers' interface. A block holds a whole row, so a block is a slot. Right, and slow: the rows of a step run one after another.
+transformers' interface. A block holds a whole row. Correct but slow: the rows of a step run one after another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits, prompt_positions
 
 CACHE_NAMES = ("past_key_values", "cache_params", "state")
-"""Under which names transformers' models return their caches, and take them back."""
+"""Names of the cache arguments and results of transformers' models."""
 
 
 class HFCacheModel:
@@ -33,8 +33,8 @@ class HFCacheModel:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._takes = set(inspect.signature(model.forward).parameters)
-        # One row has no padding, so a mask of ones says nothing, except where positions are counted from it. State-space models
-        # go wrong with one: they multiply it into their tokens.
+        # One row has no padding, so a mask of ones has no effect, unless positions are computed from it. State-space models
+        # compute wrong results with one: they multiply it into their tokens.
         if "position_ids" in self._takes or "cache_params" in self._takes:
             self._takes.discard("attention_mask")
 
@@ -90,10 +90,10 @@ class HFCacheRunner:
         self.block_sizes = (shape.max_positions,)
 
     def use_probe_cache(self) -> None:
-        """Rows bring their own caches: nothing to reserve for a proof."""
+        """Nothing to reserve for the self-check: rows have their own caches."""
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
-        """Promise as many rows as their caches fit. Raises OutOfMemory."""
+        """Promise as many rows as there is memory for their caches. Raises OutOfMemory."""
         fixed, per_token = self._cache_bytes()
         row_tokens = min(plan.max_row_tokens or self.shape.max_positions, self.shape.max_positions)
         wanted = plan.max_rows or self._kit.default_rows()
@@ -146,7 +146,7 @@ class HFCacheRunner:
             return self._model.run(work.row.tokens[: work.start + work.take], work.start, self._slots[slot], keep)
 
     def release(self) -> None:
-        """Give the caches back."""
+        """Free the caches."""
         self._slots.clear()
 
 

@@ -1,4 +1,4 @@
-"""Which logits of a flat step are wanted, and whose they are."""
+"""Which logits of a flat step are needed, and for which rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.engine.runner import StepLogits, prompt_positions
 
 
 def wanted_positions(step: StepMetadata) -> np.ndarray:
-    """[tokens] bool: the last one of every row that yields, and the prompt's where its logprobs are asked for."""
+    """[tokens] bool: the last token of every row that yields, and the prompt's tokens if its logprobs are requested."""
     keep = np.zeros(step.cu_seqlens[-1], bool)
     for i, work in enumerate(step.order):
         start, end = step.cu_seqlens[i], step.cu_seqlens[i + 1]
@@ -23,7 +23,7 @@ def wanted_positions(step: StepMetadata) -> np.ndarray:
 
 
 def split_logits(works: Sequence[Work], step: StepMetadata, keep: np.ndarray, logits: Tensor) -> StepLogits:
-    """Logits of the kept positions, put back in the order of the works."""
+    """The logits of the kept positions, in the order of the works."""
     place = np.cumsum(keep) - 1
     last: dict[int, int] = {}
     prompt: dict[int, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Grammar masks: packed bits from the core, made into what the sampler takes."""
+"""Grammar masks: unpacks the core's bits for the sampler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.backend.masking import mask_row
 
 
 def allowed_tokens(source: MaskSource, rows: Sequence[LiveRow], shape: torch.Size) -> Tensor:
-    """[rows, vocabulary] bool. A row without a mask may choose anything; one whose mask has the wrong size may choose nothing."""
+    """[rows, vocabulary] bool. A row without a mask allows every token; one whose mask has the wrong size allows none."""
     vocab = shape[-1]
     allowed = torch.ones(shape, dtype=torch.bool)
     masked = [i for i, row in enumerate(rows) if row.request.masked]

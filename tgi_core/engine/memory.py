@@ -1,4 +1,4 @@
-"""How much cache fits, and the limits that follow."""
+"""The size of the KV cache, and the limits that follow from it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
 
 Agree = Callable[[int], int]
-"""The least of what the ranks say."""
+"""The minimum over the ranks' values."""
 
 
 def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:
-    """Rows, and tokens of one step, to promise: what the plan wishes for, or the device's choice."""
+    """Rows and tokens per step to promise: the plan's, or else the device's defaults."""
     rows = plan.max_rows or kit.default_rows()
     return rows, max(plan.max_step_tokens or kit.default_step_tokens(), rows)
 
@@ -27,10 +27,10 @@ def plan_capacity(
     agree: Agree = int,
     shares: tuple[Memory, ...] | None = None,
 ) -> Capacity:
-    """Limits for a paged cache; what the plan leaves open is what fits, on every rank, and never more than all rows could use.
+    """Limits for a paged cache. What the plan leaves open is what fits on every rank, at most what all rows could use.
 
-    `shares` are what steps need beside weights and cache, where it was measured; None has it estimated. Raises OutOfMemory, with the
-    numbers, when not even one row of two blocks fits or the plan asks for more than there is.
+    `shares` is the measured memory that steps need beside weights and cache; None estimates it. Raises OutOfMemory, with sizes, if not
+    even one row of two blocks fits or the plan asks for more than is free.
     """
     rows, step_tokens = default_limits(plan, kit)
     if shares is None:

@@ -1,7 +1,7 @@
-"""Opening a model on a device: what a device package calls from `backend_open`.
+"""Opens a model on a device; device packages call it from `backend_open`.
 
-A decoder of the Llama family is run from a table by devices that can, which needs no transformers. All others, and whatever the table
-has no word for, run through transformers' own modules.
+Devices that can run a decoder of the Llama family from a table, without transformers. All other models, and whatever the table cannot
+describe, run through transformers' own modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, TableRunner
 from tgi_core.engine.lora.files import open_adapter
-from tgi_core.engine.lora.weights import probes
+from tgi_core.engine.lora.weights import adapters_to_check
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.runner import Runner
@@ -50,7 +50,7 @@ def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Ba
 
 def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel) -> BaseSession:
     """A session over transformers' modules, or this rank's part of them; `step` says why. Raises InvalidModel, Unsupported, PeerLost."""
-    # transformers takes seconds to import: only models that need it pay for it.
+    # transformers takes seconds to import: import it only for models that need it.
     from tgi_core.engine.collectives import open_collectives
     from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
     from tgi_core.engine.parallel.loading import check_partition, load_partition
@@ -81,11 +81,11 @@ def _session(
     adapters: tuple[str, ...],
     kernels: tuple[Kernel, ...],
 ) -> BaseSession:
-    """One step ahead where the device works behind the host and the runner's steps can be enqueued; else a step at a time."""
+    """One step ahead if the device is asynchronous and the runner's steps can be enqueued; else one step at a time."""
     queue = kit.queue()
     if queue is None:
         return SyncSession(runner, shape, masks, adapters, kernels)
-    if not hasattr(type(runner), "forward"):  # asked of the class: a runner without a cache cannot answer for itself
+    if not hasattr(type(runner), "forward"):  # checked on the class: an instance without a cache may raise
         kernels = (*kernels, Kernel("run ahead", "lock step", "this model's steps cannot be enqueued"))
         return SyncSession(runner, shape, masks, adapters, kernels)
     ahead = "one step" if queue.in_flight > 1 else "lock step"
@@ -94,7 +94,7 @@ def _session(
 
 
 def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> TableRunner:
-    """The device's own step over the model's table, proven against plain torch. Raises UnsupportedFamily with the reason, Unsupported."""
+    """The device's own step over the model's table, checked against plain torch. Raises UnsupportedFamily with the reason, Unsupported."""
     if reason := per_call_reason(options):
         raise UnsupportedFamily(reason)
     if reason := kit.table_refusal():
@@ -115,21 +115,21 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
     try:
         prove(runner, _expected(weights), RAGGED_CHUNKS)
     except NotRagged as error:
-        raise UnsupportedFamily(f"its step from the table does not prove: {error}") from error
+        raise UnsupportedFamily(f"its step from the table fails the self-check: {error}") from error
     weights.forget()
     _log.info("%s runs from its table", table.model_type)
     return runner
 
 
 def _expected(weights: DecoderWeights) -> Expected:
-    """What a step from the table is proven against: the model without an adapter, and with some."""
+    """The reference of the table's self-check: logits without an adapter, and with some of them."""
     ids, by_name = probe_ids(weights.table.vocab_size), {adapter.name: adapter for adapter in weights.adapters}
-    proven = probes({name: adapter.changed for name, adapter in by_name.items()})
-    return {None: reference_logits(weights, ids)} | {name: reference_logits(weights, ids, by_name[name]) for name in proven}
+    checked = adapters_to_check({name: adapter.targets for name, adapter in by_name.items()})
+    return {None: reference_logits(weights, ids)} | {name: reference_logits(weights, ids, by_name[name]) for name in checked}
 
 
 def per_call_reason(options: OpenOptions) -> str:
-    """Why a model must run module by module, whatever it is: the one place for what works on single modules."""
+    """Why any model must run module by module with these options; empty if it need not."""
     return "several ranks share single modules" if options.group.world != 1 else ""
 
 

@@ -1,9 +1,10 @@
-"""A runner of decoder tables on any device that torch knows: products by torch, attention by a provider, the rest by `Operators`."""
+"""Runs decoder tables on any device that torch supports: GEMMs by a linear provider, attention by an attention provider, the rest by
+`Operators`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -18,19 +19,25 @@ from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.quantization.linear import Linears
+from tgi_core.engine.selection import Named, first_supported
+
+_Choice = TypeVar("_Choice", bound=Named)
 
 
 class PagedDecoderRunner(PagedRunner):
     """Runs a decoder from its table on one rank; see `TableRunner`."""
 
     def __init__(self, kit: DeviceKit, weights: DecoderWeights, operators: Sequence[Operators], progress: Progress) -> None:
-        """Load the weights; the first of `operators` and of the kit's attention that serve them are used. Raises UnsupportedFamily."""
+        """Load the weights, and choose the first of `operators` and of the kit's attention providers that support them.
+
+        Raises UnsupportedFamily.
+        """
         if weights.adapters:
             raise UnsupportedFamily("adapters change single modules")
         table, dtype = weights.table, weights.dtype
         layers = attention_layers(table)
-        self.operators, why = _first("operators", operators, lambda choice: choice.refusal(dtype))
-        provider, why_attention = _first(
+        self.operators, why = _choose("operators", operators, lambda choice: choice.refusal(dtype))
+        provider, why_attention = _choose(
             "attention", kit.attention(), lambda choice: attention_refusal(choice, layers, dtype, kit)
         )
         linears = Linears(kit.linears(), kit.device)
@@ -50,19 +57,10 @@ class PagedDecoderRunner(PagedRunner):
         return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)(step, keep)
 
 
-class _Named(Protocol):
-    name: str
-
-
-_Choice = TypeVar("_Choice", bound=_Named)
-
-
-def _first(kind: str, choices: Sequence[_Choice], reason_against: Callable[[_Choice], str]) -> tuple[_Choice, str]:
-    """The first that serves, and why not those before it. Raises UnsupportedFamily."""
-    rejected: list[str] = []
-    for choice in choices:
-        reason = reason_against(choice)
-        if not reason:
-            return choice, "; ".join(rejected)
-        rejected.append(f"not {choice.name}: {reason}")
-    raise UnsupportedFamily(f"no {kind}: " + "; ".join(rejected))
+def _choose(kind: str, choices: Sequence[_Choice], refusal: Callable[[_Choice], str]) -> tuple[_Choice, str]:
+    """The first choice that is supported, and why earlier ones are not. Raises UnsupportedFamily."""
+    choice, rejected = first_supported(choices, refusal)
+    reasons = "; ".join(rejected)
+    if choice is None:
+        raise UnsupportedFamily(f"no {kind}: {reasons}")
+    return choice, reasons

@@ -1,4 +1,4 @@
-"""What runners over a paged cache share: the cache, the limits that follow from it, and a step from works to logits."""
+"""The base of runners over a paged cache: the cache, its limits, and a step from works to logits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tgi_core.engine.runner import StepLogits
 
 
 class PagedRunner(ABC):
-    """Runs flat steps over a paged cache. `forward` asks the device for nothing, so that it can run ahead and be captured."""
+    """Runs flat steps over a paged cache. `forward` never synchronizes with the device, so it can run ahead and be captured."""
 
     features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
     kernels: tuple[Kernel, ...] = ()
@@ -40,7 +40,7 @@ class PagedRunner(ABC):
         self.block_size = self.block_sizes[0]
         """Positions per block of the cache in use."""
         self.cache_dtype = "auto" if kit.fp8_cache is None else kit.fp8_cache.name
-        self._kept_as = shape.dtype if kit.fp8_cache is None else kit.fp8_cache.dtype
+        self._stored_dtype = shape.dtype if kit.fp8_cache is None else kit.fp8_cache.dtype
         self._kit = kit
         self._cache: PagedCache | None = None
 
@@ -51,13 +51,13 @@ class PagedRunner(ABC):
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
         block_size = plan.block_size or self.block_sizes[0]
-        block_bytes = PagedCache.block_bytes(self.layers, block_size, self._kept_as)
+        block_bytes = PagedCache.block_bytes(self.layers, block_size, self._stored_dtype)
         capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
         self._use_cache(capacity.groups[0].num_blocks, block_size)
         return capacity
 
     def use_probe_cache(self) -> None:
-        """Run over a cache of two blocks, to prove the runner with."""
+        """Use a cache of two blocks, for the self-check."""
         self._use_cache(2, self.block_sizes[0])
 
     def run(self, works: Sequence[Work]) -> StepLogits:
@@ -69,16 +69,16 @@ class PagedRunner(ABC):
             return split_logits(works, step, keep, self.forward(step, selected))
 
     def release(self) -> None:
-        """Give the cache back."""
+        """Free the cache."""
         self._cache = None
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         new_layer, device = self.provider.new_layer, self._kit.device
-        self._cache = PagedCache(self.layers, num_blocks, block_size, self._kept_as, device, new_layer)
+        self._cache = PagedCache(self.layers, num_blocks, block_size, self._stored_dtype, device, new_layer)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
-        """The works in the order in which the model likes them."""
+        """The works in the order in which the model runs them."""
         return works
 
     def _cache_in_use(self) -> PagedCache:

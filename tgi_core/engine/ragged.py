@@ -20,7 +20,7 @@ from tgi_core.engine.paged_runner import PagedRunner
 
 
 class RaggedStep:
-    """Answers the attention calls of one step, layer after layer."""
+    """Computes the attention calls of one step, layer by layer."""
 
     __slots__ = ("cache", "layer", "metadata", "provider")
 
@@ -33,7 +33,7 @@ class RaggedStep:
         layer = self.cache.layers[self.layer]
         self.layer += 1
         if self.metadata.begun is not None:
-            layer.wipe(self.metadata.begun)
+            layer.zero_blocks(self.metadata.begun)
         layer.write(self.metadata.slots, key, value)
         return self.provider.attend(query, layer, self.metadata, parameters)
 

@@ -1,4 +1,4 @@
-"""The session of one rank among several: rank 0 samples, and tells the others which tokens it chose."""
+"""The session of one rank among several: rank 0 samples, and broadcasts the tokens."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tgi_core.engine.runner import Runner, StepLogits
 from tgi_core.engine.sync_session import SyncSession
 
 _NO_TOKEN = -1
-"""Told for a row that failed."""
+"""Broadcast for a row that failed."""
 _NO_STEP = -2
-"""Told for every row when rank 0 could not sample at all."""
+"""Broadcast for every row if rank 0 could not sample at all."""
 
 
 class RankSession(SyncSession):
-    """A session that keeps in step with the other ranks'. All of them are given the same verbs in the same order."""
+    """A session in step with the other ranks'. All of them receive the same calls in the same order."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class RankSession(SyncSession):
     ) -> None:
         super().__init__(runner, shape, masks, kernels=kernels)
         self._collectives = collectives
-        if collectives.tell([int(masks is not None)])[0]:  # only rank 0 has masks, and all take the same requests
+        if collectives.tell([int(masks is not None)])[0]:  # only rank 0 has masks, but all ranks take the same requests
             features = self._capabilities.features | {Feature.MASKS}
             self._capabilities: Capabilities = replace(self._capabilities, features=features)
 
@@ -57,7 +57,7 @@ class RankSession(SyncSession):
         return rows
 
     def _follow(self, works: list[Work], told: list[int]) -> tuple[Row, ...]:
-        """Rows with the tokens that rank 0 has told, for those that yield."""
+        """Rows with the tokens from rank 0, for those that yield."""
         if _NO_STEP in told:
             raise BackendBug("rank 0 could not sample")
         tokens, rows = iter(told), []

@@ -1,4 +1,4 @@
-"""From a step's logits to the rows that the contract returns, chosen by the host's sampler."""
+"""From a step's logits to the contract's rows, with the host's sampler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tgi_core.backend import MaskSource, OutOfMemory, Row
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.failures import FOREIGN, translated
+from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.masks import allowed_tokens
 from tgi_core.engine.runner import StepLogits, prompt_positions
 from tgi_core.engine.sampler import prompt_logprobs, sample, sample_each
@@ -16,18 +16,18 @@ _log = logging.getLogger(__name__)
 
 
 def row_results(works: Sequence[Work], logits: StepLogits, masks: MaskSource | None) -> tuple[Row, ...]:
-    """A row for every work, in order; nothing is noted in the works. Asks for the masks of rows that have one."""
+    """A row for every work, in order; the works are not changed. Requests the masks of rows that have one."""
     yielding = [work.row for work in works if work.yields]
     masked = [row.request.masked for row in yielding]
     allowed = allowed_tokens(masks, yielding, logits.last.shape) if masks and any(masked) else None
     if allowed is not None:
         allowed = allowed.to(logits.last.device)
     try:
-        sampled = sample(logits.last, yielding, allowed, logits.reader)
-    except FOREIGN as error:
+        sampled = sample(logits.last, yielding, allowed, logits.plain_sampler)
+    except TORCH_ERRORS as error:
         if isinstance(translated(error), OutOfMemory):
             raise
-        _log.exception("choosing tokens failed; each row by itself")
+        _log.exception("sampling failed; sampling each row by itself")
         sampled = sample_each(logits.last, yielding, allowed)
     places = {row.request.id: index for index, row in enumerate(yielding)}
     rows = []

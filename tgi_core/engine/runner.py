@@ -1,4 +1,4 @@
-"""What a session needs of an engine: run rows of one step, and say what fits."""
+"""The interface between a session and an engine: run the rows of a step, and promise limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.metadata import StepMetadata
-from tgi_core.engine.sampler import LogitsReader
+from tgi_core.engine.sampler import PlainSampler
 
 
 @dataclass(slots=True)
@@ -19,16 +19,16 @@ class StepLogits:
     """Logits of one step.
 
     `last` [works that yield, vocabulary] in the order of those works. `prompt` maps a request id to logits [positions, vocabulary]
-    of the positions whose next token is in the prompt. Both may be overwritten by the next step. `reader` is a quick way to read `last`.
+    of the positions whose next token is in the prompt. The next step may overwrite both. `plain_sampler` samples plain rows of `last`.
     """
 
     last: Tensor
     prompt: dict[int, Tensor] = field(default_factory=dict)
-    reader: LogitsReader | None = None
+    plain_sampler: PlainSampler | None = None
 
 
 def prompt_positions(work: Work) -> int:
-    """How many positions of a row's part of a step have their next token in a prompt whose logprobs are asked for."""
+    """How many of a row's positions in a step are followed by a prompt token whose logprob is requested."""
     request = work.row.request
     if not request.want.prompt_logprobs:
         return 0
@@ -40,7 +40,7 @@ class Runner(Protocol):
 
     @property
     def cache_dtype(self) -> str:
-        """What its cache is made of, in the contract's words: "auto", or the type of 8 bits that was asked for."""
+        """The dtype of its cache, as the contract names it: "auto", or the requested 8-bit dtype."""
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -52,35 +52,35 @@ class Runner(Protocol):
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
-        """Block sizes to choose from, the best first."""
+        """Supported block sizes, best first."""
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Allocate the cache and promise limits. Raises OutOfMemory."""
 
     def run(self, works: Sequence[Work]) -> StepLogits:
-        """Compute one step; writes only the positions that the works name."""
+        """Compute one step. Writes only the positions of the works."""
 
     def release(self) -> None:
-        """Give the cache back. Idempotent."""
+        """Free the cache. Idempotent."""
 
 
 class Enqueued(Protocol):
-    """A runner whose step is a function of tensors on the device: it can be enqueued ahead of the host, and captured."""
+    """A runner whose step is a function of tensors on the device, so that it can be enqueued ahead of the host and captured."""
 
     @property
     def block_size(self) -> int:
         """Positions per block of the cache that is in use."""
 
     def use_probe_cache(self) -> None:
-        """Run over a cache of two blocks until `release`."""
+        """Use a cache of two blocks until `release`."""
 
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
-        """Allocate the cache and promise limits, with these shares of the memory taken by other things than weights and cache (None: by
-        activations, as estimated). Raises OutOfMemory."""
+        """Allocate the cache and promise limits. `shares` is the memory for everything but weights and cache (None: estimated activations).
+        Raises OutOfMemory."""
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
-        """Logits [kept, vocabulary] of the flat tokens `keep` (int64; None: all). Enqueues only, and asks the device for nothing.
+        """Logits [kept, vocabulary] of the flat tokens `keep` (int64; None: all). Only enqueues; never synchronizes with the device.
 
-        Of the step it reads tensors on the device and the bounds beside them; `order` is empty where the step is being captured.
-        A token whose slot is −1 pads the step: it is written nowhere, and its row of length 0 attends to nothing.
+        Reads the step's tensors on the device and its bounds; `order` is empty while a step is captured. A token whose slot is −1 is
+        padding: it is not written to the cache, and its row of length 0 attends to nothing.
         """

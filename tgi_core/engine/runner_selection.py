@@ -1,4 +1,4 @@
-"""Choosing how a model runs, and proving the choice on the model itself before anything is served."""
+"""Choosing how a model runs, and checking the choice on the model itself before serving."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
-from tgi_core.engine.attention.sharing import forget_shares
+from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.attention.sharing import drop_head_shards
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.hf_cache import HFCacheRunner
@@ -23,19 +24,20 @@ from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource, shape_of
 from tgi_core.engine.models.calling import Call
-from tgi_core.engine.models.linear import ProductLinear
+from tgi_core.engine.models.linear import KernelLinear
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.preparing import replace_linears
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
+from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, probe_ids, prove
 
 _log = logging.getLogger("tgi_core.engine")
 
 _MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
-"""What a model's own code raises when it is called in a way that it wasn't written for."""
+"""What a model's code raises if it is called in a way that it does not support."""
 
 
 def select_runner(
@@ -45,22 +47,22 @@ def select_runner(
     files: Sequence[AdapterFile] = (),
     collectives: Collectives | None = None,
 ) -> tuple[Runner, ModelShape]:
-    """The ragged engine where it proves right, else the model's own cache; alike on all ranks. Raises InvalidModel, Unsupported."""
+    """The ragged engine if its self-check passes, else the model's own cache; the same on all ranks. Raises InvalidModel, Unsupported."""
     agree = int if collectives is None else collectives.least
     model = source.build(progress)
-    # In float32 for a model in bfloat16 too: a CPU computes products as small as these in a quarter of the time (8 instead of 30 µs
-    # for one token, rank 16, 576 → 1536), and an adapter is small.
+    # In float32 even if the model runs in bfloat16: a CPU computes GEMMs as small as these in a quarter of the time (8 instead of 30 µs
+    # for one token, rank 16, 576 → 1536), and adapters are small.
     adapters = Adapters(model, files, torch.float32, kit.device)
     shape = shape_of(model, source.dtype)
     expected = expected_logits(model, adapters, probe_ids(shape.vocab_size))
-    adapters.pack(kit.low_rank_sums)
+    adapters.pack(kit.lora_kernel)
     shape = replace(shape, adapter_bytes=adapters.num_bytes)
     while True:
         try:
             runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree)
             return runner, runner.shape
         except _MODEL_ERRORS as reason:
-            if forget_shares(model):
+            if drop_head_shards(model):
                 _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
                 continue
             _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
@@ -87,15 +89,16 @@ def _ragged(
     adapters: Adapters,
     agree: Agree,
 ) -> RaggedRunner:
-    """Ragged with the model's own modules, proven; then with the device's and the adapters, if that proves as well."""
+    """The ragged engine, self-checked with the model's own modules, then with the device's linear kernels and the adapters: those are kept
+    if they pass as well."""
     if adapters.partial:
-        raise NotRagged(f"adapters change {min(adapters.partial)}, which gets some of a step's tokens only")
+        raise NotRagged(f"adapters change {min(adapters.partial)}, which gets only some of a step's tokens")
     call, seen_layers = use_ragged_attention(model)
     runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
     linears = Linears(kit.linears(), kit.device)
-    replace_linears(model, seen, lambda weight, bias: ProductLinear(linears.load(weight, bias), weight, bias))
+    replace_linears(model, seen, lambda weight, bias: KernelLinear(linears.load(weight, bias), weight, bias))
     adapters.install(model)
     try:
         prove(runner, expected, RAGGED_CHUNKS)
@@ -118,28 +121,37 @@ def _ragged(
 def _with_attention(
     call: Call, seen: ShapeRecorder, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree
 ) -> RaggedRunner:
-    """A runner with the first attention provider that serves the layers and proves, on all ranks alike. Rejections are logged.
+    """A runner with the first attention provider that supports the layers and passes the self-check, the same on all ranks.
 
-    Raises what the last one failed with, or Unsupported.
+    Logs rejections. Raises the last self-check's error, or Unsupported.
     """
-    rejected: list[str] = []
-    failure: Exception | None = None
-    for provider in kit.attention():
+    failures: list[Exception] = []
+
+    def runner(provider: AttentionProvider) -> RaggedRunner:
+        return RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
+
+    def refusal(provider: AttentionProvider) -> str:
         reason = attention_refusal(provider, seen.layers, shape.dtype, kit)
-        runner = RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
         if agree(int(not reason)):
             try:
-                prove(runner, {None: expected[None]}, RAGGED_CHUNKS)
+                prove(runner(provider), {None: expected[None]}, RAGGED_CHUNKS)
             except _MODEL_ERRORS as error:
-                failure, reason = error, _one_line(error)
-            else:
-                _log.info("attention: %s", provider.name)
-                runner.kernels = (Kernel("attention", provider.name, "; ".join(rejected)),)
-                return runner
-        reason = reason or "another rank cannot"
-        _log.info("attention: not %s: %s", provider.name, reason)
-        rejected.append(f"not {provider.name}: {reason}")
-    raise failure or Unsupported("; ".join(["no attention provider can run on this device", *rejected]))
+                failures.append(error)
+                reason = _one_line(error)
+        else:
+            reason = reason or "another rank cannot"
+        if reason:
+            _log.info("attention: not %s: %s", provider.name, reason)
+        return reason
+
+    provider, rejected = first_supported(kit.attention(), refusal)
+    if provider is None:
+        reasons = "; ".join(["no attention provider can run on this device", *rejected])
+        raise failures[-1] if failures else Unsupported(reasons)
+    _log.info("attention: %s", provider.name)
+    found = runner(provider)
+    found.kernels = (Kernel("attention", provider.name, "; ".join(rejected)),)
+    return found
 
 
 def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
@@ -157,11 +169,11 @@ def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
 
 
 def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int]) -> Expected:
-    """What a runner is proven against: the model's logits without an adapter, and with some. Raises InvalidModel."""
+    """The reference of the self-check: the model's logits without an adapter, and with some of them. Raises InvalidModel."""
     with adapters.watched(model, len(ids)):
         expected: Expected = {None: plain_logits(model, ids)}
     adapters.install(model)
-    for name in adapters.probes():
+    for name in adapters.to_check():
         with adapters.whole(name):
             expected[name] = plain_logits(model, ids)
     adapters.remove(model)

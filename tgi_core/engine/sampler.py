@@ -1,7 +1,7 @@
-"""Choosing tokens: the published formula (`tgi_core.backend.sampling`) over many rows at once.
+"""Sampling: the published formula (`tgi_core.backend.sampling`) over many rows at once.
 
-Every operation is per row, so that a row's token never depends on its mates. Probabilities are computed in double precision where
-a row is sampled and in float32 where only the logprob of an argmax is wanted.
+Every operation is per row, so that a row's token never depends on other rows. Probabilities are computed in double precision for
+rows that draw, and in float32 if only the logprob of an argmax is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tgi_core.backend import Row, RowFault, RowFaultKind, SamplingField, TopToke
 from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
 from tgi_core.backend.sampling_spec import HOST_ONLY, PENALTIES, without
-from tgi_core.engine.failures import FOREIGN
+from tgi_core.engine.failures import TORCH_ERRORS
 from tgi_core.engine.warping import FIELDS as FILTER_FIELDS
 from tgi_core.engine.warping import Candidates, exact, is_cut, total, warp
 
@@ -28,7 +28,7 @@ FIELDS = FILTER_FIELDS | {
     SamplingField.REPETITION_PENALTY,
     SamplingField.SEED,
 }
-"""What a session declares that samples by this module."""
+"""Sampling fields that a session with this sampler declares."""
 
 NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
 _UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
@@ -58,12 +58,12 @@ class Sampled:
         )
 
 
-class LogitsReader(Protocol):
-    """A device's quick way to read logits, for rows that need nothing but the argmax or a temperature."""
+class PlainSampler(Protocol):
+    """A device's fast sampler for plain rows: those that take the argmax, or a draw at a temperature without filters and penalties."""
 
     def choose(self, logits: Tensor, rows: Sequence[int], draws: Sequence[tuple[float, float]], totals: bool) -> Chosen:
-        """Of `rows` of logits [rows, vocabulary]: a draw at (temperature, uniform number) by the formula, or the argmax where the
-        temperature is 0. Logprobs of the argmax may be left out unless `totals`."""
+        """A token for each of `rows` of logits [rows, vocabulary]: a draw at (temperature, uniform number) by the formula, or the argmax
+        if the temperature is 0. Logprobs of argmax tokens may be missing unless `totals`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,14 @@ class Chosen:
     logprobs: list[float]
 
 
-def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, reader: LogitsReader | None = None) -> Sampled:
+def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, plain_sampler: PlainSampler | None = None) -> Sampled:
     """One token per row. `logits` [rows, vocabulary]; `allowed` alike, bool, or None when no row is masked."""
     vocab = logits.shape[-1]
-    plain = [i for i, row in enumerate(rows) if is_plain(row, vocab)] if reader is not None else []
-    if reader is None or not plain:
+    plain = [i for i, row in enumerate(rows) if is_plain(row, vocab)] if plain_sampler is not None else []
+    if plain_sampler is None or not plain:
         return _sample_any(logits, rows, allowed)
     sampled = Sampled([0] * len(rows), [0.0] * len(rows), [()] * len(rows), {})
-    _choose_plain(sampled, logits, rows, plain, reader)
+    _choose_plain(sampled, logits, rows, plain, plain_sampler)
     if len(plain) < len(rows):
         left = sorted(set(range(len(rows))).difference(plain))
         part = _sample_any(logits[left], [rows[i] for i in left], None if allowed is None else allowed[left])
@@ -104,13 +104,15 @@ def is_plain(row: LiveRow, vocab: int) -> bool:
     return sampling.do_sample and without(PENALTIES, sampling) and not is_cut(sampling, vocab)
 
 
-def _choose_plain(sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], plain: Sequence[int], reader: LogitsReader) -> None:
+def _choose_plain(
+    sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], plain: Sequence[int], plain_sampler: PlainSampler
+) -> None:
     draws = []
     for i in plain:
         sampling = rows[i].request.sampling
         drawn = (sampling.temperature, uniform(sampling.seed, len(rows[i].tokens))) if sampling.do_sample else (0.0, 0.0)
         draws.append(drawn)
-    chosen = reader.choose(logits, plain, draws, any(rows[i].request.want.logprobs for i in plain))
+    chosen = plain_sampler.choose(logits, plain, draws, any(rows[i].request.want.logprobs for i in plain))
     for i, token, logprob in zip(plain, chosen.tokens, chosen.logprobs, strict=True):
         sampled.tokens[i], sampled.logprobs[i] = max(0, token), logprob
         if token < 0:
@@ -118,7 +120,7 @@ def _choose_plain(sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], pla
 
 
 def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
-    """What holds for every row, in torch's operators."""
+    """The general sampler, for any row, with torch's operators."""
     scores = logits.float()
     faults = _not_finite(scores)
     scores = _penalize(scores, rows)
@@ -145,14 +147,14 @@ def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
 
 
 def sample_each(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
-    """The same, row by row: what fails for one row is its own fault, and the others get the tokens that they would have got."""
+    """The same, row by row: a failure is that row's fault, and the others get the tokens that they would have got."""
     whole = Sampled([], [], [], {})
     for index, row in enumerate(rows):
         place = slice(index, index + 1)
         try:
             one = sample(logits[place], [row], None if allowed is None else allowed[place])
-        except FOREIGN as error:
-            reason = f"choosing its token failed: {type(error).__name__}"
+        except TORCH_ERRORS as error:
+            reason = f"sampling its token failed: {type(error).__name__}"
             one = Sampled([0], [0.0], [()], {0: RowFault(RowFaultKind.SAMPLER, reason)})
         whole.tokens += one.tokens
         whole.logprobs += one.logprobs
@@ -203,7 +205,7 @@ def _describe_greedy(
     if not asking:
         return
     subset = scores if len(asking) == len(rows) else scores[asking]
-    described = subset - total(subset)  # rounded where a `LogitsReader` rounds: asking for rivals changes no logprob
+    described = subset - total(subset)  # rounded as a `PlainSampler` rounds: requesting top tokens must not change logprobs
     logprobs[asking] = described.gather(-1, tokens[asking].unsqueeze(-1)).squeeze(-1).cpu().double()
     for place, i in enumerate(asking):
         if rows[i].request.want.top_n:
@@ -218,7 +220,7 @@ def _describe_drawn(candidates: Candidates, rows: Sequence[LiveRow], drawn: list
 
 
 def likeliest(logprobs: Tensor, count: int, ids: Tensor | None = None) -> tuple[TopToken, ...]:
-    """The `count` likeliest tokens of [tokens] that are possible at all, ties by token id; `ids` names them, in rising order."""
+    """The `count` likeliest of [tokens] with nonzero probability, ties by token id; `ids`, ascending, are their token ids."""
     count = min(count, logprobs.shape[0])
     least = logprobs.topk(count).values[-1]
     places = (logprobs >= least).nonzero().flatten()

@@ -1,4 +1,4 @@
-"""Proving a runner at load: a few tokens in chunks, beside another row and alone, against logits from somewhere else."""
+"""The self-check of a runner at load: a few tokens in chunks, beside another row and alone, against reference logits."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits
 
 RAGGED_CHUNKS = (3, 2, 1)
-"""The steps in which a few tokens are run to prove a runner: a first chunk, one that continues it, a decode step."""
+"""Tokens of each step of the self-check: a first chunk, one that continues it, a decode step."""
 
 OWN_CACHE_CHUNKS = (4, 1, 1)
 
 FP8_LIMIT = 0.25
-"""How far logits may be off, by their size, over a cache of 8 bits."""
+"""The allowed relative difference of logits with an 8-bit cache."""
 
 Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
 
 
 class Provable(Protocol):
-    """A runner that can be tried before its cache is reserved."""
+    """A runner that can be checked before its cache is reserved."""
 
     @property
     def shape(self) -> ModelShape:
-        """The model's numbers."""
+        """The model's sizes."""
 
     @property
     def cache_dtype(self) -> str:
-        """What its cache is made of; see `Runner.cache_dtype`."""
+        """The dtype of its cache; see `Runner.cache_dtype`."""
 
     @property
     def agree(self) -> Callable[[int], int]:
-        """The least of what the ranks say."""
+        """The minimum over the ranks' values."""
 
     def use_probe_cache(self) -> None:
-        """Run over a cache of two blocks until `release`."""
+        """Use a cache of two blocks until `release`."""
 
     def run(self, works: Sequence[Work]) -> StepLogits:
         """Compute one step."""
 
     def release(self) -> None:
-        """Give the cache back."""
+        """Free the cache."""
 
 
 def probe_ids(vocab_size: int) -> list[int]:
@@ -57,21 +57,21 @@ def probe_ids(vocab_size: int) -> list[int]:
 
 
 def prove(runner: Provable, expected: Expected, chunks: tuple[int, ...]) -> None:
-    """Run the probe tokens with each adapter. Raises NotRagged when their logits differ."""
+    """Run the probe tokens with each adapter. Raises NotRagged if their logits differ from the expected ones."""
     for adapter, logits in expected.items():
         _prove(runner, adapter, logits, chunks)
 
 
 def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tuple[int, ...]) -> None:
-    """Run the probe tokens in chunks, beside a row without an adapter and at last alone."""
+    """Run the probe tokens in chunks, beside a row without an adapter, and the last chunk alone."""
     ids = probe_ids(expected.shape[-1])
-    row, mate = _probe_row(1, ids, adapter), _probe_row(2, ids[::-1])
+    row, other = _probe_row(1, ids, adapter), _probe_row(2, ids[::-1])
     runner.use_probe_cache()
     start, found = 0, []
     for take in chunks:
-        mates = [Work(mate, start, take, yields=True)] if start + take < len(ids) else []
+        others = [Work(other, start, take, yields=True)] if start + take < len(ids) else []
         found.append(
-            runner.run([*mates, Work(row, start, take, yields=True)]).last[-1].clone()
+            runner.run([*others, Work(row, start, take, yields=True)]).last[-1].clone()
         )  # the next step may write to the same memory
         start += take
     runner.release()
@@ -80,7 +80,7 @@ def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tupl
     if runner.cache_dtype != "auto":
         limit = FP8_LIMIT
     if not runner.agree(int(difference <= limit)):
-        raise NotRagged(f"logits differ from the reference by {difference:.2g} of their size")
+        raise NotRagged(f"logits differ from the reference by {difference:.2g} of their norm")
 
 
 def _probe_row(id: int, tokens: list[int], adapter: str | None = None) -> LiveRow:
@@ -88,7 +88,7 @@ def _probe_row(id: int, tokens: list[int], adapter: str | None = None) -> LiveRo
 
 
 def relative_difference(found: Tensor, expected: Tensor) -> float:
-    """The norm of the difference over the norm of what is expected; positions that both rule out don't count."""
+    """The norm of the difference, relative to the expected norm; tokens with logits of minus infinity don't count."""
     finite = expected > torch.finfo(expected.dtype).min / 2
     found, expected = found.float()[finite], expected.float()[finite]
     return float((found - expected).norm() / expected.norm().clamp_min(1e-30))

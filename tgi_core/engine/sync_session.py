@@ -1,4 +1,4 @@
-"""The session of a device that is done when its call returns: the contract's hooks over a runner.
+"""The session of a synchronous device: the contract's hooks over a runner.
 
 A verb only does bookkeeping, so its errors change nothing. A step is computed when it is read or when the next one is launched,
 whichever comes first, and always in the order of the calls.
@@ -26,7 +26,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.ledger import Launch, Work
 from tgi_core.engine.base_session import BaseSession
-from tgi_core.engine.failures import FOREIGN, translated
+from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.row_results import row_results
 from tgi_core.engine.runner import Runner, StepLogits
@@ -68,7 +68,7 @@ class SyncSession(BaseSession):
 
     @hookimpl
     def close(self) -> Closed:
-        """Give everything back. Idempotent."""
+        """Free everything. Idempotent."""
         self._launched = self._ledger = None
         self._outcomes.clear()
         self._runner.release()
@@ -82,7 +82,7 @@ class SyncSession(BaseSession):
         self._settle()
 
     def _settle(self) -> None:
-        """Compute the launched step, if one waits."""
+        """Compute the launched step, if there is one."""
         launch, self._launched = self._launched, None
         if launch is None:
             return
@@ -91,7 +91,7 @@ class SyncSession(BaseSession):
             outcome: Rows | BackendError = self._compute(launch.step.id, works)
         except BackendError as error:
             outcome = error
-        except FOREIGN as error:
+        except TORCH_ERRORS as error:
             outcome = translated(error)
             outcome.__cause__ = error
         self._outcomes[launch.step.id] = outcome

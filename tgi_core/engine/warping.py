@@ -1,7 +1,7 @@
 """Temperature, top-k, top-p, min-p and typical-p over many rows, and the draw from what they leave.
 
-Rows that keep the whole vocabulary are drawn from as they are. For the others only a head of the likeliest tokens is looked at; a
-row whose filters need more than the head gets the whole vocabulary sorted.
+Rows without filters draw from the whole vocabulary. For the others only a head of the likeliest tokens is sorted; if a row's filters
+need more than the head, its whole vocabulary is sorted.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tgi_core.backend import Sampling, SamplingField
 from tgi_core.backend.sampling_spec import FILTERS, without
 
 FIELDS = frozenset({SamplingField.MIN_P, SamplingField.TYPICAL_P})
-"""What a session declares for the filters here."""
+"""Sampling fields that a session with these filters declares."""
 
 HEAD = 256
-"""How many tokens to look at first where top-p or min-p cuts; enough for nearly all real distributions."""
+"""How many tokens to sort first for top-p and min-p; enough for nearly all real distributions."""
 
 
 @dataclass(slots=True)
 class Candidates:
-    """Distributions of rows: `logprobs` [rows, width], minus infinity where dropped; `token_ids` alike, rising; None is 0…width-1."""
+    """Distributions of rows: `logprobs` [rows, width], minus infinity where dropped; `token_ids` likewise, ascending; None is 0…width-1."""
 
     logprobs: Tensor
     token_ids: Tensor | None
@@ -34,7 +34,7 @@ class Candidates:
         return None if self.token_ids is None else self.token_ids[row]
 
     def rising_ids(self) -> Tensor:
-        """Token ids of all rows, alike."""
+        """Token ids of all rows, in the same shape."""
         if self.token_ids is not None:
             return self.token_ids
         return torch.arange(self.logprobs.shape[-1], device=self.logprobs.device).expand_as(self.logprobs)
@@ -52,7 +52,7 @@ class Candidates:
 
 
 def exact(scores: Tensor) -> Tensor:
-    """Scores in double precision, on the host where the device may have none: many of Intel's GPUs don't."""
+    """Scores in double precision; on the host if the device may lack it, as many Intel GPUs do."""
     return (scores.cpu() if scores.device.type == "xpu" else scores).double()
 
 
@@ -72,14 +72,14 @@ def warp(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
 
 
 def is_cut(sampling: Sampling, vocab: int) -> bool:
-    """Whether filters leave some of a vocabulary out. A top-k of all of it is off."""
+    """Whether filters may drop tokens. A top-k of the whole vocabulary is off."""
     if without(FILTERS, sampling):
         return False
     return sampling.top_k < vocab or not without(FILTERS, replace(sampling, top_k=0))
 
 
 def _filter_rows(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
-    """Filter rows. Each is computed in the width that its own filters need, so that its last bits do not depend on its mates."""
+    """Filter rows. Each is computed in the width that its own filters need, so that its last bits do not depend on other rows."""
     vocab = scores.shape[-1]
     widths = [_head(s, vocab) for s in sampling]
     parts: list[tuple[list[int], Candidates]] = []
@@ -94,7 +94,7 @@ def _filter_rows(scores: Tensor, sampling: Sequence[Sampling]) -> Candidates:
 
 
 def _of_width(scores: Tensor, sampling: Sequence[Sampling], rows: list[int], width: int) -> list[tuple[list[int], Candidates]]:
-    """Some rows within a head of the vocabulary, and within all of it those that need more; with their indices."""
+    """Filter some rows within a head of the vocabulary, and those that need more within all of it; with their indices."""
     part, chosen = scores[rows], [sampling[i] for i in rows]
     if width == scores.shape[-1]:
         return [(rows, _filter(part, *part.sort(descending=True, stable=True), chosen)[0])]
@@ -109,7 +109,7 @@ def _of_width(scores: Tensor, sampling: Sequence[Sampling], rows: list[int], wid
 
 
 def _head(sampling: Sampling, vocab: int) -> int:
-    """How many of the likeliest tokens a row's filters look at."""
+    """How many of the likeliest tokens a row's filters need."""
     if 0 < sampling.top_k < vocab:
         return sampling.top_k
     return vocab if sampling.typical_p < 1 else min(HEAD, vocab)
@@ -149,8 +149,11 @@ def _filter(scores: Tensor, values: Tensor, ids: Tensor, sampling: Sequence[Samp
 
 
 def total(scores: Tensor) -> Tensor:
-    """log Σ exp over the last dimension, kept. By way of log-softmax, which runs row by row: a sum over a single long row is split among
-    threads, and ends in other bits than the same row among mates."""
+    """log Σ exp over the last dimension, kept.
+
+    By log-softmax, which runs row by row: torch splits a plain sum over a single long row among threads, so its bits would differ from
+    those of the same row in a batch.
+    """
     return scores.amax(-1, keepdim=True) - scores.log_softmax(-1).amax(-1, keepdim=True)
 
 

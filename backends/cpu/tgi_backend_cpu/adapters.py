@@ -1,4 +1,4 @@
-"""Adapters packed for the native kernels: a row's sums have the same bits whatever else is in its step, as all native products have."""
+"""LoRA adapters packed for the native kernels. As with all native GEMMs, a row's bits do not depend on what else is in its step."""
 
 from __future__ import annotations
 
@@ -7,63 +7,63 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tgi_backend_cpu.interface import PROJECTIONS, PackedLora, PackedLoras, Panels, Segment
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
 from tgi_backend_cpu.packing import pack
-from tgi_backend_cpu.tables import WHERE, LowRank, LowRanks, Panels, Segment
-from tgi_core.engine.decoder.adapters import Part, TableAdapter
+from tgi_core.engine.decoder.adapters import LoraSlice, TableAdapter
 from tgi_core.engine.lora.layers import RunningStep
-from tgi_core.engine.lora.weights import Products
+from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.weight import Dense
 
 
 class PackedAdapters:
-    """`LowRanks` of so many places, packed one by one."""
+    """An array of `count` native `PackedLoras`, filled one by one."""
 
-    def __init__(self, kernels: Kernels, arena: Arena, places: int) -> None:
-        self.found = (LowRanks * max(1, places))()
+    def __init__(self, kernels: Kernels, arena: Arena, count: int) -> None:
+        self.found = (PackedLoras * max(1, count))()
         self.num_bytes = 0
         self.ranks = 0
-        """The most ranks that one adapter has in one place."""
+        """The largest total rank of any one entry."""
         self._kernels, self._arena = kernels, arena
         self._kept: list[object] = []
 
-    def put(self, place: int, parts: Sequence[Part]) -> None:
-        """Pack what an adapter adds in a place."""
-        if not parts:
+    def put(self, index: int, slices: Sequence[LoraSlice]) -> None:
+        """Pack an adapter's slices of one merged projection."""
+        if not slices:
             return
         before = self._arena.num_bytes
-        packed = (LowRank * len(parts))(*map(self._low_rank, parts))
+        packed = (PackedLora * len(slices))(*map(self._packed, slices))
         self._kept.append(packed)
-        self.found[place] = LowRanks(packed, len(parts))
+        self.found[index] = PackedLoras(packed, len(slices))
         self.num_bytes += self._arena.num_bytes - before
-        self.ranks = max(self.ranks, sum(part.up.shape[0] for part in parts))
+        self.ranks = max(self.ranks, sum(each.lora_b.shape[0] for each in slices))
 
-    def _low_rank(self, part: Part) -> LowRank:
-        down = pack(self._kernels, self._arena, [Dense.of(part.down.t())], panels=Panels.LOW)
-        return LowRank(down, pack(self._kernels, self._arena, [Dense.of(part.up.t())]), part.first)
+    def _packed(self, lora: LoraSlice) -> PackedLora:
+        lora_a = pack(self._kernels, self._arena, [Dense.of(lora.lora_a.t())], panels=Panels.LOW)
+        return PackedLora(lora_a, pack(self._kernels, self._arena, [Dense.of(lora.lora_b.t())]), lora.first)
 
 
 def pack_table(kernels: Kernels, arena: Arena, adapters: Sequence[TableAdapter], layers: int) -> PackedAdapters:
-    """All adapters of a decoder: places are by adapter, layer and product. Raises InvalidModel for numbers that are not finite."""
-    packed = PackedAdapters(kernels, arena, len(adapters) * layers * len(WHERE))
+    """All adapters of a decoder, indexed by adapter, layer and projection. Raises InvalidModel if a value is not finite."""
+    packed = PackedAdapters(kernels, arena, len(adapters) * layers * len(PROJECTIONS))
     for number, adapter in enumerate(adapters):
         for index in range(layers):
-            parts = adapter.layer(index)
-            for at, where in enumerate(WHERE):
-                packed.put((number * layers + index) * len(WHERE) + at, parts[where])
+            slices = adapter.layer(index)
+            for at, projection in enumerate(PROJECTIONS):
+                packed.put((number * layers + index) * len(PROJECTIONS) + at, slices[projection])
     return packed
 
 
-class NativeSums:
-    """What adapters add to one layer of a model that runs module by module; see `LowRankSums`."""
+class NativeLoraKernel:
+    """The adapters of one layer of a model that runs module by module; see `LoraKernel`."""
 
-    def __init__(self, kernels: Kernels, arena: Arena, products: dict[int, Products]) -> None:
+    def __init__(self, kernels: Kernels, arena: Arena, weights: dict[int, LoraWeights]) -> None:
         self._kernels = kernels
-        self._packed = PackedAdapters(kernels, arena, max(products) + 1)
-        for number, (down, up) in products.items():
-            self._packed.put(number, [Part(down, up, 0)])
+        self._packed = PackedAdapters(kernels, arena, max(weights) + 1)
+        for number, (lora_a, lora_b) in weights.items():
+            self._packed.put(number, [LoraSlice(lora_a, lora_b, 0)])
         self.num_bytes = self._packed.num_bytes
-        self._numbers = frozenset(products)
+        self._numbers = frozenset(weights)
 
     def add(self, input: Tensor, out: Tensor, step: RunningStep) -> None:
         """In place, for input [..., tokens, in] and out [..., tokens, out], of which the latter may be columns of a wider one."""
@@ -76,7 +76,7 @@ class NativeSums:
         segments = (Segment * len(mine))(
             *(Segment(number, start, len(rows) if end is None else end) for number, start, end in mine)
         )
-        self._kernels.call.tgi_adapt(
+        self._kernels.call.tgi_add_lora(
             self._kernels.pool,
             int(dtype is torch.bfloat16),
             self._packed.found,

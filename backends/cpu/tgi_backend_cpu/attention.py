@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tgi_backend_cpu.interface import Cache, Scoring
 from tgi_backend_cpu.kernels import DTYPES, Kernels, Memory
-from tgi_backend_cpu.tables import Cache, Scoring
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
@@ -21,7 +21,7 @@ PAGE = 16
 
 
 class NativeLayer:
-    """One layer's cache as `native/attention.h` lays it out."""
+    """One layer's cache, in the layout of `native/attention.h`."""
 
     def __init__(self, kernels: Kernels, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self._kernels, self._dtype = kernels, dtype
@@ -42,8 +42,8 @@ class NativeLayer:
             *(argument for x in (key, value) for argument in (x.data_ptr(), x.stride(1), x.stride(0))),
         )
 
-    def wipe(self, blocks: Tensor) -> None:
-        """Nothing to do: what is stale is never multiplied with, save beside a position that is written, which clears it."""
+    def zero_blocks(self, blocks: Tensor) -> None:
+        """Nothing to do: kernels never multiply stale elements, except next to a written position, and writing that one clears them."""
 
 
 class NativeAttention:
@@ -57,22 +57,22 @@ class NativeAttention:
         self._kernels, self._reason = kernels, reason
 
     def probe(self) -> str:
-        """Why this provider cannot run here; empty when it can."""
+        """Why this provider cannot run here; empty if it can."""
         return "" if self._kernels is not None else self._reason
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
-        """Why it cannot serve these layers; empty when it can."""
+        """Why it does not support these layers; empty if it does."""
         if dtype not in DTYPES:
             return f"the dtype is {dtype}"
         for shape, parameters in zip(layers, asked, strict=True):
             if shape.key_width != shape.value_width or shape.key_width not in HEAD_SIZES:
-                return f"heads of {shape.key_width} and {shape.value_width}, not of one multiple of 16 up to {HEAD_SIZES[-1]}"
+                return f"head sizes {shape.key_width} and {shape.value_width}, not one multiple of 16 up to {HEAD_SIZES[-1]}"
             if parameters.sinks is not None or parameters.chunk is not None:
                 return "layers with sinks or chunks"
         return ""
 
     def self_check(self, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device) -> str:
-        """The proof of the whole model says enough of kernels that are compiled for no shape."""
+        """The self-check of the whole model suffices: these kernels are not compiled per shape."""
         return ""
 
     def new_layer(
@@ -84,7 +84,7 @@ class NativeAttention:
         return NativeLayer(self._kernels, shape, num_blocks, block_size, dtype)
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
-        """query [heads, tokens, width] over what lies in the cache → [tokens, heads, width]."""
+        """query [heads, tokens, width], over keys and values in the cache → [tokens, heads, width]."""
         if not isinstance(cache, NativeLayer) or self._kernels is None:
             raise TypeError(f"a cache of {type(cache).__name__}, which another provider made")
         flat = query.transpose(0, 1).contiguous()

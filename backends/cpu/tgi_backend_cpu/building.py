@@ -16,11 +16,11 @@ from pathlib import Path
 
 SOURCES = Path(__file__).with_name("native")
 BUILT = SOURCES / "built"
-"""Where the wheel's build puts libraries."""
+"""Where the build of the wheel puts libraries."""
 
 COMPILERS = ("c++", "g++", "clang++")
 TIME_LIMIT = 300
-"""Seconds after which a compiler is given up."""
+"""Seconds before the compiler is killed."""
 
 OPTIONS = (
     "-std=c++17",
@@ -33,12 +33,12 @@ OPTIONS = (
     "-fPIC",
     "-pthread",
 )
-"""Products and sums are fused only where the source says so: a row's bits must not depend on how a loop was unrolled."""
+"""Multiplications and additions are fused only where the source says so: a row's bits must not depend on how a loop is unrolled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One instruction set: the flags of /proc/cpuinfo that it needs, and what tells the compiler."""
+    """One instruction set: the flags of /proc/cpuinfo that it needs, and the compiler options for it."""
 
     name: str
     cpu_flags: frozenset[str]
@@ -57,11 +57,11 @@ VARIANTS = (
 
 
 class CannotBuild(Exception):
-    """There is no library, and why."""
+    """No library could be built or loaded; the text says why."""
 
 
 def source_hash(variant: Variant) -> str:
-    """What a library was made from: the sources and the options."""
+    """A hash of everything a library is built from: sources and options."""
     digest = hashlib.sha256(repr((OPTIONS, variant.options)).encode())
     for file in sorted((*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"))):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -75,7 +75,7 @@ def cache_folder() -> Path:
 
 
 def library(variant: Variant) -> tuple[Path, str]:
-    """The library of a variant and where it came from. Raises CannotBuild."""
+    """The library of a variant, and where it comes from. Raises CannotBuild."""
     built = BUILT / f"{variant.name}.so"
     if is_whole(built, source_hash(variant)):
         return built, "built with the package"
@@ -86,7 +86,7 @@ def library(variant: Variant) -> tuple[Path, str]:
 
 
 def is_whole(file: Path, source: str) -> bool:
-    """Whether a library is the one that was written, from these sources: the file beside it names both."""
+    """Whether a library is complete and built from these sources: the file beside it holds both hashes."""
     try:
         found = hashlib.sha256(file.read_bytes()).hexdigest()
         return file.with_suffix(".sum").read_text(encoding="ascii").split() == [found, source]
@@ -95,13 +95,13 @@ def is_whole(file: Path, source: str) -> bool:
 
 
 def compiler() -> str | None:
-    """The C++ compiler: what the environment names in CXX, or the first that is installed."""
+    """The C++ compiler: that of the environment variable CXX, or the first one installed."""
     names = [name for name in (os.environ.get("CXX", ""), *COMPILERS) if name]
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
 def build(variant: Variant, to: Path, *extra: str) -> None:
-    """Compile a variant to a file, and write its sums beside it. Raises CannotBuild."""
+    """Compile a variant to a file, and write its hashes beside it. Raises CannotBuild."""
     found = compiler()
     if found is None:
         raise CannotBuild(f"no C++ compiler ({', '.join(COMPILERS)}) is installed")
@@ -130,7 +130,7 @@ def _compile(command: list[str]) -> None:
 
 
 def _build_into_cache(variant: Variant, kept: Path) -> Path:
-    """Into the cache, or into a folder of this process where the cache cannot be written."""
+    """Build into the cache, or into a temporary folder if the cache is not writable."""
     try:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_private(kept.parent) or not os.access(kept.parent, os.W_OK):
@@ -145,7 +145,7 @@ def _build_into_cache(variant: Variant, kept: Path) -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether nobody else could have put a file here: what lies in it is going to be run."""
+    """Whether no other user can write to this folder: its contents will be executed."""
     try:
         state = folder.stat()
     except OSError:
@@ -154,7 +154,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def opened(file: Path) -> ctypes.CDLL:
-    """The library, loaded. Raises CannotBuild when the system refuses it."""
+    """The loaded library. Raises CannotBuild if the system cannot load it."""
     try:
         return ctypes.CDLL(str(file))
     except OSError as error:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tgi_backend_cpu.adapters import pack_table
 from tgi_backend_cpu.attention import HEAD_SIZES
+from tgi_backend_cpu.interface import Layer, Layout, Linear, Model, Panels, Segment, Step
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels, Memory
 from tgi_backend_cpu.packing import pack
-from tgi_backend_cpu.reading import NativeReader
-from tgi_backend_cpu.tables import Layer, Layout, Linear, Model, Panels, Segment, Step
+from tgi_backend_cpu.sampling import NativeSampler
 from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import BLOCK_SIZES
@@ -26,23 +26,23 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.memory import plan_capacity
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.quantization.weight import Weight, joined
+from tgi_core.engine.quantization.weight import Weight, concatenated
 from tgi_core.engine.runner import StepLogits, prompt_positions
 
 
 def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
-    """Why the kernels cannot run a table; empty when they can."""
+    """Why the kernels cannot run a table; empty if they can."""
     if dtype not in DTYPES:
         return f"the dtype is {dtype}"
     if table.head_size not in HEAD_SIZES:
-        return f"heads of {table.head_size}, not of a multiple of 16 up to {HEAD_SIZES[-1]}"
+        return f"head size {table.head_size}, not a multiple of 16 up to {HEAD_SIZES[-1]}"
     if table.hidden % 2 or table.intermediate % 2:
         return "its sizes are odd"
     return ""
 
 
 class PackedDecoder:
-    """A table's weights, packed once from the mapped files, and the native structure that names them."""
+    """A table's weights, packed once from the mapped files, and the native structure that points to them."""
 
     def __init__(self, kernels: Kernels, weights: DecoderWeights, progress: Progress) -> None:
         self.table, self.dtype = weights.table, weights.dtype
@@ -56,14 +56,14 @@ class PackedDecoder:
         self.adapters = pack_table(kernels, self._arena, weights.adapters, count)
         self.model = self._model(weights)
 
-    def in_words(self) -> str:
-        """How the weights are kept."""
+    def description(self) -> str:
+        """How the weights are stored, for logs."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
         compressed = sum(linear.layout == Layout.BF12 for linear in (*found, self.model.head))
         size = f"{(self._arena.num_bytes - self.adapters.num_bytes) / 2**20:,.0f} MiB"
         if not compressed:
-            return f"{size}, all bits of each"
-        return f"{size}, in 12 of 16 bits without loss in {compressed} of {len(found) + 1} matrices"
+            return f"{size}, dense"
+        return f"{size}, lossless 12-bit in {compressed} of {len(found) + 1} matrices"
 
     def _layer(self, weights: DecoderWeights, index: int) -> Layer:
         found, kind = weights.layer(index), self.table.layers[index]
@@ -110,15 +110,15 @@ class PackedDecoder:
 
     @property
     def _fused_rope(self) -> bool:
-        """Whether the product itself turns queries and keys: whole heads of whole blocks, with no norm before."""
+        """Whether the GEMM of queries, keys and values rotates the heads: whole heads, in whole blocks, without a norm before RoPE."""
         table = self.table
         return table.rotary.size == table.head_size and table.head_size % 32 == 0 and not table.query_norm
 
     def _heads(self, weights: list[Weight], bias: Tensor | None) -> Linear:
-        """Queries, keys and values; where the GEMM rotates them, the first half of each head beside its second."""
+        """Queries, keys and values; if the GEMM rotates them, the first half of each head is paired with its second."""
         if not self._fused_rope:
             return self._linear(weights, bias)
-        whole, half = joined(weights), self.table.head_size // 2
+        whole, half = concatenated(weights), self.table.head_size // 2
         order = torch.arange(whole.shape[0]).view(-1, 2, half).transpose(0, 1).flatten(1)
         if bias is not None:
             bias = bias[order.flatten()]
@@ -133,7 +133,7 @@ class PackedDecoder:
         return pack(self._kernels, self._arena, weights, bias, panels)
 
     def _floats(self, vector: Tensor | None) -> int | None:
-        """The address of a vector as float32, kept as long as this object."""
+        """The address of a float32 copy of a vector, which lives as long as this object."""
         if vector is None:
             return None
         self._kept.append(vector.float().clone())
@@ -141,7 +141,7 @@ class PackedDecoder:
 
 
 def _interleaved(bias: Tensor) -> Tensor:
-    """Biases of pairs in the order of the panels: 16 first ones, their 16 second ones."""
+    """Biases of pairs in the order of the panels: 16 of first members, then 16 of their second members."""
     size = bias.shape[0] // 2
     padded = torch.zeros(2, -(-size // 16) * 16)
     padded[:, :size] = bias.view(2, size)
@@ -150,7 +150,7 @@ def _interleaved(bias: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FlatStep:
-    """A step as the native call takes it: `rows` [rows, 3] of first token, count and past, `wanted` the tokens whose logits count."""
+    """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `wanted` are the tokens that need logits."""
 
     ids: np.ndarray
     rows: np.ndarray
@@ -159,7 +159,7 @@ class FlatStep:
 
 
 def flatten(works: Sequence[Work], block_size: int) -> FlatStep:
-    """One step, row after row in the order of the works."""
+    """One step, row by row in the order of the works."""
     ids: list[int] = []
     rows: list[tuple[int, int, int]] = []
     wanted: list[int] = []
@@ -190,7 +190,7 @@ class DecoderRunner:
             raise UnsupportedFamily(reason)
         table = weights.table
         self.agree: Callable[[int], int] = int  # it runs on one rank
-        self._kernels, self._kit, self._reader = kernels, kit, NativeReader(kernels)
+        self._kernels, self._kit, self._plain_sampler = kernels, kit, NativeSampler(kernels)
         self._packed = PackedDecoder(kernels, weights, progress)
         self.shape = ModelShape(
             weights.dtype,
@@ -204,14 +204,14 @@ class DecoderRunner:
         self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}
         self.kernels = (
             Kernel("step", "table", f"{table.model_type} is of the decoder family: one native call a step"),
-            Kernel("weights", "packed", self._packed.in_words()),
+            Kernel("weights", "packed", self._packed.description()),
         )
         self._space = ctypes.c_void_p(kernels.call.tgi_workspace())
         weakref.finalize(self, kernels.call.tgi_workspace_free, self._space)
         self._cache: Memory | None = None
         self._logits = torch.empty(
             0, table.vocab_size
-        )  # one row for each of the step's, kept: fresh pages would cost as much as sampling
+        )  # one row per row of a step, reused: fresh pages would cost as much as sampling
         self._block_size = BLOCK_SIZES[0]
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
@@ -223,7 +223,7 @@ class DecoderRunner:
         return capacity
 
     def use_probe_cache(self) -> None:
-        """Run over a cache of two blocks, to prove the runner with."""
+        """Use a cache of two blocks, for the self-check."""
         self._use_cache(2, BLOCK_SIZES[0])
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
@@ -238,7 +238,7 @@ class DecoderRunner:
         return block_size * len(table.layers) * 2 * table.kv_heads * table.head_size * self.shape.dtype.itemsize
 
     def run(self, works: Sequence[Work]) -> StepLogits:
-        """Compute one step. The logits are overwritten by the next."""
+        """Compute one step. The next one overwrites the logits."""
         if self._cache is None:
             raise RuntimeError("run before reserve")
         arranged = self._arranged(works)
@@ -262,13 +262,13 @@ class DecoderRunner:
         return self._split(works, arranged, logits)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
-        """Rows of one adapter side by side, those without any first."""
+        """The works sorted by adapter, those without one first."""
         if not self._adapters or all(work.row.request.adapter is None for work in works):
             return works
         return sorted(works, key=lambda work: self._adapters.get(work.row.request.adapter, -1))
 
     def _segments(self, arranged: Sequence[Work]) -> ctypes.Array[Segment]:
-        """The tokens of each adapter in a step of works in this order."""
+        """The tokens of each adapter in a step with this order of works."""
         found: list[Segment] = []
         first = 0
         for work in arranged if self._adapters else ():
@@ -281,7 +281,7 @@ class DecoderRunner:
         return (Segment * len(found))(*found)
 
     def _split(self, works: Sequence[Work], arranged: Sequence[Work], logits: Tensor) -> StepLogits:
-        """Logits by what they are wanted for."""
+        """The logits of last and of prompt tokens, by request."""
         last: dict[int, int] = {}
         prompt: dict[int, Tensor] = {}
         at = 0
@@ -294,10 +294,10 @@ class DecoderRunner:
                 at += count < work.take
                 last[id] = at - 1
         places = [last[work.row.request.id] for work in works if work.yields]
-        return StepLogits(logits if places == list(range(len(logits))) else logits[places], prompt, self._reader)
+        return StepLogits(logits if places == list(range(len(logits))) else logits[places], prompt, self._plain_sampler)
 
     def part_times(self) -> dict[str, int]:
-        """Nanoseconds that passed in each part of a step since the start."""
+        """Nanoseconds spent in each part of a step since the start."""
         return self._kernels.times()
 
     def release(self) -> None:

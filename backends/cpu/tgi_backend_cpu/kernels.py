@@ -1,4 +1,4 @@
-"""The native kernels of this process: which variant, why, and its functions over tensors."""
+"""The native kernels of this process: which variant was chosen and why, its threads and its memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, library, opened
-from tgi_backend_cpu.tables import INTERFACE, PARTS, declare
+from tgi_backend_cpu.interface import INTERFACE, PARTS, declare
 
 _log = logging.getLogger("tgi_backend_cpu")
 
@@ -25,14 +25,14 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, in words for the log and `/info`: the variant or `torch`, and the reason."""
+    """What was chosen, for the log and `/info`: the variant or `torch`, and the reason."""
 
     name: str
     reason: str
 
 
 class Memory:
-    """Memory in huge pages, zeroed, given back when nothing refers to it any more."""
+    """Zeroed memory in huge pages, freed when nothing refers to it."""
 
     def __init__(self, kernels: Kernels, size: int) -> None:
         address = kernels.call.tgi_map(max(1, size))
@@ -43,7 +43,7 @@ class Memory:
 
 
 class Arena:
-    """Packed weights, one behind the other. Untouched pages of its slabs take no memory."""
+    """An allocator for packed weights. Untouched pages of its slabs take no memory."""
 
     SLAB = 256 << 20
 
@@ -54,7 +54,7 @@ class Arena:
         self.num_bytes = 0
 
     def take(self, size: int) -> int:
-        """The address of `size` fresh bytes, on a cache line of its own."""
+        """Allocate `size` bytes, aligned to a cache line; their address."""
         size = -(-size // 64) * 64
         if not self._slabs or self._used + size > self._slabs[-1].size:
             self._slabs.append(Memory(self._kernels, max(size, self.SLAB)))
@@ -65,14 +65,14 @@ class Arena:
         return address
 
     def give_back(self, size: int) -> None:
-        """The last `size` bytes of what was taken last."""
+        """Return the last `size` bytes of the last allocation."""
         size = size // 64 * 64
         self._used -= size
         self.num_bytes -= size
 
 
 class Kernels:
-    """One loaded library and its threads."""
+    """One loaded library and its thread pool."""
 
     def __init__(self, call: ctypes.CDLL, threads: int) -> None:
         self.call, self.threads = call, threads
@@ -87,13 +87,15 @@ class Kernels:
 
 
 def choose(environment: dict[str, str] | os._Environ[str] = os.environ) -> tuple[ctypes.CDLL | None, Choice]:
-    """The best variant that the processor runs and that can be had; None means torch's own operators."""
+    """The best variant that the processor supports and that can be loaded; None means torch's own operators."""
     asked = environment.get(CHOICE, "").strip() or "auto"
     if asked == "torch":
         return None, Choice("torch", f"{CHOICE}=torch")
     known = [variant for variant in VARIANTS if asked in ("auto", variant.name)]
     if not known:
-        return None, Choice("torch", f"{CHOICE}={asked[:40]} names no variant; there are {', '.join(v.name for v in VARIANTS)}")
+        return None, Choice(
+            "torch", f"{CHOICE}={asked[:40]} is not a variant; the variants are {', '.join(v.name for v in VARIANTS)}"
+        )
     flags = cpu_flags()
     fitting = [variant for variant in known if variant.cpu_flags <= flags]
     if not fitting:
@@ -103,7 +105,9 @@ def choose(environment: dict[str, str] | os._Environ[str] = os.environ) -> tuple
         loaded, origin = load(fitting[0])
     except CannotBuild as error:
         return None, Choice("torch", str(error))
-    return loaded, Choice(fitting[0].name, f"{'asked for' if asked != 'auto' else 'the best that the processor runs'}, {origin}")
+    return loaded, Choice(
+        fitting[0].name, f"{'asked for' if asked != 'auto' else 'the best that the processor supports'}, {origin}"
+    )
 
 
 @cache

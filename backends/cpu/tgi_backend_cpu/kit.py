@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tgi_backend_cpu.adapters import NativeSums
+from tgi_backend_cpu.adapters import NativeLoraKernel
 from tgi_backend_cpu.attention import NativeAttention
 from tgi_backend_cpu.decoder import DecoderRunner
 from tgi_backend_cpu.kernels import Arena, open_kernels
@@ -20,8 +20,8 @@ from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
-from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.weights import Products
+from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
+from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 
@@ -29,7 +29,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class CpuKit:
-    """Memory, threads and kernels of this machine, of which `ranks` have equal shares."""
+    """Memory, threads and kernels of this machine, divided equally among `ranks`."""
 
     collectives = "gloo"
     fp8_cache: Fp8Cache | None = None
@@ -42,7 +42,7 @@ class CpuKit:
         self._arena = None if self.kernels is None else Arena(self.kernels)
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
-        """float32 or bfloat16. A checkpoint in float16 runs in bfloat16, which this processor computes and float16 it doesn't."""
+        """float32 or bfloat16. A float16 checkpoint runs in bfloat16, since processors compute that and not float16."""
         if asked == "auto":
             return torch.float32 if stored not in (torch.bfloat16, torch.float16) else torch.bfloat16
         if asked in ("float16", "half"):
@@ -52,17 +52,17 @@ class CpuKit:
         return _DTYPES[asked]
 
     def linears(self) -> Sequence[LinearProvider]:
-        """Native products where the kernels are, else oneDNN's where it computes the dtype."""
+        """The native kernels if they are available, then oneDNN, then torch."""
         return (NativeLinears(self.kernels, self._arena, self.choice.reason), OneDnnLinears(), TorchLinears())
 
-    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
-        """Natively where the kernels are, so that a row's bits don't depend on its step."""
+    def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
+        """The native kernels if they are available, so that a row's bits don't depend on its step."""
         if self.kernels is None or self._arena is None:
-            return TorchSums(products)
-        return NativeSums(self.kernels, self._arena, products)
+            return TorchLoraKernel(weights)
+        return NativeLoraKernel(self.kernels, self._arena, weights)
 
     def attention(self) -> Sequence[AttentionProvider]:
-        """Native attention where the kernels are, else torch's."""
+        """Native attention if the kernels are available, then torch's."""
         return (NativeAttention(self.kernels, self.choice.reason), TorchAttention())
 
     def choices(self) -> tuple[Kernel, ...]:
@@ -70,7 +70,7 @@ class CpuKit:
         return (Kernel("kernels", self.choice.name, self.choice.reason),)
 
     def table_refusal(self) -> str:
-        """Why decoders run through transformers' modules here; empty when they needn't."""
+        """Why decoders run through transformers' modules here; empty if they don't."""
         return "" if self.kernels is not None else f"no native kernels: {self.choice.reason}"
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
@@ -80,15 +80,15 @@ class CpuKit:
         return DecoderRunner(self.kernels, self, weights, progress)
 
     def queue(self) -> None:
-        """A step is done when its call returns."""
+        """None: a step is done when its call returns."""
 
     def free_bytes(self) -> int:
-        """What is available now, less the share that the operator keeps back; a rank's part of it."""
+        """This rank's part of the memory available now, less the operator's reserve."""
         limit = memory_limit()
         return max(0, limit.available - int((1 - self._memory_fraction) * limit.total)) // self._ranks
 
     def default_rows(self) -> int:
-        """Few cores: more rows than this only wait for each other."""
+        """Few: with a CPU's cores, more rows than this only wait for each other."""
         return 64
 
     def default_step_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, under control groups of version 1 and 2.
+"""What this process may use of the machine: cores and memory, with control groups v1 and v2.
 
 Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html and …/cgroup-v1/memory.html, proc(5).
 """
@@ -16,14 +16,14 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """Bytes: `total` is what this process may ever have, `available` what it may still take."""
+    """Bytes: `total` is this process's limit, `available` what it can still allocate."""
 
     total: int
     available: int
 
 
 def cpu_count(cgroup: Path = CGROUP, proc: Path = PROC) -> int:
-    """Cores that are worth a thread: the affinity mask (which a cpuset narrows), cut by the quota, at least 1."""
+    """Cores to run threads on: the affinity mask (which a cpuset narrows), limited by the quota, at least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = min((_cpu_quota(folder) for folder in _folders(cgroup, proc, "cpu")), default=math.inf)
     return max(1, min(affinity, math.ceil(quota) if quota < affinity else affinity))
@@ -38,7 +38,7 @@ def cpu_name(proc: Path = PROC) -> str:
 
 
 def memory_limit(cgroup: Path = CGROUP, proc: Path = PROC) -> MemoryLimit:
-    """The machine's memory, or less where a control group says so."""
+    """The machine's memory, or a control group's limit if that is less."""
     total = _meminfo(proc, "MemTotal")
     available = _meminfo(proc, "MemAvailable")
     for folder in _folders(cgroup, proc, "memory"):
@@ -46,20 +46,20 @@ def memory_limit(cgroup: Path = CGROUP, proc: Path = PROC) -> MemoryLimit:
         if limit is None or limit >= total:
             continue
         used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
-        # The page cache counts as used, and goes when memory is needed.
+        # The page cache counts as used, but is dropped when memory is needed.
         total, available = min(total, limit), min(available, max(0, limit - used + _page_cache(folder)))
     return MemoryLimit(total, available)
 
 
 def _folders(cgroup: Path, proc: Path, controller: str) -> list[Path]:
-    """This process's control groups up to the root, for a controller; a limit anywhere above counts as well."""
+    """This process's control groups up to the root, for a controller; limits of parents apply as well."""
     folders: list[Path] = []
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, names, path = line.split(":", 2)
         if names and controller not in names.split(","):
             continue
         base = cgroup / controller if names else cgroup
-        # Inside a container the path may be the host's; what is mounted is then the group itself.
+        # Inside a container the path may be the host's; the mount is then the group itself.
         group = base / path.lstrip("/")
         group = group if group.is_dir() else base
         while group != base:

@@ -24,7 +24,7 @@ def backend_manifest() -> Manifest:
 
 @hookimpl
 def backend_probe() -> Probe:
-    """Every machine has a CPU; what may be missing is a package."""
+    """Every machine has a CPU, but packages may be missing."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return Probe(ProbeStatus.BROKEN, reason=f"not installed: {', '.join(missing)}", hint="pip install tgi-backend-cpu")
@@ -34,7 +34,7 @@ def backend_probe() -> Probe:
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, OutOfMemory."""
-    check_model(Path(options.model))  # what is damaged or absurd is found before torch is loaded, which takes seconds
+    check_model(Path(options.model))  # finds damaged and absurd models before torch is loaded, which takes seconds
     for adapter in options.adapters:
         open_adapter(adapter)
     ranks = options.group.local_world
@@ -46,10 +46,10 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
 
 
 def set_up_openmp(ranks: int = 1) -> None:
-    """What OpenMP reads when torch loads it, in one of so many ranks on this machine; what the operator has set wins.
+    """Set the variables that OpenMP reads when torch loads it, for one of `ranks` ranks on this machine; the operator's settings win.
 
-    A thread that waits spins for some ten microseconds, then sleeps. Measured on 2 cores at batch 1: sleeping at once costs 20 % on a
-    quiet machine, since a step has hundreds of short waits; spinning ten times as long costs half when a neighbour wants a core.
+    A waiting thread spins for about ten microseconds, then sleeps. Measured on 2 cores at batch 1: sleeping at once costs 20 % on an
+    idle machine, since a step has hundreds of short waits; spinning ten times as long costs half if another process wants a core.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
@@ -57,11 +57,11 @@ def set_up_openmp(ranks: int = 1) -> None:
 
 
 def _threads(environment: Mapping[str, str], ranks: int = 1) -> int:
-    """What the operator asks of OpenMP (its first level, where it names several), else what the machine offers a rank."""
+    """The operator's OMP_NUM_THREADS (the first level, if it has several), else this rank's share of the cores."""
     asked = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(asked) if asked.isdigit() and int(asked) else _share(ranks)
 
 
 def _share(ranks: int) -> int:
-    """Ranks wait for each other at every layer: more threads than cores would cost more than they bring."""
+    """A rank's cores. Ranks wait for each other at every layer, so more threads than cores would be slower."""
     return max(1, cpu_count() // ranks)

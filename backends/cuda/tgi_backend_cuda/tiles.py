@@ -42,7 +42,7 @@ _CONSUMER_BLACKWELL_FLOAT32 = (
     *_FLOAT32[2:],
 )
 
-# Without warp-group products 128 queries spill.
+# Without warp-group MMA 128 queries spill.
 _AMPERE_PREFILL = (
     TileRow(Phase.PREFILL, 2, 64, Tile(128, 64, 8, 3)),
     TileRow(Phase.PREFILL, 2, 128, Tile(64, 64, 8, 3)),

@@ -48,7 +48,7 @@ class AiterAttention(VendorAttention):
         super().__init__(device)
         self._architecture = architecture
 
-    def unfit(self) -> str:
+    def unsupported(self) -> str:
         """Why it has no code for this device."""
         return (
             ""

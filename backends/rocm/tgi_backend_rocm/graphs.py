@@ -1,4 +1,4 @@
-"""Graphs without TunableOp: trying out variants of a product is not allowed while a graph is captured."""
+"""Graphs without TunableOp: tuning a GEMM is not allowed while a graph is captured."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 
 
 class UntunedGraph(torch.cuda.CUDAGraph):
-    """A graph that keeps TunableOp from tuning while it is captured; what is tuned already is used."""
+    """A graph that keeps TunableOp from tuning while it is captured; GEMMs that are tuned already are used."""
 
     _tuned = False
 
     def capture_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Let what the current stream is given go into the graph."""
+        """Start capturing, without tuning."""
         self._tuned = torch.cuda.tunable.is_enabled() and torch.cuda.tunable.tuning_is_enabled()
         if self._tuned:
             torch.cuda.tunable.tuning_enable(False)
         super().capture_begin(*args, **kwargs)
 
     def capture_end(self) -> None:
-        """End that."""
+        """End the capture."""
         try:
             super().capture_end()
         finally:

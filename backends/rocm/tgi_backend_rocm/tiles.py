@@ -1,6 +1,6 @@
 """Tiles of the Triton attention kernels, per architecture.
 
-Of 64 KiB of local memory a tile takes what its loads run ahead, and registers bound the rest: RDNA has half as many lanes to a wave.
+Loads in flight take the 64 KiB of local memory, and registers limit the rest: RDNA has half as many lanes per wave.
 Figures are from compiling ahead of time; docs/kernels.md says how. None has run on a device.
 """
 

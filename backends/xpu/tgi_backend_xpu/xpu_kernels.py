@@ -36,7 +36,7 @@ class XpuKernelsAttention(VendorAttention):
     limits = Limits(widths=(64, 128, 256), softcaps=False)
     block_sizes: tuple[int, ...] = (64,)
 
-    def unfit(self) -> str:
+    def unsupported(self) -> str:
         """It imports without its native part, and says so in a flag."""
         return (
             ""

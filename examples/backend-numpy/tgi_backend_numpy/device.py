@@ -50,7 +50,7 @@ class Device:
         config = text_config(read_json(model / "config.json"))
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if config.get("model_type") != "llama" or rope.get("rope_type", "default") != "default":
-            raise InvalidModel(f"{model / 'config.json'}: this backend runs llama with plain rotary positions only")
+            raise InvalidModel(f"{model / 'config.json'}: this backend runs llama with plain RoPE only")
         self._weights = read_weights(model)
         try:
             self.vocab_size, self.max_positions = config["vocab_size"], config["max_position_embeddings"]
@@ -65,8 +65,8 @@ class Device:
         except KeyError as error:
             raise InvalidModel(f"{model}: {error} is missing") from error
         theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
-        turns = theta ** (-np.arange(0, self._head_size, 2) / self._head_size)
-        angles = np.arange(self.max_positions)[:, None, None] * np.tile(turns, 2)
+        frequencies = theta ** (-np.arange(0, self._head_size, 2) / self._head_size)
+        angles = np.arange(self.max_positions)[:, None, None] * np.tile(frequencies, 2)
         self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def reserve(self, num_blocks: int, block_size: int) -> None:
@@ -86,9 +86,9 @@ class Device:
         for layer in range(self._layers):
             y = self._norm(x, f"layers.{layer}.input_layernorm")
             query, key, value = (self._heads(y, f"layers.{layer}.self_attn.{name}_proj") for name in "qkv")
-            self._keys[layer, written] = self._turn(key, positions)
+            self._keys[layer, written] = self._rotate(key, positions)
             self._values[layer, written] = value
-            rows = zip(np.split(self._turn(query, positions), ends[:-1]), tables, strict=True)
+            rows = zip(np.split(self._rotate(query, positions), ends[:-1]), tables, strict=True)
             mixed = np.concatenate([self._attend(layer, queries, table) for queries, table in rows])
             x = x + self._project(mixed, f"layers.{layer}.self_attn.o_proj")
             y = self._norm(x, f"layers.{layer}.post_attention_layernorm")
@@ -102,7 +102,7 @@ class Device:
         return tuple(Memory(name, array.nbytes) for name, array in (("keys", self._keys), ("values", self._values)))
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self.reserve(0, 1)
         self._weights = {}
 
@@ -121,8 +121,8 @@ class Device:
         """[n, hidden] to [n, heads, d]."""
         return self._project(x, name).reshape(len(x), -1, self._head_size)
 
-    def _turn(self, x: Floats, positions: Indices) -> Floats:
-        """Rotary positions on [n, heads, d]."""
+    def _rotate(self, x: Floats, positions: Indices) -> Floats:
+        """Apply RoPE to [n, heads, d]."""
         first, second = np.split(x, 2, -1)
         return x * self._cos[positions] + np.concatenate([-second, first], -1) * self._sin[positions]
 

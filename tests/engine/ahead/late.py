@@ -18,14 +18,14 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
-from tgi_core.engine.failures import FOREIGN
-from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.weights import Products
+from tgi_core.engine.failures import TORCH_ERRORS
+from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
+from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 
 
-class LateMark:
+class LateEvent:
     """A place in the queue."""
 
     def __init__(self, queue: LateQueue, end: int) -> None:
@@ -70,7 +70,7 @@ class LateQueue:
                 if self.breaks:
                     raise self.breaks.pop(0)
                 work()
-            except (BackendError, *FOREIGN) as error:
+            except (BackendError, *TORCH_ERRORS) as error:
                 self._failed[self._done] = error
         if end in self._failed:
             raise self._failed[end]
@@ -79,15 +79,15 @@ class LateQueue:
         """Plain memory."""
         return torch.zeros(count, dtype=dtype)
 
-    def mark(self) -> LateMark:
+    def record(self) -> LateEvent:
         """The end as it is now."""
-        return LateMark(self, self._done + len(self._given))
+        return LateEvent(self, self._done + len(self._given))
 
     def graphs(self) -> GraphMaker | str:
         """Recorded ones; `graphs` set is why there are none, or after "!" why every capture fails."""
         if self._graphs is not None and not self._graphs.startswith("!"):
             return self._graphs
-        self.makers.append(RecordedGraphs(lambda: self.mark().wait(), (self._graphs or "!")[1:]))
+        self.makers.append(RecordedGraphs(lambda: self.record().wait(), (self._graphs or "!")[1:]))
         return self.makers[-1]
 
     def sampler(self) -> StepSampler:
@@ -96,9 +96,9 @@ class LateQueue:
 
     def measured(self, work: Work) -> Usage:
         """What `usages` says, in turn; nothing behind its end."""
-        self.mark().wait()
+        self.record().wait()
         work()
-        self.mark().wait()
+        self.record().wait()
         return self.usages.pop(0) if self.usages else Usage(0, 0)
 
     def translated(self, error: Exception) -> BackendError | None:
@@ -128,9 +128,9 @@ class LateKit:
         """torch's."""
         return (TorchLinears(),)
 
-    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
+    def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
         """torch's."""
-        return TorchSums(products)
+        return TorchLoraKernel(weights)
 
     def attention(self) -> Sequence[AttentionProvider]:
         """torch's."""

@@ -1,7 +1,7 @@
-"""From what torch raises for a device to the contract's errors.
+"""Translates what torch raises for a device to the contract's errors.
 
-torch gives most of a device's faults as RuntimeError (from 2.8 on `torch.AcceleratorError`) with the runtime's own text, so texts are
-what is looked for. A device that has faulted answers every later call with the same error: only a new process helps.
+torch reports most device faults as RuntimeError (from 2.8 on `torch.AcceleratorError`) with the runtime's own text, so errors are told
+apart by text. A faulted device fails every later call with the same error: only a new process helps.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _PEERS = ("distbackenderror", "watchdog caught collective", "remote process exit
 
 @dataclass(frozen=True, slots=True)
 class FailureTexts:
-    """What one vendor's runtime says beside what all do, in lower case: of a device that is lost, and of ranks that are."""
+    """A vendor's own texts, in lower case, for a lost device and for lost ranks."""
 
     lost: Sequence[str] = ()
     peers: Sequence[str] = ()
 
 
 def device_failure(error: BaseException, texts: FailureTexts) -> BackendError | None:
-    """The contract's error for what torch raised; None for what says nothing of the device."""
+    """The contract's error for what torch raised; None for errors that do not concern the device."""
     if isinstance(error, BackendError):
         return error
     reason = " ".join(str(error).split())
     lowered = f"{type(error).__name__} {reason}".lower()
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _has(lowered, _NO_MEMORY):
-        return OutOfMemory(f"the device's memory is used up: {reason[:300]}")
+        return OutOfMemory(f"the device is out of memory: {reason[:300]}")
     if _has(lowered, (*_PEERS, *texts.peers)):
         return PeerLost(f"another rank is gone: {reason[:300]}")
     if _has(lowered, _NO_CODE):

@@ -1,4 +1,4 @@
-"""From what the system shows of a device to a probe's answer, the same way in every package. Imports no torch."""
+"""Turns the devices that the system shows into a probe's answer; shared by all packages. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.backend import Probe, ProbeStatus
 from tgi_core.engine.accelerator.torch_build import torch_build
 
 PROOF = "hardware.json"
-"""The file of a device package that proves it: a report of `tgi-conformance run` on the device, made with this very version."""
+"""A device package's proof: a report of `tgi-conformance run` on the device, made with this version of the package."""
 
 _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 _LEVELS = ("L0", "L1", "L2", "L3")
@@ -21,7 +21,7 @@ _LEVELS = ("L0", "L1", "L2", "L3")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as the system shows it. `id` is what a variable may call it by beside its index; `trouble` is why it cannot be used."""
+    """A device as the system shows it. `id` is its name in variables, beside its index; `trouble` is why it cannot be used."""
 
     name: str
     id: str = ""
@@ -31,7 +31,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a package needs of torch. `platform` is the name in `torch/version.py` that holds a version in the right build."""
+    """The torch build that a package needs. `platform` is the name in `torch/version.py` that has a version in that build."""
 
     platform: str
     build: str

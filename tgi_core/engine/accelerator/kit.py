@@ -22,8 +22,8 @@ from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.device_queue import DeviceQueue, StepSampler
-from tgi_core.engine.lora.layers import LowRankSums, TorchSums
-from tgi_core.engine.lora.weights import Products
+from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
+from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
@@ -41,11 +41,11 @@ class AcceleratorKit(ABC):
     name: str
     """The backend's."""
     device_type: str
-    """torch's word for the kind of device."""
+    """torch's device type."""
     collectives: str
     failures: FailureTexts = FailureTexts()
     precision: torch.dtype = torch.float64
-    """In which draws are computed."""
+    """The dtype of draws."""
 
     fp8_cache: Fp8Cache | None = None
 
@@ -68,7 +68,7 @@ class AcceleratorKit(ABC):
         raise LookupError(f"no tiles for {self.runtime.get_device_name(self.device)}")
 
     def with_cache(self, asked: str) -> Self:
-        """This kit with a KV cache of numbers that are asked for. Raises Unsupported for some that the device does not read."""
+        """This kit with a KV cache of the requested dtype. Raises Unsupported if the device cannot read it."""
         if asked == "auto":
             return self
         try:
@@ -77,8 +77,8 @@ class AcceleratorKit(ABC):
             variant = ""
         if asked != "float8_e4m3fn" or not variant:
             raise Unsupported(
-                f"--kv-cache-dtype: {self.runtime.get_device_name(self.device)} reads no cache in {asked}; "
-                + ("it reads float8_e4m3fn" if variant else "leave it out")
+                f"--kv-cache-dtype: {self.runtime.get_device_name(self.device)} does not support a cache in {asked}; "
+                + ("it supports float8_e4m3fn" if variant else "leave it out")
             )
         self.fp8_cache = Fp8Cache(asked, FP8_DTYPES[variant])
         return self
@@ -112,8 +112,8 @@ class AcceleratorKit(ABC):
         return StreamQueue(self.runtime, self.device, self.translated, self._graph(), self._sampler(), in_flight)
 
     def choices(self) -> tuple[Kernel, ...]:
-        """The device, what the operator has switched off, whether any device was tried, and what is not there."""
-        self.providers()  # which notes what there is not
+        """The device, what the operator has switched off, whether the package was verified on hardware, and what is missing."""
+        self.providers()  # records what is missing
         switched = filter(None, (self._switched("graphs"), self._switched("run_ahead")))
         return (
             Kernel("device", self.runtime.get_device_name(self.device)),
@@ -144,21 +144,21 @@ class AcceleratorKit(ABC):
         return cast(torch.dtype, wanted)
 
     def linears(self) -> Sequence[LinearProvider]:
-        """The vendor's library multiplies, through torch."""
+        """The vendor's GEMMs, through torch."""
         return (TorchLinears(),)
 
-    def low_rank_sums(self, products: dict[int, Products]) -> LowRankSums:
-        """By the vendor's library, as all products."""
-        return TorchSums(products)
+    def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
+        """The vendor's GEMMs, through torch."""
+        return TorchLoraKernel(weights)
 
     def free_bytes(self) -> int:
-        """What the driver has free now, less the share that the operator keeps back."""
+        """What the driver has free now, less the operator's reserve."""
         self.runtime.empty_cache()
         free, total = self.runtime.mem_get_info(self.device)
         return max(0, free - (total - int(self._memory_fraction * total)))
 
     def default_rows(self) -> int:
-        """Enough rows that reading the weights is shared by many."""
+        """Enough rows to amortize reading the weights."""
         return 256
 
     def default_step_tokens(self) -> int:
@@ -166,7 +166,7 @@ class AcceleratorKit(ABC):
         return 8192
 
     def table_refusal(self) -> str:
-        """Why this device cannot run decoders from tables; empty when it can."""
+        """Why this device cannot run decoders from tables; empty if it can."""
         return ""
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:

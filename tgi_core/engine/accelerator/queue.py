@@ -1,4 +1,4 @@
-"""The queue of an accelerator: one stream, events as marks, captured graphs. See `tgi_core.engine.device_queue` for what is asked."""
+"""The queue of an accelerator: one stream, its events, captured graphs. See `tgi_core.engine.device_queue`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class TorchGraph(Protocol):
     """A graph as torch's device modules have it (`CUDAGraph` and its likes)."""
 
     def capture_begin(self, pool: Any = ..., capture_error_mode: str = ...) -> None:
-        """Let what the current stream is given go into the graph."""
+        """Start capturing the current stream."""
 
     def capture_end(self) -> None:
-        """End that. Raises where something cannot be captured."""
+        """End the capture. Raises if something cannot be captured."""
 
     def replay(self) -> None:
-        """Give it to the current stream again."""
+        """Enqueue it on the current stream again."""
 
     def pool(self) -> Any:
         """The memory that the graph allocates from."""
@@ -35,7 +35,7 @@ class TorchGraph(Protocol):
 NewGraph = Callable[[], TorchGraph]
 
 
-class StreamMark:
+class StreamEvent:
     """An event in the stream."""
 
     def __init__(self, event: Any, translate: Translate) -> None:
@@ -122,11 +122,11 @@ class StreamQueue:
         """[count] zeros in memory that the device reads and writes by itself."""
         return torch.zeros(count, dtype=dtype).pin_memory()
 
-    def mark(self) -> StreamMark:
+    def record(self) -> StreamEvent:
         """The end of the queue as it is now."""
         event = self._runtime.Event()
         event.record(self._stream)
-        return StreamMark(event, self._translate)
+        return StreamEvent(event, self._translate)
 
     def graphs(self) -> StreamGraphs | str:
         """A new maker of graphs, or why there is none."""
@@ -160,5 +160,5 @@ class StreamQueue:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the device only says that this cannot be captured, which is no fault of it."""
+    """Whether the error only says that the work cannot be captured, which is not a device fault."""
     return "captur" in str(error).lower()

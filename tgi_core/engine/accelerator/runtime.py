@@ -1,4 +1,4 @@
-"""torch's module for one kind of device, as far as it is needed here: what `torch.get_device_module` returns."""
+"""The part of torch's device modules (`torch.get_device_module`) that is used here."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ class Runtime(Protocol):
         """The stream that operators of this thread go to."""
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until the device has done all it was given."""
+        """Wait until the device is idle."""
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
-        """Whether the current device computes bfloat16, or does as if."""
+        """Whether the current device computes bfloat16, possibly by emulation."""
 
     def mem_get_info(self, device: torch.device) -> tuple[int, int]:
         """(free, total), as the driver counts for all processes."""
 
     def empty_cache(self) -> None:
-        """Give back to the driver what torch keeps for nobody."""
+        """Free unused memory in torch's cache."""
 
     def memory_allocated(self, device: torch.device) -> int:
-        """What tensors take."""
+        """Bytes of tensors."""
 
     def memory_reserved(self, device: torch.device) -> int:
-        """What torch has of the driver: for tensors, for graphs, and for nobody yet."""
+        """Bytes that torch has allocated from the driver: for tensors, graphs and its cache."""
 
     def max_memory_allocated(self, device: torch.device) -> int:
-        """The most that they took since the last reset."""
+        """The peak of `memory_allocated` since the last reset."""
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Begin to count the most anew."""
+        """Reset that peak."""

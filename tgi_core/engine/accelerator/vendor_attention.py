@@ -91,9 +91,9 @@ class VendorAttention(ABC):
             if missing := _missing(found, call.arguments):
                 return f"{self.module}.{call.path} takes no {', '.join(missing)}"
         self.library = library
-        return self.unfit()
+        return self.unsupported()
 
-    def unfit(self) -> str:
+    def unsupported(self) -> str:
         """What else stands against the library on this device; empty when nothing does."""
         return ""
 

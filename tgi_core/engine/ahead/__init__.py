@@ -1,1 +1,1 @@
-"""Running one step ahead: steps are given to the device before the one before them is read, and decode steps are replayed whole."""
+"""Running one step ahead: a step is enqueued before the previous one is read, and decode steps are replayed as graphs."""

@@ -1,4 +1,4 @@
-"""What the host knows of a step beside its inputs, and the metadata that attention gets from both."""
+"""What the host knows about a step beside its inputs, and the attention metadata built from both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepArray
 
 @dataclass(frozen=True, slots=True)
 class StepBounds:
-    """Numbers that are part of the step's Python. Those of a captured step hold for every step that replays it.
+    """Host values of a step. Those of a captured step are valid for every step that replays it.
 
     `width` is how many blocks the tables show. `equal` says that the single tokens' rows are all of one length, `begins` that some row
     begins a block, `every` that the logits of all tokens are wanted, `fixed` that the step stands for others of its shape.
@@ -35,7 +35,7 @@ class StepBounds:
 
     @classmethod
     def of_decode(cls, rows: int, width: int, block_size: int) -> StepBounds:
-        """Those of any decode step of at most so many rows."""
+        """Bounds of any decode step of at most `rows` rows."""
         none = np.zeros(rows, np.int64)
         tables = np.zeros((rows, width), np.int32)
         return cls([], none, none + 1, tables, rows, width, width * block_size, False, True, True, block_size, True)
@@ -70,7 +70,7 @@ class StepBounds:
         lengths = inputs.lengths[: self.decode_rows]
         longest = self.max_length if self.fixed else int((self.starts + self.takes)[: self.decode_rows].max())
         if self.fixed:
-            lengths = lengths.clamp_min(1)  # a row that pads sees the first place of the null block, which is zero
+            lengths = lengths.clamp_min(1)  # a padding row attends to the first slot of the null block, which is zero
         blocks = -(-longest // self.block_size)
         return DecodeRows(tables[: self.decode_rows, :blocks], lengths, longest, self.equal)
 

@@ -1,4 +1,4 @@
-"""A device that works behind the host, with the model that runs on it, as warming up and proving see them."""
+"""An asynchronous device and the model on it, for warmup and self-checks."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class QueuedDevice:
     shape: ModelShape
 
     def now(self, work: Callable[[], T]) -> T:
-        """Have the device do something, and wait for it: what the work returns."""
+        """Run work on the device and wait for it; its result."""
         found: list[T] = []
         self.queue.run(lambda: found.append(work()))
-        self.queue.mark().wait()
+        self.queue.record().wait()
         return found[0]
 
     def steps(self, runner: AheadRunner, rows: int, row_tokens: int) -> DeviceSteps:
-        """Steps of so many rows over the runner's cache."""
+        """Steps of up to `rows` rows over the runner's cache."""
         width = -(-row_tokens // runner.block_size)
         return self.now(lambda: DeviceSteps(runner, self.queue, self.kit.device, rows, width, self.shape.vocab_size))
 
     def graphs(self, steps: DeviceSteps) -> DecodeGraphs | str:
-        """Memory for captured steps, or why there are none; capturing is up to the caller."""
+        """Buffers for captured steps, or why there are none; the caller captures."""
         return self.now(steps.use_graphs)

@@ -1,7 +1,7 @@
-"""Decode steps as graphs: one for each number of rows that is captured, and the steps between are padded.
+"""Decode steps as graphs, captured for some numbers of rows; steps in between are padded.
 
-A lean graph serves steps whose rows all take the argmax (or draw as well, where the device's sampler does that for next to nothing).
-A full one also draws, and hands out the logits for rows that the host's sampler answers; there are fewer of them.
+A lean graph is for steps whose rows all take the argmax (or also draw, if that is cheap with the device's sampler). A full one also
+draws, and returns the logits for rows that the host samples; there are fewer of these.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tgi_core.engine.device_queue import DeviceQueue, Graph, GraphMaker
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A shape that is captured."""
+    """A captured shape."""
 
     rows: int
     full: bool
 
 
 def buckets(max_rows: int) -> list[Bucket]:
-    """What is captured for so many rows, the largest first: lean ones for 1, 2, 4 and every 8 rows, full ones for powers of two."""
+    """Shapes to capture for up to `max_rows` rows, largest first: lean ones for 1, 2, 4 and every 8 rows, full ones for powers of two."""
     lean = {1, 2, 4, *range(8, max_rows, 8), max_rows}
     full = {1 << power for power in range(max_rows.bit_length())} | {max_rows}
     found = [Bucket(rows, kind) for kind, sizes in ((False, lean), (True, full)) for rows in sizes if rows <= max_rows]
@@ -39,8 +39,8 @@ def buckets(max_rows: int) -> list[Bucket]:
 
 
 @dataclass(slots=True)
-class StaticMemory:
-    """What captured steps read and write on the device: all of them the same, one after another."""
+class StaticBuffers:
+    """The device buffers that all captured steps read and write, one after another."""
 
     inputs: Tensor
     """int32 words."""
@@ -69,29 +69,29 @@ class DecodeGraphs:
         with torch.inference_mode():
             words = torch.zeros(self.layout(max_rows).words, dtype=torch.int32, device=device)
             results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
-        self.memory = StaticMemory(words, results)
+        self.memory = StaticBuffers(words, results)
         self._graphs: dict[Bucket, Graph] = {}
         self._sizes: dict[bool, list[int]] = {False: [], True: []}
 
     @property
     def count(self) -> int:
-        """How many are captured."""
+        """The number of captured steps."""
         return len(self._graphs)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the memory that all of them read and write."""
+        """Bytes of the shared buffers."""
         tensors = (self.memory.inputs, self.memory.results)
         return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
 
     def layout(self, rows: int) -> Layout:
-        """Where the inputs of a step of so many rows lie."""
+        """The layout of the inputs of a step of `rows` rows."""
         if rows not in self._layouts:
             self._layouts[rows] = Layout(Counts.of_decode(rows), self._program.precision)
         return self._layouts[rows]
 
     def capture(self, wanted: list[Bucket]) -> Iterator[Bucket]:
-        """Capture each in turn, and name it when it is done. Raises CannotCapture, OutOfMemory."""
+        """Capture each in turn, and yield it when it is done. Raises CannotCapture, OutOfMemory."""
         for bucket in wanted:
             self._queue.run(partial(self._empty, bucket.rows))
             self._graphs[bucket] = self._maker.capture(partial(self._run, bucket))
@@ -99,24 +99,24 @@ class DecodeGraphs:
             yield bucket
 
     def bucket(self, rows: int, full: bool) -> Bucket | None:
-        """The smallest captured shape that holds so many rows."""
+        """The smallest captured shape for `rows` rows."""
         sizes = self._sizes[full]
         place = bisect_left(sizes, rows)
         return Bucket(sizes[place], full) if place < len(sizes) else None
 
     def replay(self, bucket: Bucket) -> None:
-        """Enqueue a captured step over the inputs that lie in memory."""
+        """Enqueue a captured step over the inputs in the shared buffers."""
         self._graphs[bucket].replay()
 
     def release(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._graphs.clear()
         self._sizes = {False: [], True: []}
         self._maker.release()
 
     @torch.inference_mode()
     def _empty(self, rows: int) -> None:
-        """Let the inputs be those of a step without any row."""
+        """Set the inputs to those of a step without rows."""
         layout = self.layout(rows)
         words = torch.zeros(layout.words, dtype=torch.int32)
         pad(self._row_slots, layout.host(words), 0, 0)

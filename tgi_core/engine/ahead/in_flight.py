@@ -1,4 +1,4 @@
-"""A step that the device has been given, until its results are read."""
+"""A step that is enqueued, until its results are read."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from torch import Tensor
 from tgi_core.backend import BackendError
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.ahead.step_layout import StepLayout
-from tgi_core.engine.device_queue import Mark
-from tgi_core.engine.failures import FOREIGN
+from tgi_core.engine.device_queue import Event
+from tgi_core.engine.failures import TORCH_ERRORS
 from tgi_core.engine.runner import StepLogits
 
 
 class InFlightStep:
-    """`places` are those of the plain works among the results; `last` and `prompt` say where rows' logits are, as in `StepLayout`."""
+    """`places` are the plain works' indices in the results; `last` and `prompt` locate rows' logits, as in `StepLayout`."""
 
     def __init__(
         self, step: StepLayout, places: Sequence[int], last: Mapping[int, int], prompt: Mapping[int, tuple[int, int]]
     ) -> None:
         self.step, self._places, self._last, self._prompt = step, places, last, prompt
         self.logits: Tensor | None = None
-        """Those that the host's sampler waits for, once the step has run."""
-        self._mark: Mark | None = None
+        """Logits for the host's sampler, once the step has run."""
+        self._mark: Event | None = None
         self._results: Tensor | None = None
         self._made: tuple[list[int], list[float]] = ([], [])
         self._error: Exception | None = None
 
-    def enqueued(self, mark: Mark, results: Tensor) -> None:
-        """All of the step lies before this mark, and comes out in these words."""
+    def enqueued(self, mark: Event, results: Tensor) -> None:
+        """Record the event after the step, and the words that receive its results."""
         self._mark, self._results = mark, results
 
     def settle(self) -> None:
-        """Wait, and take the results out of memory that other steps will use. What the step failed with is kept for `read`."""
+        """Wait, and copy the results out of memory that other steps reuse. A failure is kept for `read`."""
         if self._mark is None or self._results is None:
             return
         try:
             self._mark.wait()
             tokens, bits = self._results.view(2, -1)
             self._made = tokens.tolist(), bits.view(torch.float32).tolist()
-        except (BackendError, *FOREIGN) as error:
+        except (BackendError, *TORCH_ERRORS) as error:
             self._error = error
         self._mark = self._results = None
 
     def wait(self) -> None:
-        """Until the device has done the step. Raises what it failed with."""
+        """Wait until the device has finished the step. Raises its failure."""
         self.settle()
         if self._error is not None:
             raise self._error
 
     def read(self) -> Iterator[tuple[Work, int, float]]:
-        """Waits: every plain work with its token, −1 where logits were not finite, and its logprob."""
+        """Wait; every plain work with its token (−1 if logits were not finite) and logprob."""
         self.wait()
         tokens, logprobs = self._made
         for work, place in zip(self.step.plain, self._places, strict=True):
             yield work, tokens[place], logprobs[place]
 
     def held(self, works: Sequence[Work]) -> StepLogits:
-        """The logits of these works, which wait for the host's sampler."""
+        """The logits of works that the host samples."""
         if self.logits is None:
             raise RuntimeError("the step has not run")
         ids = [work.row.request.id for work in works]

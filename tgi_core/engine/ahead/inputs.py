@@ -1,6 +1,6 @@
-"""The numbers of a step in one row of 32-bit words: filled on the host, copied once, read on the device as views.
+"""The inputs of a step in one buffer of 32-bit words: filled on the host, copied once, read on the device as views.
 
-Their places follow from a few counts, so that a step of fixed counts can be captured over one piece of memory.
+Their offsets follow from a few counts, so that a step with fixed counts can be captured over one buffer.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """A step as the device reads it. All are int64 but for those that say otherwise."""
+    """A step's inputs on the device, int64 unless noted."""
 
     temperatures: Tensor
-    """[plain], of the sampler's precision: 0 for the argmax."""
+    """[plain], in the sampler's precision; 0 for the argmax."""
     uniforms: Tensor
     """float32 [plain]."""
     sampled: Tensor
-    """[plain], the row_slots whose rows get tokens on the device."""
+    """[plain], the row slots of rows that are sampled on the device."""
     picked: Tensor
-    """[plain or 0], their places among the logits; of length 0 where they are all logits in order."""
+    """[plain or 0], their indices in the logits; empty if they are all logits in order."""
     kept: Tensor
-    """[kept or 0], the flat tokens whose logits are wanted; of length 0 where those of all are."""
+    """[kept or 0], the flat tokens that need logits; empty if all do."""
     ids: Tensor
-    """[tokens]; −1 − s is the newest token of row_slot s, which the host may not know yet."""
+    """[tokens]; −1 − s stands for the newest token of row slot s, which the host may not know yet."""
     positions: Tensor
     """[tokens]."""
     slots: Tensor
-    """[tokens], −1 for a token that pads."""
+    """[tokens], −1 for padding."""
     row_slots: Tensor
     """[rows]."""
     begun: Tensor
-    """[rows], the block that a row begins and does not fill; the null block for all others."""
+    """[rows], the block that a row begins and does not fill, or the null block."""
     cells: Tensor
-    """[updates], flat places in the tables on the device that change."""
+    """[updates], flat indices of the block table entries to change on the device."""
     blocks: Tensor
-    """int32 [updates], the blocks that come there."""
+    """int32 [updates], their new blocks."""
     lengths: Tensor
-    """int32 [rows], positions after the step; 0 for a row that pads."""
+    """int32 [rows], positions after the step; 0 for padding."""
     cu_seqlens: Tensor
     """int32 [rows + 1]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a step has of everything; `picked` and `kept` are 0 where no choice among logits or tokens is made."""
+    """The sizes of a step's inputs; `picked` and `kept` are 0 if all logits or tokens are used."""
 
     rows: int
     tokens: int
@@ -59,16 +59,16 @@ class Counts:
 
     @classmethod
     def of_decode(cls, rows: int) -> Counts:
-        """A decode step of so many rows: all of them plain, each with room for one new block."""
+        """A decode step of `rows` rows, all plain, each with room for one new block."""
         return cls(rows, rows, rows, 0, 0, rows)
 
 
 _WIDE = ("sampled", "picked", "kept", "ids", "positions", "slots", "row_slots", "begun", "cells")
-"""What the device reads as int64, since most of torch's operators index by nothing else; side by side, to be widened at once."""
+"""Inputs that the device reads as int64, as most of torch's operators require for indices; adjacent, to be widened in one operation."""
 
 
 class Layout:
-    """Where everything lies among the words."""
+    """The offsets of all inputs in the words."""
 
     def __init__(self, counts: Counts, precision: torch.dtype) -> None:
         self._precision = precision
@@ -93,7 +93,7 @@ class Layout:
         self.words: int = ends[-1]
 
     def host(self, words: Tensor) -> dict[str, np.ndarray]:
-        """Views of memory on the host, to fill in; all are int32 but temperatures and uniforms."""
+        """Views of host memory, to be filled; int32 except temperatures and uniforms."""
         whole = words.numpy()
         views = {name: whole[place] for name, place in self._slices.items()}
         views["temperatures"] = views["temperatures"].view(np.float64 if self._precision is torch.float64 else np.float32)
@@ -101,7 +101,7 @@ class Layout:
         return views
 
     def device(self, words: Tensor) -> StepInputs:
-        """What those words mean on the device."""
+        """The inputs as views of words on the device."""
         first = self._slices[_WIDE[0]].start
         wide = words[first : self._slices[_WIDE[-1]].stop].long()
         views: dict[str, Tensor] = {}

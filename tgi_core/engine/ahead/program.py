@@ -1,4 +1,4 @@
-"""What every step does on the device, over what lies there between steps: the newest token and the block table of every row_slot."""
+"""A step on the device, with its state between steps: the newest token and the block table of every row slot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgi_core.engine.runner import Enqueued
 
 
 class StepProgram:
-    """The device's side of all steps of one session. Its methods only enqueue."""
+    """The device side of all steps of a session. Its methods only enqueue."""
 
     def __init__(self, runner: Enqueued, sampler: StepSampler, row_slots: int, width: int, device: torch.device) -> None:
         self._runner, self._sampler = runner, sampler
@@ -22,7 +22,7 @@ class StepProgram:
 
     @property
     def precision(self) -> torch.dtype:
-        """That of temperatures."""
+        """The dtype of temperatures."""
         return self._sampler.precision
 
     @property
@@ -32,14 +32,14 @@ class StepProgram:
 
     @torch.inference_mode()
     def update(self, cells: Tensor, blocks: Tensor) -> None:
-        """Put blocks into the tables."""
+        """Write blocks to the tables."""
         self._tables.view(-1).index_copy_(0, cells, blocks)
 
     @torch.inference_mode()
     def step(self, inputs: StepInputs, bounds: StepBounds, draws: bool, result: Tensor) -> Tensor:
         """One step: tables, input ids, forward pass, and the tokens of plain rows.
 
-        `result` int32 [2 · plain] gets the tokens, then the bits of their logprobs. Returns the logits of the tokens that are wanted.
+        `result` int32 [2 · plain] gets the tokens, then the bits of their logprobs. Returns the logits of the kept tokens.
         """
         self.update(inputs.cells, inputs.blocks)
         carried = self._newest.index_select(0, (-1 - inputs.ids).clamp_min(0))

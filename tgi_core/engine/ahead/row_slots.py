@@ -1,4 +1,4 @@
-"""A live row's place on the device: the same from its first step to its last, while batches around it come and go."""
+"""Row slots: a live row has the same slot on the device from its first step to its last, while batches change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tgi_core.engine.sampler import is_plain
 
 
 class RowSlots:
-    """RowSlots 0…max_rows − 1, and what the host knows of them in arrays by row_slot.
+    """Slots 0…max_rows − 1, and the host's state of them in arrays by slot.
 
-    Two more are nobody's: `padding`, whose table is always empty, and `waste`, whose cells may be overwritten by anything.
+    Two more belong to no row: `padding`, whose table is always empty, and `waste`, for discarded writes.
     """
 
     def __init__(self, max_rows: int, width: int, vocab_size: int) -> None:
@@ -24,15 +24,15 @@ class RowSlots:
         self.tables = np.zeros((max_rows + 2, width), np.int32)
         """The tables as they are on the device once every step launched so far has run."""
         self.reached = np.zeros(max_rows + 2, np.int64)
-        """How many blocks of its table a row has reached."""
+        """Blocks of its table that a row has reached."""
         self._stale = np.zeros(max_rows + 2, np.int64)
-        """How many cells may hold something on the device."""
+        """Cells that may be nonzero on the device."""
         self.plain = np.zeros(max_rows + 2, bool)
-        """Whether a row's tokens are chosen on the device."""
+        """Whether a row is sampled on the device."""
         self.temperatures = np.zeros(max_rows + 2, np.float64)
 
     def take(self, rows: Iterable[LiveRow], live: Set[int]) -> list[int]:
-        """The row_slots of rows; those without one get one that no live row has."""
+        """The slots of rows; new rows get free ones."""
         known = self._by_request
         return [known[row.request.id] if row.request.id in known else self._assign(row, live) for row in rows]
 
@@ -48,9 +48,9 @@ class RowSlots:
         return row_slot
 
     def reach(self, row_slot: int, table: list[int], count: int) -> tuple[list[int], list[int]]:
-        """Let a row reach `count` blocks of its table: the flat cells that change on the device, and the blocks that come there.
+        """Extend a row to `count` blocks of its table: the flat cells to change on the device, and their new blocks.
 
-        Cells behind those are emptied where they held another row's blocks: a row must see nothing that is not its own.
+        Later cells that held another row's blocks are cleared: a row must not see another row's blocks.
         """
         first, stale = int(self.reached[row_slot]), int(self._stale[row_slot])
         blocks = table[first:count] + [0] * (stale - count)
@@ -60,6 +60,6 @@ class RowSlots:
         return list(range(row_slot * self.width + first, row_slot * self.width + end)), blocks
 
     def forget(self, row_slots: Iterable[int]) -> None:
-        """Of these nobody knows what lies on the device: the step that wrote to them failed."""
+        """Mark the tables of these slots as unknown: the step that wrote to them failed."""
         for row_slot in row_slots:
             self._stale[row_slot] = self.width

@@ -1,4 +1,4 @@
-"""Choosing plain rows' tokens on the device: the argmax, or a draw at a temperature. Nothing here waits for the device."""
+"""Sampling of plain rows on the device: the argmax, or a draw at a temperature. Never waits for the device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TorchSampler:
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
-    """The published uniform numbers of many rows at once, float32 [rows]: see `tgi_core.backend.sampling.uniform`."""
+    """The published uniform numbers of several rows, float32 [rows]: see `tgi_core.backend.sampling.uniform`."""
     seed = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64)
     position = np.array(positions, np.uint64)
     key0, key1 = seed & _LOW, seed >> _HALF

@@ -1,4 +1,4 @@
-"""Proving at load that a model's decode step can be captured, and that the captured one computes what the other does."""
+"""The self-check of graphs at load: a model's decode step can be captured, and replaying it gives the same logits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tgi_core.engine.device_queue import CannotCapture
 from tgi_core.engine.self_check import probe_ids, relative_difference
 
 PART = "graphs"
-"""The part of a model's work that the verdict is about."""
+"""The part of the model that the verdict is about."""
 
 
 def graphs_verdict(device: QueuedDevice, runner: AheadRunner) -> Kernel:
-    """Whether decode steps are captured here, and why not. Leaves the runner without a cache."""
+    """Whether decode steps are captured, or why not. Leaves the runner without a cache."""
     try:
         reason = _why_not(device, runner)
     finally:

@@ -1,8 +1,8 @@
-"""The session of a device that works behind the host: one step ahead.
+"""The session of an asynchronous device: one step ahead.
 
-A verb gives its step to the device at once and returns; reading a step waits for that step alone. Tokens that the device chose stay
-there for the next step, which is given before the host knows them. Rows that the host's sampler answers have their tokens chosen when
-the step is read or the next one is launched, whichever comes first; their forward pass runs meanwhile.
+A call enqueues its step at once and returns; reading a step waits for that step only. Tokens that the device samples stay there for the
+next step, which is enqueued before the host knows them. Rows that the host samples get their tokens when the step is read or the next
+one is launched, whichever comes first; their forward pass runs meanwhile.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tgi_core.engine.ahead.self_check import graphs_verdict
 from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.ahead.warmup import warmed
 from tgi_core.engine.base_session import BaseSession
-from tgi_core.engine.failures import FOREIGN, translated
+from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.row_results import row_results
 from tgi_core.engine.sampler import NOT_FINITE
 
 
 @dataclass(slots=True)
 class Flight:
-    """A launched step that nobody has read. `made` are its rows by request: first those that the host's sampler answers, then all."""
+    """A launched step that nobody has read. `made` are its rows by request: first those that the host samples, then all."""
 
     launch: Launch
     works: list[Work]
@@ -56,7 +56,7 @@ class Flight:
 
 
 class AheadSession(BaseSession):
-    """One rank's session over one model, a step ahead of who reads it."""
+    """One rank's session over one model, one step ahead of the reader."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class AheadSession(BaseSession):
         self._check_plan(plan)
         try:
             self._device_steps, capacity = warmed(self._device, self._model, plan, self._captures, progress)
-        except FOREIGN as error:
+        except TORCH_ERRORS as error:
             raise self._translated(error) from error
         return self._promise(capacity)
 
@@ -100,7 +100,7 @@ class AheadSession(BaseSession):
 
     @hookimpl
     def close(self) -> Closed:
-        """Give everything back. Idempotent."""
+        """Free everything. Idempotent."""
         self._flights.clear()
         self._outcomes.clear()
         if self._device_steps is not None:
@@ -114,9 +114,9 @@ class AheadSession(BaseSession):
             raise DeviceLost(str(self._lost))
 
     def _launch(self, launch: Launch) -> Step:
-        """Give a step to the device. What fails is the step's failure: the verb has changed the books already."""
+        """Enqueue a step. An error is the step's failure, not the call's: the ledger has changed already."""
         if self._flights:
-            self._answer(self._flights[-1])  # its rows go on from the tokens that the host chooses
+            self._answer(self._flights[-1])  # its rows continue from the tokens that the host samples
         unread = [flight.launch for flight in self._flights]
         flight = Flight(launch, self._going(launch, unread), time.perf_counter_ns())
         self._flights.append(flight)
@@ -124,12 +124,12 @@ class AheadSession(BaseSession):
         if flight.works and self._device_steps is not None:
             try:
                 flight.given = self._device_steps.give(flight.works, self._book.live_ids)
-            except (BackendError, *FOREIGN) as error:
+            except (BackendError, *TORCH_ERRORS) as error:
                 self._fail(flight, error)
         return launch.step
 
     def _answer(self, flight: Flight) -> None:
-        """Choose the tokens that the host's sampler chooses. Its rows' earlier ones were chosen here too, before this step was launched."""
+        """Sample the rows of the host's sampler. Their earlier tokens were sampled here too, before this step was launched."""
         if flight.row_results or flight.given is None:
             return
         flight.row_results = True
@@ -145,14 +145,14 @@ class AheadSession(BaseSession):
         try:
             given.wait()
             rows = self._device.now(choose)
-        except (BackendError, *FOREIGN) as error:
+        except (BackendError, *TORCH_ERRORS) as error:
             self._fail(flight, error)
             return
         given.logits = None
         self._note(flight, works, rows)
 
     def _read(self, flight: Flight) -> None:
-        """Take what the device chose."""
+        """Read the tokens that the device sampled."""
         if flight.read or flight.given is None:
             return
         flight.read = True
@@ -161,7 +161,7 @@ class AheadSession(BaseSession):
             for work, token, logprob in flight.given.read():
                 works.append(work)
                 rows.append(_plain_row(work, token, logprob))
-        except (BackendError, *FOREIGN) as error:
+        except (BackendError, *TORCH_ERRORS) as error:
             self._fail(flight, error)
             return
         self._note(flight, works, rows)
@@ -171,14 +171,14 @@ class AheadSession(BaseSession):
                 flight.made.setdefault(id, Row(id))  # its prompt is not complete
 
     def _note(self, flight: Flight, works: Sequence[Work], rows: Sequence[Row]) -> None:
-        """Keep rows that the step made; those that failed before have none."""
+        """Record the step's rows, except for rows that failed before."""
         for work, row in zip(works, rows, strict=True):
             if row.request_id not in self._failed:
                 flight.made[row.request_id] = row
                 self._keep(work.row, row)
 
     def _land(self, flight: Flight) -> None:
-        """The end of a step: its rows, or its failure and that of everything derived from it."""
+        """Finish a step: record its rows, or its failure and that of everything derived from it."""
         self._answer(flight)
         self._read(flight)
         done = time.perf_counter_ns()
@@ -186,12 +186,12 @@ class AheadSession(BaseSession):
             self._outcomes[flight.launch.step.id] = flight.error
         else:
             rows = tuple(flight.made[work.row.request.id] for work in flight.works if work.row.request.id in flight.made)
-            busy = done - max(flight.started_ns, self._read_ns)  # before that, the device did the steps before this one
+            busy = done - max(flight.started_ns, self._read_ns)  # before that, the device ran earlier steps
             self._outcomes[flight.launch.step.id] = Rows(flight.launch.step.id, rows, busy)
         self._read_ns = done
 
     def _fail(self, flight: Flight, error: Exception) -> None:
-        """The step failed; its rows sit out the steps that were launched after it."""
+        """Record a step's failure; its rows skip the steps that were launched after it."""
         flight.error = self._translated(error)
         flight.row_results = flight.read = True
         if flight.given is not None and self._device_steps is not None:

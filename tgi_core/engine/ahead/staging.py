@@ -1,4 +1,4 @@
-"""Host memory that the device reads and writes by itself: two places in turn, so that one is filled while the other is in use."""
+"""Pinned host memory: two buffers in turn, so that one is filled while the device uses the other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.device_queue import DeviceQueue
 
 
-class Place:
-    """Room for one step's inputs and results. `step` is the step that has it."""
+class StagingBuffer:
+    """One step's inputs and results. `step` is the step that uses it."""
 
     def __init__(self, queue: DeviceQueue, words: int, rows: int) -> None:
         self._queue = queue
@@ -19,7 +19,7 @@ class Place:
         self.step: InFlightStep | None = None
 
     def inputs(self, words: int) -> Tensor:
-        """[words] to fill in; larger steps than any before get more room."""
+        """[words] to fill; grows for larger steps."""
         if len(self._inputs) < words:
             self._inputs = self._queue.host(words, torch.int32)
         return self._inputs[:words]
@@ -30,13 +30,13 @@ class Place:
 
 
 class Staging:
-    """The places."""
+    """The two buffers."""
 
     def __init__(self, queue: DeviceQueue, words: int, rows: int) -> None:
-        self._places = [Place(queue, words, rows) for _ in range(2)]
+        self._places = [StagingBuffer(queue, words, rows) for _ in range(2)]
 
-    def next(self) -> Place:
-        """A place that no step on the device uses any more: the step that had it is waited for, and its results are taken out."""
+    def next(self) -> StagingBuffer:
+        """A buffer that the device does not use any more: waits for the step that used it, and copies its results out."""
         self._places.reverse()
         place = self._places[0]
         if place.step is not None:

@@ -1,4 +1,4 @@
-"""Laying out a step on the host: from rows of the ledger to the words of its inputs, and the bounds beside them."""
+"""Preparing a step on the host: from the ledger's rows to the words of its inputs, and its bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tgi_core.engine.runner import prompt_positions
 class StepLayout:
     """A step on the host. `order` is that of its flat tokens: single tokens first.
 
-    `plain` are the works whose tokens are chosen on the device, `waiting` those that the host's sampler answers, with the places of
+    `plain` are the works that the device samples, `waiting` those that the host samples, with the indices of
     their logits in `last` (the row's last token, where it yields) and `prompt` (first and count, where the prompt's are asked for).
     Where every row is plain and yields, as in most decode steps, `last` is left empty.
     """
@@ -34,7 +34,7 @@ class StepLayout:
     last: dict[int, int]
     prompt: dict[int, tuple[int, int]]
     kept: np.ndarray
-    """Flat tokens whose logits are wanted."""
+    """Flat tokens that need logits."""
     cells: list[int]
     blocks: list[int]
     draws: bool
@@ -46,17 +46,17 @@ class StepLayout:
 
     @property
     def decode_rows(self) -> int:
-        """How many rows run one token; they are the first."""
+        """The number of rows that run one token; they come first."""
         return int((self.takes == 1).sum())
 
     @property
     def tokens(self) -> int:
-        """How many tokens run."""
+        """The number of tokens."""
         return int(self.takes.sum())
 
 
 def lay_out_step(works: Sequence[Work], row_slots: RowSlots, live: Set[int], block_size: int) -> StepLayout:
-    """Seat the rows, let them reach the blocks they write to, and sort out who is sampled where."""
+    """Assign row slots, extend rows to the blocks that they write, and divide them between the device's and the host's sampler."""
     order = sorted(works, key=lambda work: (work.take > 1, work.row.request.adapter or ""))
     taken = row_slots.take([work.row for work in order], live)
     starts = np.fromiter((work.start for work in order), np.int64, len(order))
@@ -72,7 +72,7 @@ def lay_out_step(works: Sequence[Work], row_slots: RowSlots, live: Set[int], blo
 
 
 def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
-    """Which logits are wanted, and for whom."""
+    """Find the tokens that need logits, and which sampler gets them."""
     plain = row_slots.plain[step.row_slots]
     step.draws = bool((plain & (row_slots.temperatures[step.row_slots] > 0)).any())
     if plain.all() and step.decode_rows == len(step.order) and all(work.yields for work in step.order):
@@ -91,7 +91,7 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
             if work.row.request.want.prompt_logprobs:
                 step.waiting.append(work)
             continue
-        if not (count and first + count == end):  # else its last token is among the prompt's already
+        if not (count and first + count == end):  # else its last token is among the prompt's
             kept.append(end - 1)
         step.last[work.row.request.id] = len(kept) - 1
         if is_plain:
@@ -103,7 +103,7 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
 
 
 def exact(step: StepLayout) -> Counts:
-    """The counts of a step that runs as it is."""
+    """The counts of a step that is not padded."""
     plain, kept = len(step.plain), len(step.kept)
     return Counts(
         rows=len(step.order),
@@ -116,7 +116,7 @@ def exact(step: StepLayout) -> Counts:
 
 
 def bounds(step: StepLayout, row_slots: RowSlots, block_size: int) -> StepBounds:
-    """The bounds of a step that runs as it is."""
+    """The bounds of a step that is not padded."""
     ends = step.starts + step.takes
     width = int(-(-ends.max() // block_size))
     decoding = ends[: step.decode_rows]
@@ -137,7 +137,7 @@ def bounds(step: StepLayout, row_slots: RowSlots, block_size: int) -> StepBounds
 
 
 def fill(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
-    """Write a step as it is into the views of its words."""
+    """Write a step that is not padded to the views of its words."""
     _fill_tokens(step, row_slots, into, block_size)
     _fill_sampling(step, step.plain_rows, row_slots, into)
     if len(into["picked"]):
@@ -147,7 +147,7 @@ def fill(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], blo
 
 
 def fill_fixed(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
-    """Write a decode step into the views of a fixed shape: every row in its place gets a token, and the places left are nobody's."""
+    """Write a decode step to the views of a fixed shape, and pad the rest."""
     rows = len(step.order)
     _fill_tokens(step, row_slots, into, block_size)
     _fill_sampling(step, list(range(rows)), row_slots, into)
@@ -155,7 +155,7 @@ def fill_fixed(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray
 
 
 def pad(row_slots: RowSlots, into: dict[str, np.ndarray], rows: int, updates: int) -> None:
-    """Fill the places behind so many rows and updates: they write nowhere, see nothing, and their tokens are nobody's."""
+    """Pad after `rows` rows and `updates` updates: padding writes nothing, attends to nothing, and its tokens are discarded."""
     for name in ("ids", "positions", "begun", "lengths", "temperatures", "uniforms"):
         into[name][rows:] = 0
     into["slots"][rows:] = -1
@@ -183,7 +183,7 @@ def _fill_tokens(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarr
 
 
 def _ids(step: StepLayout) -> list[int]:
-    """Flat token ids; a token that the host has not read yet is named by its row_slot."""
+    """Flat token ids; one that the host has not read yet is given by its row slot."""
     ids: list[int] = []
     for work, row_slot in zip(step.order, step.row_slots, strict=True):
         tokens = work.row.tokens
@@ -195,14 +195,14 @@ def _ids(step: StepLayout) -> list[int]:
 
 
 def _begins(step: StepLayout, block_size: int) -> np.ndarray:
-    """[rows] bool: whether a row enters its last block at the block's first position, and does not fill it."""
+    """[rows] bool: whether a row begins its last block in this step and does not fill it."""
     ends = step.starts + step.takes
     filled: np.ndarray = (ends % block_size != 0) & (step.starts <= ends // block_size * block_size)
     return filled
 
 
 def _fill_sampling(step: StepLayout, rows: list[int], row_slots: RowSlots, into: dict[str, np.ndarray]) -> None:
-    """What the device chooses the tokens of these rows by."""
+    """Write the sampling inputs of these rows."""
     chosen = np.array([step.row_slots[row] for row in rows], np.int64)
     temperatures = row_slots.temperatures[chosen]
     into["sampled"][: len(rows)] = chosen

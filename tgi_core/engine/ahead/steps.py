@@ -1,4 +1,4 @@
-"""Giving steps to the device: eagerly as they are, or as a replayed graph."""
+"""Enqueuing steps, eagerly or by replaying a graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.inputs import Counts, Layout
 from tgi_core.engine.ahead.program import StepProgram
 from tgi_core.engine.ahead.row_slots import RowSlots
-from tgi_core.engine.ahead.staging import Place, Staging
+from tgi_core.engine.ahead.staging import Staging, StagingBuffer
 from tgi_core.engine.ahead.step_layout import StepLayout, bounds, exact, fill, fill_fixed, lay_out_step
 from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.runner import Enqueued
@@ -34,7 +34,7 @@ class DeviceSteps:
         self.graphs: DecodeGraphs | None = None
 
     def use_graphs(self) -> DecodeGraphs | str:
-        """Have memory for captured steps; capture is up to the caller. Why there are none, where the device has none."""
+        """Allocate buffers for captured steps, which the caller captures; or why the device has no graphs."""
         maker = self._queue.graphs()
         if isinstance(maker, str):
             return maker
@@ -44,13 +44,13 @@ class DeviceSteps:
 
     @property
     def compiles(self) -> int:
-        """How many steps were captured."""
+        """The number of captured steps."""
         return 0 if self.graphs is None else self.graphs.count
 
     def give(self, works: Sequence[Work], live: Set[int]) -> InFlightStep:
-        """Enqueue a step, without waiting for it. `live` are the ids of rows that keep their row_slots.
+        """Enqueue a step, without waiting for it. `live` are the ids of rows that keep their slots.
 
-        What raises here has nothing but this step's rows to blame: the state of the others is what it was.
+        If it raises, only this step's rows are affected.
         """
         place = self._staging.next()
         step = lay_out_step(works, self._row_slots, live, self._block_size)
@@ -62,23 +62,23 @@ class DeviceSteps:
             raise
 
     def forget(self, given: InFlightStep) -> None:
-        """A step failed on the device: whether its rows' tables have come there is not known."""
+        """Record that a step failed on the device, so that its rows' tables there are unknown."""
         self._row_slots.forget(given.step.row_slots)
 
     def release(self) -> None:
-        """Give back what was captured."""
+        """Free the captured steps."""
         if self.graphs is not None:
             self.graphs.release()
 
     def _bucket(self, step: StepLayout) -> Bucket | None:
-        """The captured step to replay, if there is one for this."""
+        """The captured shape to replay for a step, if there is one."""
         if self.graphs is None or not step.decodes or len(step.cells) > len(step.order):
             return None
         full = bool(step.waiting) or (step.draws and not self._program.lean_draws)
         return self.graphs.bucket(len(step.order), full)
 
-    def _give(self, step: StepLayout, place: Place) -> InFlightStep:
-        """The step as it is, kernel by kernel."""
+    def _give(self, step: StepLayout, place: StagingBuffer) -> InFlightStep:
+        """Run a step eagerly, kernel by kernel."""
         layout = Layout(exact(step), self._program.precision)
         words, results = place.inputs(layout.words), place.results(len(step.plain))
         fill(step, self._row_slots, layout.host(words), self._block_size)
@@ -95,8 +95,8 @@ class DeviceSteps:
 
         return self._enqueue(given, results, work)
 
-    def _replay(self, step: StepLayout, place: Place, bucket: Bucket) -> InFlightStep:
-        """A decode step from its graph: one copy in, one call, one copy out."""
+    def _replay(self, step: StepLayout, place: StagingBuffer, bucket: Bucket) -> InFlightStep:
+        """Replay a decode step: one copy in, one call, one copy out."""
         graphs = self.graphs
         if graphs is None:
             raise RuntimeError("a bucket without graphs")
@@ -120,5 +120,5 @@ class DeviceSteps:
         try:
             self._queue.run(work)
         finally:  # a copy of the inputs may be under way, whatever failed after it
-            given.enqueued(self._queue.mark(), results)
+            given.enqueued(self._queue.record(), results)
         return given

@@ -1,6 +1,6 @@
-"""Warming up a device that works behind the host: measure what steps and graphs cost, size the cache from the rest, capture.
+"""Warmup of an asynchronous device: measure the memory of steps and graphs, size the cache with the rest, capture.
 
-What is measured runs over a cache of two blocks, so that nothing is promised to the cache yet.
+Measurements run over a cache of two blocks, before the real one is reserved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger("tgi_core.engine")
 def warmed(
     device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captures: bool, progress: Progress
 ) -> tuple[DeviceSteps, Capacity]:
-    """Steps over the cache that is served from, captured if they can be, and the limits that follow. Raises OutOfMemory."""
+    """Steps over the real cache, captured if possible, and the limits that follow. Raises OutOfMemory."""
     progress("warming up", 0, 1, "step")
     shares = _measured(device, runner, plan, captures)
     capacity = device.now(lambda: runner.reserve(plan, shares))
@@ -41,7 +41,7 @@ def warmed(
 
 
 def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captures: bool) -> tuple[Memory, ...]:
-    """What the largest steps and all graphs take."""
+    """The memory of the largest steps and of all graphs."""
     rows, step_tokens = default_limits(plan, device.kit)
     row_tokens = min(plan.max_row_tokens or device.shape.max_positions, device.shape.max_positions)
     device.now(runner.use_probe_cache)
@@ -60,7 +60,7 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
 
 
 def _graph_bytes(device: QueuedDevice, steps: DeviceSteps, rows: int) -> int:
-    """What all graphs will take: the largest brings the pool that the others share, and each of them what the second one brings."""
+    """The memory of all graphs: the largest allocates the shared pool, and each other one is assumed to add what the second adds."""
     graphs = device.graphs(steps)
     if isinstance(graphs, str):
         return 0
@@ -79,7 +79,7 @@ def _run(steps: DeviceSteps, works: Sequence[Work]) -> None:
 
 
 def _probe_works(count: int, take: int, blocks: int) -> list[Work]:
-    """Rows that run so many tokens each, all in block 1, and draw."""
+    """Rows that run `take` tokens each, all in block 1, and draw."""
     how = Sampling(do_sample=True)
     requests = [Request(id, (0,) * take, take, 0, ((),), take, how) for id in range(1, count + 1)]
     rows = [LiveRow(request, list(request.tokens), take, ([1] * blocks,)) for request in requests]

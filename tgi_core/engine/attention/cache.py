@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 BLOCK_SIZES: tuple[int, ...] = (16, 32, 64, 128)
-"""Positions per block to choose from, the best first."""
+"""Supported positions per block, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer keeps per position; keys and values may differ in width."""
+    """What one attention layer caches per position; keys and values may differ in width."""
 
     kv_heads: int
     key_width: int
@@ -27,13 +27,13 @@ class LayerShape:
 
 
 class PagedLayer(Protocol):
-    """One layer's keys and values in blocks, in a layout that its attention provider knows."""
+    """One layer's keys and values in blocks, in the layout of its attention provider."""
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store key and value [kv_heads, tokens, width] at `slots` [tokens], counted as block · block_size + offset; −1 is nowhere."""
+        """Store key and value [kv_heads, tokens, width] at `slots` [tokens], which are block · block_size + offset; −1 is not written."""
 
-    def wipe(self, blocks: Tensor) -> None:
-        """Let blocks that are begun but not filled show nothing of their last owners."""
+    def zero_blocks(self, blocks: Tensor) -> None:
+        """Make blocks that are begun but not filled independent of what their last owners wrote."""
 
 
 @runtime_checkable
@@ -50,14 +50,14 @@ NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLaye
 
 @dataclass(frozen=True, slots=True)
 class Fp8Cache:
-    """Numbers of 8 bits for a cache: the name that was asked for, and the device's variant of it."""
+    """An 8-bit cache dtype: the requested name, and the device's variant of it."""
 
     name: str
     dtype: torch.dtype
 
 
 def cast_for_cache(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values as a cache of this dtype holds them: in a type of 8 bits, what is beyond its greatest number becomes that."""
+    """Values in a cache's dtype; an 8-bit one saturates at its largest value."""
     if values.dtype is dtype or dtype.itemsize > 1:
         return values.to(dtype)
     most = torch.finfo(dtype).max
@@ -65,12 +65,12 @@ def cast_for_cache(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def movable(values: Tensor) -> Tensor:
-    """The same memory; numbers of 8 bits as integers, since torch does not know them where it only fills, picks or copies."""
+    """The same memory, with 8-bit floats viewed as integers: torch's fill, index and copy operators do not support them."""
     return values.view(torch.uint8) if values.dtype.itemsize == 1 else values
 
 
 class LayerCache:
-    """Keys and values of one layer, [num_blocks + 2, block_size, kv_heads, width] each; block 0 stays zero, the last is for waste."""
+    """Keys and values of one layer, [num_blocks + 2, block_size, kv_heads, width] each; block 0 stays zero, the last is scratch."""
 
     __slots__ = ("flat_keys", "flat_values", "keys", "values")
 
@@ -82,15 +82,15 @@ class LayerCache:
         self.flat_values = self.values.view(-1, shape.kv_heads, shape.value_width)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; −1 counts from the end, which is in nobody's block."""
+        """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; −1 is the last slot, in the block for discarded writes."""
         for flat, given in ((self.flat_keys, key), (self.flat_values, value)):
             movable(flat).index_put_((slots,), movable(cast_for_cache(given, flat.dtype)).transpose(0, 1))
 
-    def wipe(self, blocks: Tensor) -> None:
+    def zero_blocks(self, blocks: Tensor) -> None:
         """Zero whole blocks.
 
-        A block that is begun but not filled would otherwise show what its last owner left there. Masked positions weigh zero, but
-        zero times NaN is NaN: a faulted row could reach its successor.
+        A block that is begun but not filled still holds what its last owner wrote. Masked positions have weight zero, but zero times
+        NaN is NaN: a faulted row could corrupt the next owner of its block.
         """
         movable(self.keys).index_fill_(0, blocks, 0)
         movable(self.values).index_fill_(0, blocks, 0)

@@ -1,4 +1,4 @@
-"""Checking an attention provider on its device: a few ragged rows, against plain torch in float32 on the CPU."""
+"""Self-checks of attention providers on their device: a few ragged rows, compared with plain torch in float32 on the CPU."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""By how much of their norm outputs may differ, by dtype: a few times what rounding alone does."""
+"""The allowed difference relative to the outputs' norm, by dtype: a few times the rounding error."""
 
 FP8_TOLERANCE = 0.1
-"""The same where the cache has numbers of 8 bits: three bits behind the point are off by 3 % on average."""
+"""The same for an 8-bit cache: three fraction bits are off by 3 % on average."""
 
 ROWS = ((16, 1), (0, 1), (131, 1), (0, 5), (63, 2), (20, 50))
-"""(positions in the cache, tokens) of the rows that are run: on both sides of blocks and tiles."""
+"""(positions in the cache, tokens) of the rows that are run, on both sides of block and tile boundaries."""
 
 LONG_ROWS = (*ROWS, (700, 1), (1500, 1), (515, 33))
-"""Rows long enough that a library splits them along their positions."""
+"""Rows that are long enough for a library to split them along their positions."""
 
 Rows = Sequence[tuple[int, int]]
 
@@ -36,7 +36,7 @@ _CPU = torch.device("cpu")
 
 
 class Attention(Protocol):
-    """As much of a provider as is checked."""
+    """The part of a provider that is checked."""
 
     @property
     def new_layer(self) -> NewLayer:
@@ -48,7 +48,7 @@ class Attention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Rows to run, in blocks of a size that the provider reads and of a type of 8 bits, or else of the dtype of what is run."""
+    """Rows to run, the block size, and the 8-bit dtype of the cache, or None for that of the queries."""
 
     rows: Rows = ROWS
     block_size: int = BLOCK_SIZES[0]
@@ -68,7 +68,7 @@ class Case:
 def disagreement(
     provider: Attention, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device, case: Case | None = None
 ) -> str:
-    """How far outputs are from the reference, where too far; empty when all layers agree. Layers that are alike are run once."""
+    """How far outputs are from the reference, if too far; empty if all layers agree. Equal layers are run once."""
     case, seen = case or Case(), set()
     tolerance = TOLERANCES[dtype] if case.cache_dtype is None else FP8_TOLERANCE
     for layer in layers:
@@ -83,7 +83,7 @@ def disagreement(
 
 
 def _difference(provider: Attention, layer: AttentionLayer, dtype: torch.dtype, device: torch.device, case: Case) -> float:
-    """The greatest relative difference over two steps: all that is past, then the rows' own tokens. NaN when there is any."""
+    """The largest relative difference over two steps: one for all past positions, one for the rows' own tokens. NaN if there is any."""
     generator = torch.Generator().manual_seed(0)
     reference = TorchAttention()
     cache = _poisoned(provider.new_layer, layer.shape, dtype, device, case)
@@ -112,13 +112,13 @@ def _run(
     query, key, value = drawn
     step = build(works, block_size, query.device)
     if step.begun is not None:
-        cache.wipe(step.begun)
+        cache.zero_blocks(step.begun)
     cache.write(step.slots, key, value)
     return provider.attend(query, cache, step, parameters)
 
 
 def _poisoned(new_layer: NewLayer, shape: LayerShape, dtype: torch.dtype, device: torch.device, case: Case) -> PagedLayer:
-    """A cache in which every place was written by a row that failed."""
+    """A cache full of NaN, as rows that failed would leave it."""
     cache = new_layer(shape, case.blocks, case.block_size, case.cache_dtype or dtype, device)
     slots = torch.arange(case.block_size, (case.blocks + 1) * case.block_size, device=device)
     key, value = (
@@ -136,7 +136,7 @@ def _operands(layer: AttentionLayer) -> tuple[tuple[int, int], ...]:
 
 
 def _works(case: Case, past: bool) -> list[Work]:
-    """The step that runs what is past of the rows, or the one that runs their own tokens."""
+    """The step that runs the rows' past positions, or the one that runs their own tokens."""
     works = []
     for place, (start, take) in enumerate(case.rows):
         first, count = (0, start) if past else (start, take)

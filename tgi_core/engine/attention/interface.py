@@ -1,4 +1,4 @@
-"""The function that transformers' attention modules call, and how it finds the step that runs.
+"""The function that transformers' attention modules call, and how it finds the running step.
 
 Source: transformers' `AttentionInterface`. A name without a registered mask function gets no mask from transformers
 (`masking_utils._preprocess_mask_arguments`), which is what a ragged step needs.
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 NAME = "tgi_ragged"
 """The name of the attention function in transformers' table."""
 
-SHARE = "tgi_head_share"
-"""The attribute of an attention module that computes some of its heads: a `sharing.HeadShare`."""
+HEAD_SHARD = "tgi_head_shard"
+"""The attribute of an attention module that computes some of its heads: a `sharing.HeadShard`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionParameters:
-    """What an attention module asks for beside queries, keys and values.
+    """The parameters of an attention call beside queries, keys and values.
 
-    `window` is the number of positions a query sees, itself included. `chunk` cuts the row into chunks that don't see each other.
+    `window` is the number of positions a query sees, itself included. `chunk` divides the row into chunks that don't see each other.
     `sinks` holds one extra logit per query head.
     """
 
@@ -37,14 +37,14 @@ class AttentionParameters:
 
 
 class Attending(Protocol):
-    """Who answers attention calls while a model runs."""
+    """Computes the attention calls of a running model."""
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
         """One layer: query [heads, tokens, width], key and value [kv_heads, tokens, width] → [tokens, heads, width]."""
 
 
 class NotRagged(Exception):
-    """A model does something with attention that a ragged step cannot honour."""
+    """A ragged step cannot compute what a model does with attention."""
 
 
 _active: ContextVar[Attending] = ContextVar("tgi_attending")
@@ -52,7 +52,7 @@ _active: ContextVar[Attending] = ContextVar("tgi_attending")
 
 @contextmanager
 def attending(who: Attending) -> Iterator[None]:
-    """Let `who` answer the attention calls of this thread."""
+    """Let `who` compute the attention calls made inside, by this thread."""
     token = _active.set(who)
     try:
         yield
@@ -61,7 +61,7 @@ def attending(who: Attending) -> Iterator[None]:
 
 
 def register() -> None:
-    """Put the function into transformers' table. Idempotent."""
+    """Register the function with transformers. Idempotent."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attention_forward)
@@ -88,10 +88,10 @@ def attention_forward(
         raise NotRagged("attention with a mask of the model's own")
     if kwargs.get("position_bias") is not None:
         raise NotRagged("attention with a position bias")
-    # GPT-2 calls one query "not causal", which it may be called.
+    # GPT-2 declares a single query not causal, which makes no difference.
     if query.shape[2] > 1 and kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         raise NotRagged("attention that is not causal")
-    who, share = _active.get(), getattr(module, SHARE, None)
+    who, share = _active.get(), getattr(module, HEAD_SHARD, None)
     if share is None:
         out = who.attend(module, query[0], key[0], value[0], parameters)
     else:
@@ -100,7 +100,7 @@ def attention_forward(
 
 
 def _limit(module: nn.Module, kind: str, field: str) -> int | None:
-    """A field of the config, for a layer of that kind: some models say in the mask alone that a layer is limited (Llama 4)."""
+    """A field of the config, for a layer of that kind. Some models limit a layer by its mask only (Llama 4)."""
     config = getattr(module, "config", None)
     kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
     if not kinds or layer is None or layer >= len(kinds) or kinds[layer] != kind:

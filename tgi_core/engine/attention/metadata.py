@@ -1,4 +1,4 @@
-"""What attention must know of a step, built once on the host."""
+"""The metadata of a step for attention, built once on the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tgi_core.backend.ledger import Work
 class DecodeRows:
     """The rows that run one token: `tables` [rows, blocks] padded with the null block, `lengths` [rows] positions after the step.
 
-    `equal` says that all lengths are the same, so that no position need be hidden for its length.
+    `equal` says that all lengths are the same, so that no position needs masking.
     """
 
     tables: Tensor
@@ -26,7 +26,7 @@ class DecodeRows:
 
     @property
     def count(self) -> int:
-        """How many rows; they hold the first flat tokens of the step."""
+        """The number of rows; they run the first flat tokens of the step."""
         return self.tables.shape[0]
 
 
@@ -42,7 +42,7 @@ class PrefillRow:
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """What a kernel reads of a step: int32 tensors on the device, and bounds that the host knows without asking the device.
+    """A step as kernels read it: int32 tensors on the device, and bounds that the host knows without synchronizing.
 
     Row i runs the flat tokens cu_seqlens[i]…cu_seqlens[i + 1] − 1, which are the last of its `lengths[i]` positions. The first
     `decode_rows` rows run one token each. A row of length 0 pads a step of fixed shape: it attends to nothing and yields zeros.
@@ -56,18 +56,18 @@ class StepArrays:
     """[rows, blocks], padded with the null block."""
     decode_rows: int
     max_query: int
-    """No row runs more tokens."""
+    """The most tokens that a row runs."""
     max_length: int
-    """No row is longer."""
+    """The longest row."""
 
 
 @dataclass(slots=True)
 class StepMetadata:
     """One ragged step. `order` lists the work in the order of the flat tokens: decode rows first.
 
-    `slots` [tokens] are the places in the cache, `begun` the blocks that the step starts without filling them.
-    `tables` [rows, blocks] are the blocks of all rows, padded with the null block. `shared` is where a provider keeps what its layers
-    share within the step; `masks` is that of plain torch.
+    `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step starts without filling them.
+    `tables` [rows, blocks] are the blocks of all rows, padded with the null block. Providers cache in `shared` what their layers
+    share within the step, plain torch in `masks`.
     """
 
     order: list[Work]
@@ -84,7 +84,7 @@ class StepMetadata:
     arrays_built: StepArrays | None = None
 
     def arrays(self) -> StepArrays:
-        """The step as kernels on the device read it; copied there once, at the first call."""
+        """The step as kernels read it; copied to the device once, at the first call."""
         if self.arrays_built is None:
             self.arrays_built = self._build_arrays()
         return self.arrays_built
@@ -139,7 +139,7 @@ def build(works: Sequence[Work], block_size: int, device: torch.device) -> StepM
 
 
 def _padded_tables(order: list[Work], block_size: int) -> np.ndarray:
-    """[rows, blocks] of block ids, cut to what each row has reached."""
+    """[rows, blocks] of block ids, as far as each row has reached."""
     used = [-(-(work.start + work.take) // block_size) for work in order]
     tables = np.zeros((len(order), max(used)), np.int64)
     for i, (work, count) in enumerate(zip(order, used, strict=True)):
@@ -148,7 +148,7 @@ def _padded_tables(order: list[Work], block_size: int) -> np.ndarray:
 
 
 def _begun(tables: np.ndarray, starts: np.ndarray, ends: np.ndarray, block_size: int, device: torch.device) -> Tensor | None:
-    """The last block of each row that the step enters at its first position and doesn't fill."""
+    """The last block of each row that starts it in this step and doesn't fill it."""
     last = ends // block_size
     rows = np.flatnonzero((ends % block_size != 0) & (starts <= last * block_size))
     return torch.from_numpy(tables[rows, last[rows]]).to(device) if rows.size else None

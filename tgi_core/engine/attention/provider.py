@@ -28,26 +28,26 @@ class AttentionProvider(Protocol):
 
     name: str
     block_sizes: tuple[int, ...]
-    """Positions per block that it reads, the best first."""
+    """Supported positions per block, best first."""
     fp8_caches: tuple[torch.dtype, ...]
-    """Types of 8 bits that its cache may have, beside the dtype that the model runs in."""
+    """8-bit cache dtypes that it supports beside the model's dtype."""
 
     def probe(self) -> str:
-        """Why this provider cannot run here; empty when it can."""
+        """Why this provider cannot run here; empty if it can."""
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
-        """Why this provider cannot serve these layers, with what they ask for in turn; empty when it can."""
+        """Why this provider does not support these layers with these parameters, one for each layer; empty if it does."""
 
     def self_check(self, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device) -> str:
-        """What goes wrong when a few ragged rows are computed for such layers on the device; empty when nothing does.
+        """What is wrong with the outputs of a few ragged rows over such layers on the device; empty if they are right.
 
-        `attention.checking.disagreement` compares with plain torch. A provider of which the whole model's proof says enough returns "".
+        `attention.checking.disagreement` compares with plain torch. A provider that the self-check of the whole model covers returns "".
         """
 
     def new_layer(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> PagedLayer:
-        """One layer's cache of blocks 1…num_blocks beside the null block, in the layout that this provider reads."""
+        """One layer's cache of blocks 1…num_blocks and the null block, in this provider's layout."""
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
-        """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
+        """query [heads, tokens, width], over keys and values in the cache → [tokens, heads, value width]."""

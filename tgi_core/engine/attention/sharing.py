@@ -1,8 +1,8 @@
 """Attention divided among ranks where a model's plan leaves it whole.
 
-Some plans gather queries, keys and values on every rank (Phi-3, whose own code takes them apart; OLMo 2, which normalizes them
-together), and let the projection behind attention read a part of its input. Then a rank need not compute, nor keep in its cache, the
-heads that its part does not read: they are answered with zeros. Choosing a runner proves that nothing else reads them.
+Some plans gather queries, keys and values on every rank (Phi-3, whose own code splits them; OLMo 2, which normalizes them
+together), and let the projection after attention read a part of its input. A rank then need not compute or cache the heads that its part
+does not read: their outputs are zeros. The self-check of the runner makes sure that nothing else reads them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from tgi_core.engine.attention.interface import SHARE, Attending, AttentionParameters
+from tgi_core.engine.attention.interface import HEAD_SHARD, Attending, AttentionParameters
 
 
 @dataclass(frozen=True, slots=True)
-class HeadShare:
-    """The heads of rank `rank` of `world`; the value of the attribute `SHARE` of an attention module."""
+class HeadShard:
+    """The heads of rank `rank` of `world`; the value of the attribute `HEAD_SHARD` of an attention module."""
 
     rank: int
     world: int
@@ -43,9 +43,9 @@ class HeadShare:
         return start, max(start + 1, (self.rank + 1) * heads // self.world)
 
 
-def forget_shares(model: nn.Module) -> bool:
-    """Let all ranks compute all heads where the plan says so; whether that changes anything."""
-    shared = [module for module in model.modules() if hasattr(module, SHARE)]
+def drop_head_shards(model: nn.Module) -> bool:
+    """Compute all heads on every rank, as the plan says; whether that changes anything."""
+    shared = [module for module in model.modules() if hasattr(module, HEAD_SHARD)]
     for module in shared:
-        delattr(module, SHARE)
+        delattr(module, HEAD_SHARD)
     return bool(shared)

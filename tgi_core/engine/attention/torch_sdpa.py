@@ -1,4 +1,4 @@
-"""Attention over gathered blocks in plain torch: right on any device, and the oracle for faster providers."""
+"""Attention over gathered blocks in plain torch: runs on any device, and is the reference for faster providers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepMetadata
 
 QUERIES = 256
-"""How many queries have their scores in memory at a time, where they must be."""
+"""How many queries have their scores in memory at a time, if the scores must be stored."""
 
 
 class TorchAttention:

@@ -1,1 +1,1 @@
-"""Decoders of the Llama family as a table: what a device needs to run one by itself, without transformers."""
+"""Decoders of the Llama family, described by a table, so that a device can run them without transformers."""

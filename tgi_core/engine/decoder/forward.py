@@ -1,7 +1,7 @@
-"""A decoder's forward pass over the flat tokens of a step: nine kernels a layer where the operations are fused.
+"""A decoder's forward pass over the flat tokens of a step: nine kernels per layer with fused operators.
 
-It is a function of tensors on the device: it asks the device for nothing, and its shapes follow from those of the step. A step of fixed
-shape, padded by rows of length 0 and slots of −1, can be captured as a graph.
+It is a function of tensors on the device: it never synchronizes, and its shapes follow from those of the step. A step of fixed shape,
+padded with rows of length 0 and slots of −1, can be captured as a graph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tgi_core.engine.decoder.operators import Operators
 
 @dataclass(frozen=True, slots=True)
 class DecoderForward:
-    """A decoder with its operations, its attention and one cache per layer."""
+    """A decoder with its operators, its attention and one cache per layer."""
 
     decoder: LoadedDecoder
     operators: Operators
@@ -38,17 +38,17 @@ class DecoderForward:
         last = len(decoder.layers) - 1
         for index, (layer, cache) in enumerate(zip(decoder.layers, self.caches, strict=True)):
             branch = self._attention(layer, cache, normed, step)
-            normed = run.join_and_norm(stream, branch, table.residual_scale, layer.mlp_norm, table.epsilon)
+            normed = run.add_and_norm(stream, branch, table.residual_scale, layer.mlp_norm, table.epsilon)
             branch = layer.down(run.silu_mul(layer.gate_up(normed)))
             if index == last and keep is not None:
                 stream, branch = stream.index_select(0, keep), branch.index_select(0, keep)
             following = decoder.final_norm if index == last else decoder.layers[index + 1].attention_norm
-            normed = run.join_and_norm(stream, branch, table.residual_scale, following, table.epsilon)
+            normed = run.add_and_norm(stream, branch, table.residual_scale, following, table.epsilon)
         logits = decoder.head(normed)
         return logits if table.logit_scale == 1 else logits * table.logit_scale
 
     def _attention(self, layer: LoadedLayer, cache: PagedLayer, normed: Tensor, step: StepMetadata) -> Tensor:
         if step.begun is not None:
-            cache.wipe(step.begun)
-        query = self.operators.store(layer.qkv(normed), step.positions, step.slots, layer.heads, cache)
+            cache.zero_blocks(step.begun)
+        query = self.operators.rope_and_cache(layer.qkv(normed), step.positions, step.slots, layer.heads, cache)
         return layer.output(self.provider.attend(query, cache, step, layer.attention).flatten(1))

@@ -1,4 +1,4 @@
-"""A decoder table's weights on a device, laid out as a step reads them."""
+"""A decoder table's weights on a device, in the form that a step uses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
 from tgi_core.engine.quantization.linear import Linear, Linears
-from tgi_core.engine.quantization.weight import Dense, Weight, joined
+from tgi_core.engine.quantization.weight import Dense, Weight, concatenated
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedLayer:
-    """One layer: queries, keys and values are one product, gates and ups another."""
+    """One layer, with merged qkv and gate-up projections."""
 
     attention_norm: Tensor
     qkv: Linear
@@ -45,19 +45,19 @@ class LoadedDecoder:
 
 
 def attention_layers(table: DecoderTable) -> list[AttentionLayer]:
-    """What each layer keeps per position, and asks of attention."""
+    """The attention layers of a table."""
     shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
     return [AttentionLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)) for kind in table.layers]
 
 
 def load_decoder(weights: DecoderWeights, linears: Linears, progress: Progress) -> LoadedDecoder:
-    """Copy a table's weights from their files to the device, tensor by tensor. Raises Unsupported where no kernel serves one."""
+    """Copy a table's weights from their files to the device, tensor by tensor. Raises Unsupported if no kernel supports one."""
     table, count, device = weights.table, len(weights.table.layers), linears.device
-    turns = _turns(table, device)
+    cos_sin = _cos_sin(table, device)
     embedding = weights.embedding().to(device, copy=True)
     layers = []
     for index, asked in enumerate(attention_layers(table)):
-        layers.append(_layer(table, index, weights.layer(index), asked, turns, linears))
+        layers.append(_layer(table, index, weights.layer(index), asked, cos_sin, linears))
         progress("loading weights", index + 1, count, "step")
     return LoadedDecoder(
         table=table,
@@ -69,16 +69,16 @@ def load_decoder(weights: DecoderWeights, linears: Linears, progress: Progress) 
 
 
 def _layer(
-    table: DecoderTable, index: int, found: LayerWeights, asked: AttentionLayer, turns: Tensor, linears: Linears
+    table: DecoderTable, index: int, found: LayerWeights, asked: AttentionLayer, cos_sin: Tensor, linears: Linears
 ) -> LoadedLayer:
-    device, norms = turns.device, None
+    device, norms = cos_sin.device, None
     if found.query_norm is not None and found.key_norm is not None:
         norms = HeadNorms(found.query_norm.to(device, copy=True), found.key_norm.to(device, copy=True), table.epsilon)
     return LoadedLayer(
         attention_norm=found.attention_norm.to(device, copy=True),
         qkv=_linear(found.qkv, found.qkv_bias, linears),
         heads=Heads(
-            HeadSizes(table.heads, table.kv_heads, table.head_size), turns if table.layers[index].rotary else None, norms
+            HeadSizes(table.heads, table.kv_heads, table.head_size), cos_sin if table.layers[index].rotary else None, norms
         ),
         attention=asked.parameters,
         output=_linear([found.output], found.output_bias, linears),
@@ -89,13 +89,13 @@ def _layer(
 
 
 def _linear(weights: Sequence[Weight], bias: Tensor | None, linears: Linears) -> Linear:
-    """Weights [out, in], one below the other; what is merged is merged on the device, which has the faster memory."""
-    whole = joined([weight.to(linears.device, copy=True) for weight in weights])
+    """A linear layer over concatenated weights [out, in]; they are concatenated on the device, which has the faster memory."""
+    whole = concatenated([weight.to(linears.device, copy=True) for weight in weights])
     return linears.load(whole, None if bias is None else bias.to(linears.device, copy=True))
 
 
-def _turns(table: DecoderTable, device: torch.device) -> Tensor:
-    """Cosines, then sines, of every position's angles: looked up once a layer, where computing them would cost a kernel each."""
+def _cos_sin(table: DecoderTable, device: torch.device) -> Tensor:
+    """RoPE's table [positions, size]: cosines, then sines. Computing it in each layer would take one more kernel."""
     angles = torch.arange(table.max_positions, device=device).float().unsqueeze(1)
     angles = angles * torch.tensor(table.rotary.frequencies, device=device)
     return torch.cat((angles.cos(), angles.sin()), -1)

@@ -1,4 +1,4 @@
-"""A decoder table in plain torch, one row at a time: what a device's own step is proven against at load."""
+"""A decoder table in plain torch, one row at a time: the reference that a device's own step is checked against at load."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.engine.decoder.adapters import Part, TableAdapter
+from tgi_core.engine.decoder.adapters import LoraSlice, TableAdapter
 from tgi_core.engine.decoder.table import DecoderLayer, DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
-from tgi_core.engine.quantization.weight import Dense, Weight, joined
+from tgi_core.engine.quantization.weight import Dense, Weight, concatenated
 
 
 def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdapter | None = None) -> Tensor:
-    """Logits [tokens, vocabulary] of a row, float32. Products are in the weights' dtype, everything between them in float32."""
+    """Logits [tokens, vocabulary] of a row, float32. GEMMs run in the weights' dtype, everything between them in float32."""
     table = weights.table
     angles = torch.arange(len(ids)).float().unsqueeze(1) * torch.tensor(table.rotary.frequencies).unsqueeze(0)
     with torch.inference_mode():
@@ -33,29 +33,29 @@ def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdap
         return _linear(_rms_norm(stream, weights.final_norm(), table.epsilon), weights.head(), None) * table.logit_scale
 
 
-def _merged(layer: LayerWeights, parts: dict[str, list[Part]], intermediate: int) -> LayerWeights:
+def _merged(layer: LayerWeights, slices: dict[str, list[LoraSlice]], intermediate: int) -> LayerWeights:
     """A layer's weights with an adapter merged in."""
-    gate_up = _added(joined((layer.gate, layer.up)), parts["gate_up"])
+    gate_up = _added(concatenated((layer.gate, layer.up)), slices["gate_up"])
     return replace(
         layer,
-        qkv=[_added(joined(layer.qkv), parts["qkv"])],
-        output=_added(layer.output, parts["output"]),
+        qkv=[_added(concatenated(layer.qkv), slices["qkv"])],
+        output=_added(layer.output, slices["output"]),
         gate=gate_up.rows(0, intermediate),
         up=gate_up.rows(intermediate, 2 * intermediate),
-        down=_added(layer.down, parts["down"]),
+        down=_added(layer.down, slices["down"]),
     )
 
 
-def _added(weight: Weight, parts: list[Part]) -> Weight:
+def _added(weight: Weight, slices: list[LoraSlice]) -> Weight:
     changed = weight.dequantize().to(torch.float32, copy=True)
-    for part in parts:
-        changed[part.first : part.first + part.up.shape[1]] += (part.down @ part.up).t()
+    for each in slices:
+        changed[each.first : each.first + each.lora_b.shape[1]] += (each.lora_a @ each.lora_b).t()
     return Dense.of(changed.to(weight.dtype))
 
 
 def _attention(normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: DecoderTable, angles: Tensor) -> Tensor:
     sizes = [table.heads * table.head_size, table.kv_heads * table.head_size, table.kv_heads * table.head_size]
-    flat = _linear(normed, joined(layer.qkv), layer.qkv_bias).split(sizes, -1)
+    flat = _linear(normed, concatenated(layer.qkv), layer.qkv_bias).split(sizes, -1)
     query, key, value = (part.unflatten(-1, (-1, table.head_size)).transpose(0, 1) for part in flat)
     if layer.query_norm is not None and layer.key_norm is not None:
         query, key = (_rms_norm(x, w, table.epsilon) for x, w in ((query, layer.query_norm), (key, layer.key_norm)))
@@ -88,7 +88,7 @@ def _rms_norm(input: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def _rotated(heads: Tensor, angles: Tensor, size: int) -> Tensor:
-    """heads [heads, tokens, head size], the first `size` numbers of each rotated."""
+    """heads [heads, tokens, head size], the first `size` elements of each rotated."""
     first, second, rest = heads.split([size // 2, size // 2, heads.shape[-1] - size], -1)
     cosine, sine = angles.cos(), angles.sin()
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), -1)

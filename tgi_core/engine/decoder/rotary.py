@@ -1,4 +1,4 @@
-"""Rotary positions: the frequencies that a config asks for.
+"""RoPE: the frequencies of a config.
 
 Formulas: RoFormer (https://arxiv.org/abs/2104.09864), and for `llama3` Meta's llama-models, `apply_scaling` in models/llama3/model.py.
 """
@@ -16,14 +16,14 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """The first `size` numbers of a head are rotated, pair i by position · `frequencies[i]` (float32 values)."""
+    """The first `size` elements of a head are rotated, pair i by position · `frequencies[i]` (float32 values)."""
 
     size: int
     frequencies: tuple[float, ...]
 
 
 def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
-    """What a config says, as transformers 5 (`rope_parameters`) or 4 (`rope_theta`, `rope_scaling`) writes it. Raises UnsupportedFamily."""
+    """Read a config, as transformers 5 (`rope_parameters`) or 4 (`rope_theta`, `rope_scaling`) writes it. Raises UnsupportedFamily."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, dict):
         raise UnsupportedFamily("its rotary parameters are not an object")
@@ -32,7 +32,7 @@ def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
     share = _number(scaling, "partial_rotary_factor", _number(config, "partial_rotary_factor", 1.0))
     size = int(head_size * share)
     if not 0 < size <= head_size or size % 2:
-        raise UnsupportedFamily(f"it rotates {size} of the {head_size} numbers of a head")
+        raise UnsupportedFamily(f"it rotates {size} of the {head_size} elements of a head")
     # In float32, as transformers computes them: token-exact output needs the same bits.
     frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size))
     if kind == "linear":
@@ -45,7 +45,7 @@ def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
 
 
 def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
-    """Long wavelengths are stretched, short ones stay, between them it goes over smoothly."""
+    """Stretch long wavelengths, keep short ones, and interpolate in between."""
     factor, low, high, trained = (
         _number(scaling, name) for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     )

@@ -1,7 +1,7 @@
-"""The decoder family that shares one structure, read from a model's config.json.
+"""The decoder family with one shared structure, read from a model's config.json.
 
-Norm, attention with rotary positions, norm, gated MLP with SiLU; around that the types differ in what the table says. Whatever a config
-asks for beyond it is refused, never ignored: such a model runs through transformers' own modules.
+The structure is norm, attention with RoPE, norm, gated MLP with SiLU; the table holds what differs between types. A config with anything
+else is refused, never ignored: such a model runs through transformers' own modules.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a model type means where its config says nothing, and what it adds to the structure."""
+    """A model type's defaults for missing config fields, and its variations of the structure."""
 
     epsilon: float = 1e-6
     rotary_base: float = 10000.0
     tied: bool = False
-    kv_heads: bool = False  # may be absent: then every query head has its own
+    kv_heads: bool = False  # may be missing: then every query head has its own
     window: int | None = None  # in all layers, unless the config says otherwise
-    windows: str = (
-        "none"  # which layers have the config's window: none, all, or those that `layer_types` and its forerunners name
-    )
+    windows: str = "none"  # which layers have the config's window: none, all, or those that `layer_types` or older fields name
     qkv_bias: bool = False  # unless the config says otherwise
     bias_fields: tuple[str, ...] = ("attention_bias", "attention_bias", "mlp_bias")  # of qkv, output and MLP in the config
     query_norm: bool = False
     scaled: bool = False  # Granite's multipliers
     merged: bool = False  # one projection for queries, keys and values, one for gate and up
-    no_rotary: bool = False  # some layers turn nothing
+    no_rotary: bool = False  # some layers have no RoPE
 
 
 FAMILIES = {
@@ -49,7 +47,7 @@ FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """What may differ from layer to layer: `window` positions that a query sees (None: all), and whether it has RoPE."""
+    """What differs between layers: `window` positions that a query sees (None: all), and whether the layer has RoPE."""
 
     window: int | None
     rotary: bool
@@ -156,7 +154,7 @@ def _kinds(config: dict[str, Any], count: int, rotary_layers: list[bool]) -> lis
 
 
 def _rotary_layers(config: dict[str, Any], count: int) -> list[bool]:
-    """SmolLM3 leaves every fourth layer without positions."""
+    """Which layers have RoPE: SmolLM3 leaves it out in every fourth layer."""
     named = config.get("no_rope_layers")
     if named is None:
         interval = config.get("no_rope_layer_interval", 4)

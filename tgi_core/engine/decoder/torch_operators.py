@@ -1,4 +1,4 @@
-"""The operations of a decoder's step in torch's own operators: right on any device, and the oracle for faster ones."""
+"""The operators of a decoder's step in plain torch: run on any device, and are the reference for faster ones."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ class TorchOperators:
     name = "torch"
 
     def refusal(self, dtype: torch.dtype) -> str:
-        """It serves every dtype."""
+        """It supports every dtype."""
         return ""
 
     def norm(self, stream: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """See `Operators.norm`."""
         return _normed(stream.float(), weight, epsilon).to(weight.dtype)
 
-    def join_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
-        """See `Operators.join_and_norm`."""
+    def add_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
+        """See `Operators.add_and_norm`."""
         return self.norm(stream.add_(branch, alpha=scale), weight, epsilon)
 
-    def store(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
-        """See `Operators.store`."""
+    def rope_and_cache(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
+        """See `Operators.rope_and_cache`."""
         sizes, norms = heads.sizes, heads.norms
         flat = qkv.unflatten(-1, (-1, sizes.head))
         query, key, value = flat.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], 1)
         wide_query, wide_key = query.float(), key.float()
         if norms is not None:
             wide_query, wide_key = _normed(wide_query, norms.query, norms.epsilon), _normed(wide_key, norms.key, norms.epsilon)
-        if heads.turns is not None:
-            cosine, sine = heads.turns.index_select(0, positions).unsqueeze(1).chunk(2, -1)
+        if heads.cos_sin is not None:
+            cosine, sine = heads.cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, -1)
             wide_query, wide_key = _rotated(wide_query, cosine, sine), _rotated(wide_key, cosine, sine)
         query, key = wide_query.to(qkv.dtype), wide_key.to(qkv.dtype)
-        # What is not written becomes zeros in the null block, which holds nothing else.
+        # Tokens that are not to be written write zeros to the null block, which holds nothing else.
         left_out = (slots < 0).view(-1, 1, 1)
         key, value = (part.masked_fill(left_out, 0).transpose(0, 1) for part in (key, value))
         cache.write(slots.clamp_min(0), key, value)
@@ -56,7 +56,7 @@ def _normed(values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def _rotated(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """heads [tokens, heads, head], with cosines and sines [tokens, 1, pairs] of the numbers that are rotated."""
+    """heads [tokens, heads, head], with cosines and sines [tokens, 1, pairs] of the rotated elements."""
     half = cosine.shape[-1]
     first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], -1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), -1)

@@ -1,7 +1,7 @@
-"""Why a model is not run from a table."""
+"""The error for models that cannot run from a table."""
 
 from __future__ import annotations
 
 
 class UnsupportedFamily(Exception):
-    """The table has no word for something that the model asks for, or the device cannot run such a table; the text says what."""
+    """The table cannot describe the model, or the device cannot run the table; the text says why."""

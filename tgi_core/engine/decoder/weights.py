@@ -1,4 +1,4 @@
-"""The weights of a decoder table, found in a checkpoint by name and looked at where they lie in its files."""
+"""The weights of a decoder table, found in a checkpoint by name, as views of its files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tgi_core.engine.quantization.stored import StoredWeights
 from tgi_core.engine.quantization.weight import Dense, Weight
 
 _PLAIN = ("F32", "F16", "BF16")
-"""In which dtypes weights may be stored as they are."""
+"""Dtypes of weights that are not quantized."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Projections are lists of weights [out, in] to be laid one below the other; a bias belongs to all of a list, or is None."""
+    """One layer. Projections are lists of weights [out, in] to be concatenated; a bias is that of the whole list, or None."""
 
     qkv: list[Weight]
     qkv_bias: Tensor | None
@@ -37,7 +37,7 @@ class LayerWeights:
 
 
 class DecoderWeights:
-    """Reads the weights of a table. Every tensor of the checkpoint must be known, so that nothing is left out silently."""
+    """Reads the weights of a table. Unknown tensors in the checkpoint are refused, so that nothing is ignored silently."""
 
     def __init__(
         self, table: DecoderTable, stored: StoredWeights, dtype: torch.dtype, adapters: tuple[TableAdapter, ...] = ()
@@ -54,15 +54,15 @@ class DecoderWeights:
         return sum(self._stored.by_name[name].num_elements for name in names) * self.dtype.itemsize
 
     def forget(self) -> None:
-        """Let go of the files' pages once the weights are packed; an embedding that lies in a file is read again as it is used."""
+        """Drop the files' pages once the weights are packed; an embedding that is a view of a file is read again on access."""
         self._stored.forget()
 
     def embedding(self) -> Tensor:
-        """[vocabulary, hidden]; a view of the file where the dtypes agree."""
+        """[vocabulary, hidden]; a view of the file if the dtypes agree."""
         return self._tensor(f"{self._prefix}embed_tokens.weight")
 
     def head(self) -> Weight:
-        """[vocabulary, hidden] that makes logits."""
+        """The output layer [vocabulary, hidden]."""
         return Dense.of(self.embedding()) if self.table.tied else self._weight("lm_head.weight")
 
     def final_norm(self) -> Tensor:
@@ -103,7 +103,7 @@ class DecoderWeights:
         return torch.cat([self._tensor(name) for name in names]) if names[0] in self._stored.by_name else None
 
     def _check(self) -> None:
-        """Names and shapes. Raises UnsupportedFamily; the per-call path then says in its own words what is wrong with a checkpoint."""
+        """Check names and shapes. Raises UnsupportedFamily; the module path then reports what is wrong with the checkpoint."""
         wanted, linear = wanted_tensors(self.table, self._prefix), self._linear_names()
         for name, shape in wanted.items():
             stored = self._stored.by_name.get(name)
@@ -119,13 +119,13 @@ class DecoderWeights:
             raise UnsupportedFamily(f"its checkpoint holds {unknown[0]}")
 
     def _linear_names(self) -> set[str]:
-        """The weights of linear layers, which alone may be quantized."""
+        """The weights of linear layers; only they may be quantized."""
         layers, names = range(len(self.table.layers)), projections(self.table)
         return {"lm_head.weight"} | {f"{self._prefix}layers.{index}.{name}.weight" for index in layers for name in names}
 
 
 def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all tensors that a table stands for."""
+    """Names and shapes of all tensors of a table."""
     wanted: dict[str, tuple[int, ...]] = {
         f"{prefix}embed_tokens.weight": (table.vocab_size, table.hidden),
         f"{prefix}norm.weight": (table.hidden,),

@@ -14,59 +14,59 @@ from tgi_core.backend import InvalidModel
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.lora.files import AdapterFile
-from tgi_core.engine.lora.layers import AdaptedLinear, LowRankSums, RunningStep, Segment, SumsFactory, TorchSums
+from tgi_core.engine.lora.layers import LinearWithLora, LoraKernel, LoraKernelFactory, RunningStep, Segment, TorchLoraKernel
 from tgi_core.engine.lora.placing import place
-from tgi_core.engine.lora.weights import Products, probes, read_products
+from tgi_core.engine.lora.weights import LoraWeights, adapters_to_check, read_lora_weights
 from tgi_core.engine.models.linear_layers import linear_sizes
 
 
 class Adapters:
-    """Adapters by name, read into memory and placed in the modules of a model. With none of them everything here does nothing."""
+    """Adapters by name, read into memory and matched with the modules of a model. Without any, all methods do nothing."""
 
     def __init__(self, model: PreTrainedModel, files: Sequence[AdapterFile], dtype: torch.dtype, device: torch.device) -> None:
-        """`dtype` is what the adapters are kept and computed in. Raises InvalidModel for one that does not fit the model."""
+        """`dtype` is the adapters' own, in memory and in computation. Raises InvalidModel for an adapter that does not fit the model."""
         self.names = tuple(file.name for file in files)
         self.partial: set[str] = set()
-        """Layers that get some of a step's tokens only; see `watched`."""
+        """Layers that get only some of a step's tokens; see `watched`."""
         self._files = {file.name: file for file in files}
         self._numbers = {name: number for number, name in enumerate(self.names)}
         self._step = RunningStep()
-        found: dict[str, dict[int, Products]] = {}
+        found: dict[str, dict[int, LoraWeights]] = {}
         for number, file in enumerate(files):
             placed = place(model, file)
-            for module, products in zip(placed, read_products(file, placed.values(), dtype, device), strict=True):
-                found.setdefault(module, {})[number] = products
-        self._changed = {
+            for module, weights in zip(placed, read_lora_weights(file, placed.values(), dtype, device), strict=True):
+                found.setdefault(module, {})[number] = weights
+        self._targets = {
             name: frozenset(module for module in found if number in found[module]) for number, name in enumerate(self.names)
         }
-        self._plain = {module: TorchSums(products) for module, products in found.items()}
-        self._sums: dict[str, LowRankSums] = dict(self._plain)
+        self._plain = {module: TorchLoraKernel(weights) for module, weights in found.items()}
+        self._kernels: dict[str, LoraKernel] = dict(self._plain)
 
     @property
     def num_bytes(self) -> int:
-        """What the matrices take."""
-        return sum(sums.num_bytes for sums in self._sums.values())
+        """Bytes of the matrices."""
+        return sum(kernel.num_bytes for kernel in self._kernels.values())
 
-    def pack(self, factory: SumsFactory) -> None:
-        """Have a device add them in its own way from here on: what is proven was computed by torch before."""
-        self._sums = {module: factory(sums.products) for module, sums in self._plain.items()}
+    def pack(self, factory: LoraKernelFactory) -> None:
+        """Use a device's kernels from here on; until then torch computes the adapters, as the reference of the self-check."""
+        self._kernels = {module: factory(kernel.weights) for module, kernel in self._plain.items()}
         self._plain.clear()
 
     def install(self, model: nn.Module) -> None:
-        """Wrap the layers that adapters change, whatever they have been replaced by."""
-        for name, sums in self._sums.items():
-            model.set_submodule(name, AdaptedLinear(model.get_submodule(name), sums, self._step))
+        """Wrap the target layers, or whatever has replaced them."""
+        for name, kernel in self._kernels.items():
+            model.set_submodule(name, LinearWithLora(model.get_submodule(name), kernel, self._step))
 
     def remove(self, model: nn.Module) -> None:
         """Undo `install`."""
-        for name in self._sums:
+        for name in self._kernels:
             wrapper = model.get_submodule(name)
-            if isinstance(wrapper, AdaptedLinear):
+            if isinstance(wrapper, LinearWithLora):
                 model.set_submodule(name, wrapper.base)
 
     @contextmanager
     def whole(self, adapter: str | None) -> Iterator[None]:
-        """Everything that runs inside is one adapter's."""
+        """Apply one adapter to all tokens of calls inside."""
         self._step.segments = () if adapter is None else ((self._numbers[adapter], 0, None),)
         try:
             yield
@@ -75,7 +75,7 @@ class Adapters:
 
     @contextmanager
     def rows(self, step: StepMetadata) -> Iterator[None]:
-        """What runs inside is this step."""
+        """Apply each row's adapter to this step, which runs inside."""
         self._step.segments = self._segments(step) if self.names else ()
         try:
             yield
@@ -83,7 +83,7 @@ class Adapters:
             self._step.segments = ()
 
     def arranged(self, works: Sequence[Work]) -> Sequence[Work]:
-        """Rows of one adapter side by side, those without any first: few segments, and nothing moves where there are none."""
+        """The works sorted by adapter, those without one first, so that segments are few; unchanged if no row has an adapter."""
         if not self.names or all(work.row.request.adapter is None for work in works):
             return works
         return sorted(works, key=lambda work: self._number(work))
@@ -99,16 +99,16 @@ class Adapters:
             (number, int(step.cu_seqlens[run[0]]), int(step.cu_seqlens[run[-1] + 1])) for number, run in runs if number >= 0
         )
 
-    def probes(self) -> list[str]:
-        """Adapters to prove a runner with: few, and among them every module that any adapter changes."""
-        return probes(self._changed)
+    def to_check(self) -> list[str]:
+        """Adapters to run in the self-check; see `adapters_to_check`."""
+        return adapters_to_check(self._targets)
 
     @contextmanager
     def watched(self, model: nn.Module, tokens: int) -> Iterator[None]:
-        """Run the model over so many tokens inside: `partial` then names the layers that get only some of them, as experts do.
+        """Run the model over `tokens` tokens inside: afterwards `partial` names the layers that got only some of them, as experts do.
 
-        Raises InvalidModel for a layer that is not called at all where there are no experts: its weight is used some other way, and
-        its adapters would do nothing.
+        Raises InvalidModel if a target layer is not called at all in a model without experts: the model reads its weight in some other
+        way, and the adapter would have no effect.
         """
         called: set[str] = set()
 
@@ -121,7 +121,7 @@ class Adapters:
             return hook
 
         hooks = []
-        for name in self._sums:
+        for name in self._kernels:
             module = model.get_submodule(name)
             inputs, _ = linear_sizes(module) or (0, 0)
             hooks.append(module.register_forward_pre_hook(watch(name, inputs)))  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ class Adapters:
         finally:
             for hook in hooks:
                 hook.remove()
-        idle = [name for name in self._sums if name not in called]
+        idle = [name for name in self._kernels if name not in called]
         if idle and not self.partial:
-            owner = next(name for name, modules in self._changed.items() if idle[0] in modules)
+            owner = next(name for name, modules in self._targets.items() if idle[0] in modules)
             raise InvalidModel(f"adapter {owner}: {self._files[owner].file}: this model does not call {idle[0]!r} as a layer")

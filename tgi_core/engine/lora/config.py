@@ -1,4 +1,4 @@
-"""adapter_config.json as peft writes it, read without peft. What would change the result and is not done here is refused.
+"""adapter_config.json as peft writes it, read without peft. Unsupported settings that would change the result are refused.
 
 Source: https://huggingface.co/docs/peft/package_reference/lora
 """
@@ -39,7 +39,7 @@ _PLAIN_NAME = re.compile(r"[\w.]{1,512}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
-    """Ranks and scales. The patterns hold those of modules that differ, by a module's name or the end of one."""
+    """Ranks and scales. The patterns override them for modules, by full name or suffix."""
 
     rank: int
     alpha: float
@@ -52,7 +52,7 @@ class LoraConfig:
         return _of(self.rank_pattern, module, self.rank)
 
     def scale_of(self, module: str) -> float:
-        """What the product of a module's matrices is multiplied by: alpha/r, or alpha/√r where it is rank-stabilized."""
+        """The scale of a module's adapter: alpha/r, or alpha/√r if it is rank-stabilized."""
         rank, alpha = self.rank_of(module), _of(self.alpha_pattern, module, self.alpha)
         return alpha / math.sqrt(rank) if self.rank_stabilized else alpha / rank
 
@@ -93,7 +93,7 @@ def _check_kind(file: Path, raw: dict[str, Any]) -> None:
             "convert it to a plain LoRA adapter with peft"
         )
     for name, value in raw.items():
-        # What newer versions of peft call use_… computes something else.
+        # Options of newer versions of peft named use_… change the computation.
         if name.startswith("use_") and name not in _HARMLESS_SWITCHES and value:
             raise InvalidModel(f"{file}: {name[:60]} is not supported")
 
@@ -107,14 +107,14 @@ def _rank(file: Path, name: str, value: object) -> int:
 
 
 def _number(file: Path, name: str, value: object) -> float:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9  # not a number is not less
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9  # NaN compares false
     if not good or not isinstance(value, int | float):
         raise InvalidModel(f"{file}: {name} is {_shown(value)}, not a number")
     return float(value)
 
 
 def _pattern(file: Path, raw: dict[str, Any], name: str) -> list[tuple[str, object]]:
-    """Peft takes regular expressions here; a stranger's is not run, names are all that is used."""
+    """Peft accepts regular expressions here. Those are refused, since the file is untrusted; only plain names are accepted."""
     pattern = raw.get(name) or {}
     if not isinstance(pattern, dict):
         raise InvalidModel(f"{file}: {name} is not an object")
@@ -125,7 +125,7 @@ def _pattern(file: Path, raw: dict[str, Any], name: str) -> list[tuple[str, obje
 
 
 def _of(pattern: dict[str, Any], module: str, otherwise: Any) -> Any:
-    """The first entry that is the module's name or, unless it begins with ^, the end of it."""
+    """The first entry that equals the module's name or, unless it begins with ^, is a suffix of it."""
     for key, value in pattern.items():
         if module == key.removeprefix("^") or (not key.startswith("^") and module.endswith(f".{key}")):
             return value

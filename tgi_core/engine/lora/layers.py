@@ -1,7 +1,7 @@
-"""Linear layers that add adapters to some rows of a step.
+"""Linear layers that add LoRA adapters to some rows of a step.
 
-A step's flat tokens are cut into segments of one adapter each, and each layer adds its two small products to its segments alone: rows
-without an adapter, and steps without such rows, go through the very operations of a server without adapters.
+A step's flat tokens are divided into segments of one adapter each, and each layer adds its two small GEMMs to its segments only. Rows
+without an adapter, and steps without such rows, run exactly the operations of a server without adapters.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from tgi_core.engine.lora.weights import Products
+from tgi_core.engine.lora.weights import LoraWeights
 
 Segment = tuple[int, int, int | None]
-"""Adapter, first flat token, end (None: all that follow)."""
+"""Adapter, first flat token, end (None: to the end of the step)."""
 
 
 class RunningStep:
-    """The segments of the step that runs now; all layers of a model look here."""
+    """The segments of the step that is running; all layers of a model read them here."""
 
     __slots__ = ("segments",)
 
@@ -26,72 +26,72 @@ class RunningStep:
         self.segments: tuple[Segment, ...] = ()
 
 
-class LowRankSums(Protocol):
-    """What adapters add to one layer, as a device computes it."""
+class LoraKernel(Protocol):
+    """Computes the adapters of one layer on a device."""
 
     num_bytes: int
 
     def add(self, input: Tensor, out: Tensor, step: RunningStep) -> None:
-        """Add the step's adapters to out [..., tokens, out] of input [..., tokens, in], in place: the output was made for us alone, or
-        is our part of a merged one."""
+        """Add the step's adapters, computed from input [..., tokens, in], to out [..., tokens, out] in place. `out` is a fresh tensor, or
+        this layer's columns of a merged layer's output."""
 
 
-SumsFactory = Callable[[dict[int, Products]], LowRankSums]
-"""One layer's matrices by adapter number → how they are added."""
+LoraKernelFactory = Callable[[dict[int, LoraWeights]], LoraKernel]
+"""(one layer's matrices by adapter number) → their kernel."""
 
 
-class TorchSums:
-    """By torch: each segment is two products of its own, whose shapes depend on the segment alone and never on its mates. The last
-    bits depend on how many tokens of its adapter are in the step where the device's products do."""
+class TorchLoraKernel:
+    """By torch: two GEMMs per segment, whose shapes do not depend on other segments. Where the last bits of the device's GEMMs depend on
+    their shape, those of a row depend on how many tokens of its adapter are in the step."""
 
-    def __init__(self, products: dict[int, Products]) -> None:
-        self.products = products
-        self.num_bytes = sum(matrix.numel() * matrix.itemsize for pair in products.values() for matrix in pair)
+    def __init__(self, weights: dict[int, LoraWeights]) -> None:
+        self.weights = weights
+        self.num_bytes = sum(matrix.numel() * matrix.itemsize for pair in weights.values() for matrix in pair)
 
     def add(self, input: Tensor, out: Tensor, step: RunningStep) -> None:
-        """See `LowRankSums`."""
+        """See `LoraKernel.add`."""
         tokens, sums = input.reshape(-1, input.shape[-1]), out.view(-1, out.shape[-1])
         for adapter, start, end in step.segments:
-            if adapter in self.products:
-                down, up = self.products[adapter]
-                inner = tokens[start:end].to(down.dtype) @ down
-                if up.dtype is sums.dtype:
-                    sums[start:end].addmm_(inner, up)
+            if adapter in self.weights:
+                lora_a, lora_b = self.weights[adapter]
+                inner = tokens[start:end].to(lora_a.dtype) @ lora_a
+                if lora_b.dtype is sums.dtype:
+                    sums[start:end].addmm_(inner, lora_b)
                 else:
-                    sums[start:end].add_(inner @ up)
+                    sums[start:end].add_(inner @ lora_b)
 
 
-class AdaptedLinear(nn.Module):
-    """Stands in for a linear layer that adapters change."""
+class LinearWithLora(nn.Module):
+    """Replaces a linear layer that adapters target."""
 
-    def __init__(self, base: nn.Module, sums: LowRankSums, step: RunningStep) -> None:
+    def __init__(self, base: nn.Module, lora: LoraKernel, step: RunningStep) -> None:
         super().__init__()
         self.base = base
-        self._sums, self._step = sums, step
+        self._lora, self._step = lora, step
 
     @property
     def weight(self) -> Tensor | nn.Module:
-        """The layer's own, for models that look at it."""
+        """The base layer's, for models that read it."""
         return self.base.weight
 
     @property
     def bias(self) -> Tensor | nn.Module | None:
-        """The same."""
+        """The base layer's."""
         return self.base.bias
 
     @property
     def in_features(self) -> int:
-        """The same."""
+        """The base layer's."""
         return int(self.base.in_features)  # type: ignore[arg-type]
 
     @property
     def out_features(self) -> int:
-        """The same."""
+        """The base layer's."""
         return int(self.base.out_features)  # type: ignore[arg-type]
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., tokens, in] → [..., tokens, out]."""
         out = self.base(input)
         if self._step.segments:
-            self._sums.add(input, out, self._step)
+            self._lora.add(input, out, self._step)
         return out

@@ -1,4 +1,4 @@
-"""Finding out what a model's attention layers keep, by running it once."""
+"""Finds the shapes and parameters of a model's attention layers by running it once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tgi_core.engine.models.calling import Call, calling_convention
 
 
 class ShapeRecorder:
-    """Answers attention calls causally over the tokens at hand, and notes the shapes."""
+    """Computes causal attention over a call's own tokens, and records shapes and parameters."""
 
     def __init__(self) -> None:
         self.shapes: list[LayerShape] = []
@@ -40,14 +40,14 @@ class ShapeRecorder:
 
 
 def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, ShapeRecorder]:
-    """Route a model's attention to us; how to call it, and what its layers keep and ask, in call order. Raises NotRagged."""
+    """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged."""
     register()
     if not getattr(model, "_supports_attention_backend", False):
         raise NotRagged("its attention does not go through transformers' attention interface")
     if getattr(model, "_is_stateful", False):
         raise NotRagged("it keeps state beside keys and values")
     if getattr(text_config(model.config), "index_topk", None):
-        raise NotRagged("its layers choose by an index of their own which positions they see")
+        raise NotRagged("its layers select visible positions with an index of their own")
     model.set_attn_implementation(NAME)
     call = calling_convention(model)
     seen = probe_forward(model, call)
@@ -59,12 +59,12 @@ def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, ShapeRecorder]:
         and not getattr(config, "layer_types", None)
         and not any(asked.window for asked in seen.asked)
     ):
-        raise NotRagged("its config has a sliding window that its layers don't tell")
+        raise NotRagged("its config has a sliding window that its layers don't pass to attention")
     return call, seen
 
 
 def probe_forward(model: PreTrainedModel, call: Call) -> ShapeRecorder:
-    """What the attention layers see of a few tokens, in call order."""
+    """The attention layers that a few tokens run through, in call order."""
     recorder = ShapeRecorder()
     positions = torch.arange(2, device=model.device).unsqueeze(0)
     with torch.inference_mode(), attending(recorder):

@@ -1,4 +1,4 @@
-"""From a model directory to a module that runs."""
+"""From a model directory to a runnable module."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_config(directory: Path) -> PretrainedConfig:
         raise InvalidModel(f"{file}: model type {str(raw['model_type'])[:60]!r} cannot be used: {reason}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise InvalidModel(f"{file}: model type {config.model_type!r} is not a causal language model")
-    config.__dict__.pop("quantization_config", None)  # the weights are read by us: transformers builds a plain model
+    config.__dict__.pop("quantization_config", None)  # this engine reads the weights; transformers builds a plain model
     return config
 
 
@@ -54,7 +54,7 @@ class ModelSource:
     config: PretrainedConfig
     dtype: torch.dtype
     load: Callable[[PretrainedConfig, StoredWeights, torch.dtype, Progress], PreTrainedModel] = load_model
-    """Makes the model of a config and fills it from a checkpoint: all of it, or one rank's part."""
+    """Builds the model of a config and loads its weights: all of it, or one rank's part."""
     device: torch.device = HOST
 
     def build(self, progress: Progress) -> PreTrainedModel:
@@ -63,7 +63,7 @@ class ModelSource:
         return model if self.device == HOST else model.to(self.device)
 
     def attention(self, model: PreTrainedModel) -> str:
-        """The attention implementation that transformers chooses for this model by itself."""
+        """The attention implementation that transformers chooses for this model by default."""
         return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
@@ -73,10 +73,10 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def max_positions(config: PretrainedConfig) -> int:
-    """Positions that the model was made for; 0 when the config doesn't say (state-space models).
+    """Positions that the model supports; 0 if the config doesn't say (state-space models).
 
-    LongRoPE changes every row's frequencies once any row of a step is longer than the length it was first trained for. A row must
-    not depend on its mates, so rows end there.
+    LongRoPE changes every row's frequencies once any row of a step is longer than the original context. A row must not depend on
+    other rows, so rows end there.
     """
     text = text_config(config)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx"):

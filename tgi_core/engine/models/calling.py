@@ -1,4 +1,4 @@
-"""How a model wants to be called."""
+"""The calling convention of a model."""
 
 from __future__ import annotations
 

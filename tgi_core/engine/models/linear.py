@@ -14,7 +14,7 @@ from tgi_core.engine.quantization.weight import Weight
 
 
 class WeightLinear(nn.Module):
-    """`nn.Linear` over a weight in any layout, as it was loaded: dequantizes it at every call, until a kernel takes it."""
+    """`nn.Linear` over a weight in any layout, as loaded. It dequantizes at every call, until a kernel replaces it."""
 
     def __init__(self, stored: Weight, bias: Tensor | None) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class WeightLinear(nn.Module):
         return F.linear(input, self.stored.dequantize(), self.bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """The weight goes where its module does."""
+        """Move the weight with its module."""
         self.stored = self.stored.apply(fn)
         self._parameters["weight"] = None
         super()._apply(fn, recurse)
@@ -36,24 +36,24 @@ class WeightLinear(nn.Module):
         return self
 
 
-class ProductLinear(nn.Module):
-    """`nn.Linear` by a device's product."""
+class KernelLinear(nn.Module):
+    """`nn.Linear` computed by a device's linear kernel."""
 
-    def __init__(self, product: Linear, weight: Weight, bias: Tensor | None) -> None:
-        """`weight` and `bias` are what the product was made of. A model that looks at the weight sees the matrix, where there is one."""
+    def __init__(self, linear: Linear, weight: Weight, bias: Tensor | None) -> None:
+        """`linear` was loaded from `weight` and `bias`. A model that reads the weight gets the dense matrix if the kernel keeps it."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight = _absent(weight) if product.dense is None else nn.Parameter(product.dense, requires_grad=False)
+        self.weight = _absent(weight) if linear.dense is None else nn.Parameter(linear.dense, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self._product = product
+        self._linear = linear
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., in] → [..., out]."""
-        return self._product(input)
+        return self._linear(input)
 
 
 def absent_weight(weight: Tensor) -> nn.Parameter:
-    """What models see that look at a weight's dtype, device or shape; computing with it gives NaN, never something plausible."""
+    """A stand-in for a weight, with its dtype, device and shape. Computing with it gives NaN, never a plausible result."""
     value = float("nan") if weight.is_floating_point() else 0
     return nn.Parameter(
         torch.full((1,), value, dtype=weight.dtype, device=weight.device).expand(weight.shape), requires_grad=False

@@ -1,4 +1,4 @@
-"""The linear layers of a model, however they keep their weights."""
+"""The linear layers of a model, in any of their classes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tgi_core.engine.models.linear import WeightLinear
 from tgi_core.engine.quantization.weight import Dense, Weight
 
 KINDS = (nn.Linear, WeightLinear, Conv1D)
-"""Exactly these: a class over one of them may compute something else."""
+"""Exactly these: a subclass may compute something else."""
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module is a product with a weight and no more."""
+    """Whether a module is a plain linear layer."""
     return type(module) in KINDS
 
 
 def linear_sizes(module: nn.Module) -> tuple[int, int] | None:
-    """(inputs, outputs) of a linear layer, stored either way around; None for anything else."""
+    """(inputs, outputs) of a linear layer; None for anything else."""
     if isinstance(module, nn.Linear | WeightLinear) and is_linear(module):
         return module.in_features, module.out_features
     if type(module) is Conv1D:
@@ -32,5 +32,5 @@ def weight_of(module: nn.Module) -> Weight:
     if isinstance(module, WeightLinear):
         return module.stored
     weight = module.get_parameter("weight")
-    # GPT-2's layers keep their weights the other way around.
+    # GPT-2's layers store their weights transposed.
     return Dense.of(weight.t().contiguous() if type(module) is Conv1D else weight)

@@ -1,8 +1,8 @@
-"""Filling a model with the tensors of its checkpoint.
+"""Loads a checkpoint into a model.
 
-Names that fit are read by us, straight into modules built on the meta device, so that no weight is held twice. What transformers
-converts on the way in (fused experts, renamed modules, transposed weights) goes through transformers' own loader, after we have
-checked the files. Either way a tensor that is missing or misshapen is an error: nothing is ever left as it was initialised.
+Tensors whose names match are read straight into modules built on the meta device, so that no weight is in memory twice. Models whose
+tensors transformers converts (fused experts, renamed modules, transposed weights) go through transformers' own loader, after the files
+have been checked. Either way a missing or misshapen tensor is an error: no parameter ever keeps its initial value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONFIG_ERRORS = (
 
 STEP_NAME = "loading weights"
 
-_CONVERTED = "tensors are missing, or this type's are changed as they are loaded"
+_CONVERTED = "tensors are missing, or transformers converts those of this type"
 
 
 def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dtype, progress: Progress) -> PreTrainedModel:
@@ -57,7 +57,7 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
 
 
 def build_empty(config: PretrainedConfig, dtype: torch.dtype, most: int) -> PreTrainedModel | None:
-    """The model without weights, of `most` numbers at most; None if its constructor computes with them. Raises InvalidModel for an
+    """The model without weights, with at most `most` elements; None if its constructor computes with them. Raises InvalidModel for an
     impossible config."""
     try:
         with parameters_on_meta(most):
@@ -70,8 +70,8 @@ def build_empty(config: PretrainedConfig, dtype: torch.dtype, most: int) -> PreT
 
 @contextmanager
 def parameters_on_meta(most: int) -> Iterator[None]:
-    """Modules built inside get parameters without storage; buffers, which no checkpoint holds, are computed as ever. Raises InvalidModel
-    at the parameter that makes them more than `most` numbers."""
+    """Modules built inside get parameters without storage; buffers, which checkpoints lack, are computed as usual. Raises InvalidModel at
+    the parameter that exceeds `most` elements in total."""
     original = nn.Module.register_parameter
     made = 0
 
@@ -80,7 +80,9 @@ def parameters_on_meta(most: int) -> Iterator[None]:
         original(module, name, param)
         made += 0 if param is None else param.numel()
         if made > most:
-            raise InvalidModel(f"config.json describes a model of more than {most} numbers, many times what its checkpoint holds")
+            raise InvalidModel(
+                f"config.json describes a model of more than {most} elements, many times what its checkpoint holds"
+            )
         if param is not None and param.device.type != "meta":
             module._parameters[name] = nn.Parameter(param.to("meta"), requires_grad=False)
 
@@ -92,7 +94,7 @@ def parameters_on_meta(most: int) -> Iterator[None]:
 
 
 def _is_converted(model: PreTrainedModel) -> bool:
-    """Whether transformers changes this model's tensors on the way in, or keeps some of them in another dtype."""
+    """Whether transformers converts this model's tensors when it loads them, or keeps some of them in another dtype."""
     if getattr(model, "_keep_in_fp32_modules", None) or getattr(model, "_keep_in_fp32_modules_strict", None):
         return True
     if getattr(model, "_checkpoint_conversion_mapping", None):
@@ -107,7 +109,7 @@ def _is_converted(model: PreTrainedModel) -> bool:
 def _match_names(model: PreTrainedModel, stored: StoredWeights) -> dict[str, StoredWeight] | None:
     """Model name → weight in the checkpoint for all parameters and persistent buffers; None unless all of them are there.
 
-    Old checkpoints were saved from the base model, without its prefix. A tied parameter may be absent, its twin may not.
+    Old checkpoints were saved from the base model, without its prefix. Of tied parameters one must be present.
     Raises InvalidModel for a tensor of another shape.
     """
     prefix = model.base_model_prefix + "."
@@ -158,7 +160,7 @@ def _fill(model: PreTrainedModel, places: dict[str, StoredWeight], stored: Store
 
 
 def put_weight(model: PreTrainedModel, name: str, weight: Weight) -> None:
-    """Put a quantized weight in its place, in memory of its own: as it is where a linear layer has it for itself, else dequantized."""
+    """Set a quantized weight, in new memory: quantized if it is an untied linear layer's, else dequantized."""
     path, _, leaf = name.rpartition(".")
     layer = model.get_submodule(path)
     if type(layer) is nn.Linear and leaf == "weight" and not any(name in group for group in tied_groups(model)):
@@ -177,7 +179,7 @@ def put(model: nn.Module, name: str, value: Tensor, *, is_parameter: bool) -> No
 
 
 def _tie(model: PreTrainedModel) -> None:
-    """Let tied names share one tensor: the one that the checkpoint holds."""
+    """Let tied names share the tensor that the checkpoint holds."""
     for group in tied_groups(model):
         present = [name for name in sorted(group) if not model.get_parameter(name).is_meta]
         for name in group:

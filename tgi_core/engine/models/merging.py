@@ -1,7 +1,7 @@
 """Merging linear layers that read the same input into one: queries, keys and values; gate and up.
 
-Which siblings share an input is observed in a run of the model, not guessed from names, and no module's forward changes: each
-sibling is replaced by a part of the merged layer, and the first one that is called computes all of them.
+Which siblings share an input is observed in a run of the model, not guessed from names. No module's forward changes: each sibling is
+replaced by a part of the merged layer, and the first one called computes all of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from tgi_core.engine.models.linear import WeightLinear, absent_weight
 from tgi_core.engine.models.linear_layers import is_linear, weight_of
-from tgi_core.engine.quantization.weight import Weight, joined
+from tgi_core.engine.quantization.weight import Weight, concatenated
 
 LinearFactory = Callable[[Weight, Tensor | None], nn.Module]
-"""(weight [out, in], bias [out] or None) → a module with the meaning of `nn.Linear`."""
+"""(weight [out, in], bias [out] or None) → a module equivalent to `nn.Linear`."""
 
 
 class SharedLinear:
@@ -38,7 +38,7 @@ class SharedLinear:
 
 
 class LinearPart(nn.Module):
-    """Stands in for one of the merged layers."""
+    """Replaces one of the merged layers."""
 
     def __init__(self, shared: SharedLinear, start: int, end: int, final: bool, weight: Tensor) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class LinearPart(nn.Module):
         """The columns of this layer."""
         out = self._shared.part(input, self._start, self._end)
         if self._final:
-            # Once every part has been asked for, activations need not outlive the step.
+            # The last part: activations need not outlive the step.
             self._shared.input = self._shared.output = None
         return out
 
@@ -73,7 +73,7 @@ def observed_inputs(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 
 def mergeable(model: nn.Module, seen: dict[str, list[Tensor]]) -> list[list[str]]:
-    """Groups of sibling layers that ran once, one after the other, on the very same tensor."""
+    """Groups of sibling layers that ran once, one after the other, on the same tensor."""
     groups: dict[tuple[str, int], list[str]] = {}
     for name, inputs in seen.items():
         if len(inputs) == 1:
@@ -96,7 +96,7 @@ def _alike(model: nn.Module, names: list[str]) -> bool:
 def merge(model: nn.Module, names: list[str], factory: LinearFactory) -> None:
     """Replace layers by parts of one."""
     layers = linears(model, names)
-    weight = joined([weight_of(layer) for layer in layers])
+    weight = concatenated([weight_of(layer) for layer in layers])
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
     bias = torch.cat(biases) if biases else None
     shared = SharedLinear(factory(weight, bias))

@@ -1,4 +1,4 @@
-"""Replacing a model's modules by faster ones of the same meaning."""
+"""Replaces a model's modules by faster, equivalent ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tgi_core.engine.models.merging import LinearFactory, merge, mergeable
 
 
 def replace_linears(model: nn.Module, seen: dict[str, list[Tensor]], factory: LinearFactory) -> None:
-    """Merge what shares an input and hand every plain linear layer that ran to the factory.
+    """Merge layers that share an input, and replace every plain linear layer that ran by the factory's.
 
-    `seen` is what `observed_inputs` saw; a layer that didn't run by being called (its weight is used some other way) stays.
+    `seen` is what `observed_inputs` saw; a layer that wasn't called (its weight is used in some other way) stays.
     """
     groups = mergeable(model, seen)
     seen_names = set(seen)

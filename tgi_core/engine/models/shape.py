@@ -1,4 +1,4 @@
-"""The few numbers of a model that sizes and limits depend on."""
+"""The sizes of a model that memory and limits depend on."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class ModelShape:
 
     @property
     def weights(self) -> tuple[Memory, ...]:
-        """The shares of memory that the weights, named with their dtype, and the adapters take."""
+        """The memory of the weights, labelled with their dtype, and of the adapters."""
         adapters = (Memory("adapters", self.adapter_bytes),) if self.adapter_bytes else ()
         return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes), *adapters
 
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
-        """What one step needs beside weights and cache: hidden states, a layer's inner states, and logits in double precision."""
+        """A step's estimated memory beside weights and cache: hidden states, a layer's inner states, and logits in double precision."""
         per_token = (8 * self.hidden_size + 4 * self.intermediate_size) * max(self.dtype.itemsize, 4)
         return step_tokens * per_token + self.sampling_bytes(rows)
 
     def sampling_bytes(self, rows: int) -> int:
-        """What choosing the tokens of so many rows needs: logits, and a few of their size, in double precision."""
+        """Memory for sampling `rows` rows: logits, and a few tensors of their size, in double precision."""
         return rows * self.vocab_size * 8 * 4

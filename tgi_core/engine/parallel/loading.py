@@ -1,4 +1,4 @@
-"""Filling one rank's part of a model: from the files just the ranges that the rank holds."""
+"""Loads one rank's part of a model: reads only the ranges that the rank holds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tgi_core.engine.models.loading import (
     put_weight,
     tied_groups,
 )
-from tgi_core.engine.parallel.joints import join
-from tgi_core.engine.parallel.partition import Cut, Partition, partition
+from tgi_core.engine.parallel.layers import insert_collectives
+from tgi_core.engine.parallel.partition import Partition, Shard, partition
 from tgi_core.engine.parallel.sources import Source, find_sources
 from tgi_core.engine.quantization.stored import StoredWeights
 
@@ -28,15 +28,15 @@ _log = logging.getLogger("tgi_core.engine")
 
 
 def check_partition(config: PretrainedConfig, dtype: torch.dtype, rank: int, world: int, most: int) -> None:
-    """Refuse at once what cannot be divided, or has more numbers than `most`, before ranks meet and weights are read. Raises Unsupported,
-    InvalidModel."""
+    """Refuse a model that cannot be divided, or has more than `most` elements, before ranks connect and weights are read. Raises
+    Unsupported, InvalidModel."""
     partition(_empty(config, dtype, world, most), rank, world)
 
 
 def load_partition(
     config: PretrainedConfig, stored: StoredWeights, dtype: torch.dtype, progress: Progress, collectives: Collectives
 ) -> PreTrainedModel:
-    """This rank's part of the model, joined to the others'. Raises InvalidModel naming file and tensor, Unsupported."""
+    """This rank's part of the model, with its collectives. Raises InvalidModel naming file and tensor, Unsupported."""
     total = stored.checkpoint.num_bytes
     progress(STEP_NAME, 0, total, "B")
     model = _empty(config, dtype, collectives.world, stored.most_elements)
@@ -53,7 +53,7 @@ def load_partition(
     left = [name for name, value in chain(*_named(model)) if value.is_meta]
     if left:
         raise InvalidModel(f"{stored.checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
-    join(model, parts, collectives, whole)
+    insert_collectives(model, parts, collectives, whole)
     progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 
@@ -77,7 +77,7 @@ def _keeps_float32(model: PreTrainedModel) -> bool:
 
 
 def _with_twins(sources: dict[str, Source], tied: list[set[str]], parts: Partition) -> dict[str, Source]:
-    """Tied weights lie in the files once, and are read once where a rank holds the same part of them."""
+    """Tied weights are stored once, and read once if a rank holds the same part of each."""
     for group in tied:
         first, *others = _by_size(group, parts)
         source = next((sources[name] for name in sorted(group) if name in sources), None)
@@ -94,12 +94,12 @@ def _with_twins(sources: dict[str, Source], tied: list[set[str]], parts: Partiti
 
 def _by_size(group: set[str], parts: Partition) -> list[str]:
     """Whole weights first."""
-    return sorted(group, key=lambda name: (name in parts.cuts, name))
+    return sorted(group, key=lambda name: (name in parts.shards, name))
 
 
 def _shares(parts: Partition, first: str, name: str) -> bool:
     """Whether a tied weight can be the first one, or a view of it."""
-    return first not in parts.cuts or parts.cuts.get(name) == parts.cuts[first]
+    return first not in parts.shards or parts.shards.get(name) == parts.shards[first]
 
 
 def _fill(
@@ -118,25 +118,25 @@ def _fill(
         if source.shape() != tuple(whole[name]):
             text = f"tensor {source.first.name!r} has shape {list(source.shape())}, the model's is {list(whole[name])}"
             raise InvalidModel(f"{source.first.entry.file}: {text}")
-        cut, weight = parts.cuts.get(name), source.weight(stored, current.dtype)
+        shard, weight = parts.shards.get(name), source.weight(stored, current.dtype)
         if weight is not None:
-            weight = weight if cut is None else cut.of_weight(weight)
+            weight = weight if shard is None else shard.of_weight(weight)
             put_weight(model, name, weight)
             done += weight.num_bytes
         else:
-            loaded = _read(source, cut, current, stored)
+            loaded = _read(source, shard, current, stored)
             put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
             done += loaded.numel() * loaded.itemsize
         progress(STEP_NAME, min(done, total), total, "B")
 
 
-def _read(source: Source, cut: Cut | None, current: Tensor, stored: StoredWeights) -> Tensor:
-    """One weight's part in memory of its own."""
+def _read(source: Source, shard: Shard | None, current: Tensor, stored: StoredWeights) -> Tensor:
+    """This rank's part of one weight, in new memory."""
     loaded = torch.empty(current.shape, dtype=current.dtype)
     if not source.stacked:
         value = next(source.read(stored, current.dtype))
-        return loaded.copy_(value if cut is None else cut.of(value))
-    within = None if cut is None else Cut(cut.dim - 1, cut.ranges)
+        return loaded.copy_(value if shard is None else shard.of(value))
+    within = None if shard is None else Shard(shard.dim - 1, shard.ranges)
     for expert, value in enumerate(source.read(stored, current.dtype)):
         loaded[expert].copy_(value if within is None else within.of(value))
     return loaded
@@ -146,17 +146,17 @@ def _fill_from_model(model: PreTrainedModel, parts: Partition, full: PreTrainedM
     values = dict(chain(*_named(full)))
     for name, current in chain(*_named(model)):
         if name in values:
-            cut = parts.cuts.get(name)
-            value = values[name] if cut is None else cut.of(values[name])
+            shard = parts.shards.get(name)
+            value = values[name] if shard is None else shard.of(values[name])
             put(model, name, value.detach().clone(), is_parameter=isinstance(current, nn.Parameter))
 
 
 def _share(model: PreTrainedModel, parts: Partition, tied: list[set[str]]) -> None:
-    """Let tied weights that a rank holds in the same part be one; a part of a weight that it holds whole is a view of it."""
+    """Let tied weights share memory if a rank holds the same part of each; a part of a whole weight is a view of it."""
     for group in tied:
         first, *others = _by_size(group, parts)
         held = model.get_parameter(first)
         for name in others:
             if _shares(parts, first, name):
-                cut = None if parts.cuts.get(name) == parts.cuts.get(first) else parts.cuts[name]
-                put(model, name, held if cut is None else cut.of(held), is_parameter=True)
+                shard = None if parts.shards.get(name) == parts.shards.get(first) else parts.shards[name]
+                put(model, name, held if shard is None else shard.of(held), is_parameter=True)

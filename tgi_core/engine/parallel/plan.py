@@ -1,7 +1,7 @@
-"""The plan that transformers keeps for a model type: which weights are divided, and how.
+"""The tensor-parallel plan that transformers has for a model type: which weights are divided, and how.
 
 Source: `base_model_tp_plan` of a config and `_tp_plan` of a model with a head, patterns of names to styles. transformers 4.57 has other
-names for some styles than 5.x; both are known here, and a name that is not is refused: a wrong guess would give wrong tokens.
+names for some styles than 5.x; both are supported, and unknown names are refused: a wrong guess would give wrong tokens.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tgi_core.engine.models.build import text_config
 
 
 class Style(Enum):
-    """What happens to a weight, or to what a module returns."""
+    """How a weight is divided, or what happens to a module's output."""
 
     COLUMNS = "columns"
-    """Each rank makes some of the outputs."""
+    """Each rank computes a part of the outputs."""
     COLUMNS_GATHERED = "columns gathered"
     """The same, and all ranks get all outputs."""
     ROWS = "rows"
-    """Each rank takes some of the inputs; the outputs are summed."""
+    """Each rank takes a part of the inputs; the outputs are summed."""
     ROWS_LOCAL = "rows local"
     """The same, and a module further up sums."""
     ROWS_SPLIT = "rows split"
     """Each rank takes its part of inputs that all ranks have; the outputs are summed."""
     PACKED_COLUMNS = "packed columns"
-    """Two weights behind each other, each divided by itself."""
+    """Two concatenated weights, each divided separately."""
     PACKED_ROWS = "packed rows"
     """The same in the last dimension."""
     VOCABULARY = "vocabulary"
     """An embedding whose rows are divided."""
     SUMMED = "summed"
-    """What the module returns is summed."""
+    """The module's output is summed."""
     SHARED_INPUT = "shared input"
     """A part of a summed module that every rank runs whole."""
     WHOLE = "whole"
@@ -72,13 +72,13 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern of names, in which * stands for a number, and the style of what has such a name."""
+    """A name pattern, in which * matches a number, and the style of what it matches."""
 
     pattern: str
     style: Style
 
     def matches(self, name: str) -> bool:
-        """Whether a module or parameter is meant."""
+        """Whether a module or parameter matches."""
         return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), name) is not None
 
     @property
@@ -115,7 +115,7 @@ def _named_styles(model: PreTrainedModel) -> Iterator[tuple[str, str]]:
 
 
 def check_heads(config: PretrainedConfig, rules: tuple[Rule, ...], world: int) -> None:
-    """Raises Unsupported where the plan divides attention by heads and the heads cannot be divided."""
+    """Raises Unsupported if the plan divides attention by heads and they cannot be divided."""
     if not any(rule.style is Style.COLUMNS and rule.leaf.startswith("q") for rule in rules):
         return
     text = text_config(config)
@@ -125,8 +125,7 @@ def check_heads(config: PretrainedConfig, rules: tuple[Rule, ...], world: int) -
     shared = getattr(text, "num_key_value_heads", None)
     if isinstance(shared, int) and shared and shared % world and world % shared:
         raise Unsupported(
-            f"--num-shard {world}: num_key_value_heads {shared} can neither be divided by it nor be copied to it evenly; "
-            f"use {_divisors(shared)}"
+            f"--num-shard {world}: num_key_value_heads {shared} neither divides by it nor divides it; use {_divisors(shared)}"
         )
 
 

@@ -1,7 +1,7 @@
-"""Where in a checkpoint each weight of a model lies, without reading it.
+"""Finds the tensors of each weight of a model in a checkpoint, without reading them.
 
-Most names fit. What transformers 5 keeps in one tensor for all experts lies in the files expert by expert; its own table of
-conversions says which. A conversion of another kind has no sources here.
+Most names match. transformers 5 stacks all experts in one tensor, while files store each expert; its conversion table says which.
+Conversions of any other kind are not supported here.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
-from tgi_core.engine.quantization.weight import Weight, joined
+from tgi_core.engine.quantization.weight import Weight, concatenated
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A weight in the files: one tensor, or for each expert one or more that are put behind each other in their first dimension."""
+    """A weight in the files: one tensor, or for each expert one or more, concatenated along their first dimension."""
 
     pieces: tuple[tuple[StoredWeight, ...], ...]
     stacked: bool = False
 
     @property
     def first(self) -> StoredWeight:
-        """Stands for the weight in messages."""
+        """The tensor to name in messages."""
         return self.pieces[0][0]
 
     def shape(self) -> tuple[int, ...]:
@@ -38,13 +38,13 @@ class Source:
         return (len(self.pieces), *one) if self.stacked else one
 
     def weight(self, stored: StoredWeights, dtype: torch.dtype) -> Weight | None:
-        """The weight in its layout; None for tensors that are stored as they are."""
+        """The weight in its layout; None for tensors that are not quantized."""
         if self.stacked or self.first.format is None:
             return None
-        return joined([stored.weight(piece, dtype) for piece in self.pieces[0]])
+        return concatenated([stored.weight(piece, dtype) for piece in self.pieces[0]])
 
     def read(self, stored: StoredWeights, dtype: torch.dtype) -> Iterator[Tensor]:
-        """The tensor, whole, or one per expert: views of the files where that is possible; in `dtype` where it was quantized."""
+        """The tensor, whole, or one per expert: views of the files if possible; in `dtype` if it was quantized."""
         for found in self.pieces:
             parts = [
                 stored.tensor(piece) if piece.format is None else stored.weight(piece, dtype).dequantize() for piece in found
@@ -53,7 +53,7 @@ class Source:
 
 
 def find_sources(model: PreTrainedModel, stored: StoredWeights) -> dict[str, Source] | None:
-    """Sources by the model's names, for those that the checkpoint has; None if it must be converted in a way not known here."""
+    """Sources by the model's names, for those that the checkpoint has; None if it needs an unknown conversion."""
     wanted = set(model.state_dict())
     names = {name: name for name in stored.by_name}
     patterns: dict[str, str | None] = dict.fromkeys(stored.by_name)
@@ -118,6 +118,6 @@ def _renamed(
 
 
 def _stacks(converter: Any) -> bool:
-    """Whether a conversion stacks experts, and before that puts several tensors of each behind each other, no more."""
+    """Whether a conversion only stacks experts, after concatenating several tensors of each."""
     steps = [(type(item).__name__, getattr(item, "dim", None)) for item in converter.operations]
     return steps in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])

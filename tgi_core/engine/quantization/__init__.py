@@ -1,6 +1,6 @@
-"""Weights of linear layers: formats (how checkpoints store them), layouts (how memory holds them), kernels (what multiplies by them).
+"""Weights of linear layers: formats (in checkpoints), layouts (in memory) and kernels (GEMMs).
 
-A checkpoint format is one file in `formats`: it knows names and shapes of tensors, says what it refuses, and unpacks what it finds into a
-layout. A layout is one class over `Weight`. A kernel is one `LinearProvider` of a device. Only `Weight` goes from one to the next, so a new
+A checkpoint format is one file in `formats`: it knows the names and shapes of tensors, refuses what it does not support, and unpacks the
+rest into a layout. A layout is a subclass of `Weight`. A kernel is a `LinearProvider` of a device. They share only `Weight`, so a new
 format needs no new kernel: the last provider dequantizes.
 """

@@ -1,4 +1,4 @@
-"""Checking a linear provider on its device: products with the first rows of a weight, against torch in float32."""
+"""Self-checks of linear providers on their device: GEMMs with the first rows of a weight, compared with torch in float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.weight import Weight
 
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""By how much of the largest of them outputs may differ, by dtype: a few times what rounding alone does."""
+"""The allowed difference relative to the largest output, by dtype: a few times the rounding error."""
 
 ROWS = 64
 """Rows of the weight that are checked."""
@@ -19,7 +19,7 @@ TOKENS = (1, 3, 33)
 
 
 def disagreement(provider: LinearProvider, weight: Weight) -> str:
-    """What goes wrong when a provider multiplies by a few rows of this weight; empty when nothing does."""
+    """What is wrong with a provider's GEMM with a few rows of this weight; empty if it is right."""
     some = weight.rows(0, min(ROWS, weight.shape[0]))
     matrix = some.dequantize()
     try:
@@ -29,13 +29,13 @@ def disagreement(provider: LinearProvider, weight: Weight) -> str:
             found, wanted = linear(input).float(), F.linear(input.float(), matrix.float())
             limit = TOLERANCES[weight.dtype] * wanted.abs().max().clamp_min(1e-6)
             if not (found - wanted).abs().max() <= limit:
-                return f"its products of {tokens} rows in {weight.dtype} are off by {(found - wanted).abs().max():.2g}"
+                return f"its GEMM of {tokens} rows in {weight.dtype} is off by {(found - wanted).abs().max():.2g}"
     except (RuntimeError, NotImplementedError, ValueError) as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return ""
 
 
 def _inputs(tokens: int, weight: Weight) -> torch.Tensor:
-    """Numbers from −1 to 1 that repeat with no power of two."""
+    """Values from −1 to 1 with a period that is no power of two."""
     count = tokens * weight.shape[1]
     return ((torch.arange(count) % 257) / 128 - 1).view(tokens, -1).to(weight.device, weight.dtype)

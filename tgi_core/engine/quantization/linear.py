@@ -1,4 +1,4 @@
-"""Products with weights: what a device offers, and the choice of the first that serves a weight."""
+"""Linear kernels: the providers that a device offers, and the choice of the first that supports a weight."""
 
 from __future__ import annotations
 
@@ -11,83 +11,81 @@ from torch import Tensor
 
 from tgi_core.backend import Kernel, Unsupported
 from tgi_core.engine.quantization.weight import Weight
+from tgi_core.engine.selection import first_supported
 
 _log = logging.getLogger("tgi_core.engine")
 
 
 class Linear(Protocol):
-    """A product with one weight, as a kernel reads it."""
+    """One linear layer: a GEMM with a weight in the layout that a kernel reads."""
 
     @property
     def num_bytes(self) -> int:
-        """What the kernel keeps of the weight."""
+        """Bytes of the weight as the kernel keeps it."""
 
     @property
     def dense(self) -> Tensor | None:
-        """The matrix [out, in], where it lies in memory so; None elsewhere."""
+        """The matrix [out, in] if the kernel keeps it in that form, else None."""
 
     def __call__(self, input: Tensor) -> Tensor:
         """input [..., in] → input · Wᵀ + bias [..., out], in the weight's dtype."""
 
 
 class LinearProvider(Protocol):
-    """One way to compute products with weights."""
+    """One way to compute linear layers."""
 
     name: str
 
     def probe(self) -> str:
-        """Why this provider cannot run here; empty when it can."""
+        """Why this provider cannot run here; empty if it can."""
 
     def refusal(self, weight: Weight) -> str:
-        """Why it cannot serve this weight: its layout, dtype or sizes; empty when it can."""
+        """Why it does not support this weight (layout, dtype or sizes); empty if it does."""
 
     def self_check(self, weight: Weight) -> str:
-        """What goes wrong in products with a few rows of this weight; empty when nothing does. Asked once per layout and dtype.
+        """What is wrong with the result of a GEMM with a few rows of this weight; empty if it is right. Called once per layout and dtype.
 
-        `checking.disagreement` compares with torch. A provider of which the whole model's proof says enough returns "".
+        `checking.disagreement` compares with torch. A provider that the self-check of the whole model covers returns "".
         """
 
     def load(self, weight: Weight, bias: Tensor | None) -> Linear:
-        """The product. `bias` [out]. The weight is on the device, and may be kept as it is."""
+        """The linear layer. `bias` [out]. The weight is on the device; the result may refer to it."""
 
 
 class Linears:
-    """A device's providers, best first, and what was chosen of them."""
+    """A device's linear providers, best first, and which of them were chosen."""
 
     def __init__(self, providers: Sequence[LinearProvider], device: torch.device) -> None:
         self.device = device
         self.saved_bytes = 0
-        """How much less the chosen products keep than dense weights would take."""
+        """Bytes that the chosen kernels save compared with dense weights."""
         self._providers = tuple(providers)
-        self._unfit: dict[tuple[str, str, torch.dtype], str] = {}
+        self._unsupported: dict[tuple[str, str, torch.dtype], str] = {}
         self._chosen: dict[str, list[str]] = {}
 
     def load(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        """The best product with a weight, on the device. Raises Unsupported where no provider serves it."""
+        """A linear layer by the best provider that supports the weight, on the device. Raises Unsupported if none does."""
         weight = weight.to(self.device)
         linear = self._choose(weight).load(weight, None if bias is None else bias.to(self.device))
         self.saved_bytes += weight.dense_bytes - linear.num_bytes
         return linear
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """What was chosen, and why not others before it."""
+        """The chosen providers, and why earlier ones were rejected."""
         return tuple(Kernel("linear", name, "; ".join(rejected)) for name, rejected in self._chosen.items())
 
     def _choose(self, weight: Weight) -> LinearProvider:
-        rejected: list[str] = []
-        for provider in self._providers:
-            reason = provider.refusal(weight) or self._unfitness(provider, weight)
-            if not reason:
-                if provider.name not in self._chosen:
-                    _log.info("linear: %s%s", provider.name, "".join(f"; {each}" for each in rejected))
-                    self._chosen[provider.name] = rejected
-                return provider
-            rejected.append(f"not {provider.name}: {reason}")
-        raise Unsupported("; ".join(["no linear provider can run on this device", *rejected]))
+        provider, rejected = first_supported(self._providers, lambda each: each.refusal(weight) or self._checked(each, weight))
+        if provider is None:
+            raise Unsupported("; ".join(["no linear provider can run on this device", *rejected]))
+        if provider.name not in self._chosen:
+            _log.info("linear: %s%s", provider.name, "".join(f"; {each}" for each in rejected))
+            self._chosen[provider.name] = rejected
+        return provider
 
-    def _unfitness(self, provider: LinearProvider, weight: Weight) -> str:
-        """Why a provider cannot run here or computes something else; found out once per layout and dtype."""
+    def _checked(self, provider: LinearProvider, weight: Weight) -> str:
+        """Why a provider cannot run here or computes wrong results; checked once per layout and dtype."""
         key = provider.name, weight.layout, weight.dtype
-        if key not in self._unfit:
-            self._unfit[key] = provider.probe() or provider.self_check(weight)
-        return self._unfit[key]
+        if key not in self._unsupported:
+            self._unsupported[key] = provider.probe() or provider.self_check(weight)
+        return self._unsupported[key]

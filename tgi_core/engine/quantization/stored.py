@@ -1,4 +1,4 @@
-"""The weights of a checkpoint by the names that they have in an unquantized model, whatever format they are stored in."""
+"""The weights of a checkpoint in any format, by the names that they have in an unquantized model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tgi_core.model_files import read_json
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A weight in a checkpoint. `shape` is that of the weight, whose tensors in the files are `parts`: one where it is stored as it is."""
+    """A weight in a checkpoint. `shape` is the weight's; `parts` are its tensors in the files, a single one if it is not quantized."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,12 +32,12 @@ class StoredWeight:
 
     @property
     def entry(self) -> TensorEntry:
-        """The first of the tensors; the only one of a weight that is stored as it is."""
+        """The first of the tensors; the only one of a weight that is not quantized."""
         return next(iter(self.parts.values()))
 
     @property
     def num_elements(self) -> int:
-        """Numbers of the weight."""
+        """Elements of the weight."""
         return math.prod(self.shape)
 
     @property
@@ -47,17 +47,17 @@ class StoredWeight:
 
 
 class StoredWeights:
-    """All weights of a checkpoint, which are read as they are asked for."""
+    """All weights of a checkpoint, read on demand."""
 
     def __init__(self, checkpoint: Checkpoint, format: Format | None = None) -> None:
-        """Raises InvalidModel for tensors that are not as the format has them."""
+        """Raises InvalidModel for tensors that do not match the format."""
         self.checkpoint, self.format = checkpoint, format
         self.by_name = _folded(checkpoint.tensors, format)
 
     @property
     def most_elements(self) -> int:
-        """Numbers that a model with these weights can have while it is built: tied weights count twice, and tables of positions, which
-        the files may lack, are small."""
+        """The most elements that a model with these weights can have while it is built: tied weights count twice, and position tables,
+        which the files may lack, are small."""
         return 4 * sum(stored.num_elements for stored in self.by_name.values()) + (1 << 24)
 
     @cached_property
@@ -65,11 +65,11 @@ class StoredWeights:
         return {file: MappedFile(file) for file in self.checkpoint.files}
 
     def tensor(self, stored: StoredWeight) -> Tensor:
-        """A tensor of any shape that is stored as it is: a view of the file, in the file's dtype."""
+        """A tensor that is not quantized: a view of the file, in the file's dtype."""
         return self._view(stored.entry)
 
     def weight(self, stored: StoredWeight, dtype: torch.dtype) -> Weight:
-        """The weight of a linear layer, for a model that runs in `dtype`; over views of the files as far as that is possible."""
+        """The weight of a linear layer, for a model that runs in `dtype`; over views of the files if possible."""
         if stored.format is None:
             return Dense.of(self._view(stored.entry).to(dtype))
         return stored.format.unpack({part: self._view(entry) for part, entry in stored.parts.items()}, dtype)
@@ -78,7 +78,7 @@ class StoredWeights:
         return self._maps[entry.file].view(entry)
 
     def forget(self) -> None:
-        """Let go of the files' pages; those that a view still needs are read again when it is used."""
+        """Drop the files' pages; views read theirs again on access."""
         for file in self._maps.values():
             file.forget()
 

@@ -1,4 +1,4 @@
-"""Dequantize, then multiply with torch's own product: serves every layout on every device, and is the oracle for faster providers."""
+"""Dequantize, then use torch's GEMM: supports every layout on every device, and is the reference for faster providers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.engine.quantization.weight import Weight
 
 @dataclass(frozen=True, slots=True)
 class TorchLinear:
-    """weight [out, in] and bias [out]; the device's library multiplies."""
+    """weight [out, in] and bias [out]; the GEMM is torch's."""
 
     dense: Tensor
     bias: Tensor | None
@@ -29,8 +29,8 @@ class TorchLinear:
 
 
 class TorchLinears:
-    """The provider `torch`, the last of every device. A weight is dequantized once, as it is loaded: it takes the memory of a dense one
-    and costs no more than one."""
+    """The provider `torch`, the last one of every device. A weight is dequantized once, when it is loaded; then it costs as much memory and
+    time as a dense one."""
 
     name = "torch"
 
@@ -39,11 +39,11 @@ class TorchLinears:
         return ""
 
     def refusal(self, weight: Weight) -> str:
-        """It serves every weight."""
+        """It supports every weight."""
         return ""
 
     def self_check(self, weight: Weight) -> str:
-        """It is what others are compared with."""
+        """It is the reference."""
         return ""
 
     def load(self, weight: Weight, bias: Tensor | None) -> Linear:

@@ -1,4 +1,4 @@
-"""A weight of a linear layer in memory, whatever its layout."""
+"""Weights of linear layers in memory, in any layout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class Weight(ABC):
-    """A matrix [out, in] of numbers of `dtype`, held in `parts`. A value: its methods make others and change nothing.
+    """A matrix [out, in] of `dtype`, stored in `parts`. Immutable: methods return new weights.
 
-    Row i of the matrix is row i of every part, so that rows are taken, reordered and put one below the other in any layout alike.
+    Row i of the matrix is row i of every part, so that slicing, reordering and concatenating rows works the same in every layout.
     """
 
     layout: ClassVar[str]
@@ -29,20 +29,20 @@ class Weight(ABC):
 
     @abstractmethod
     def dequantize(self) -> Tensor:
-        """The matrix [out, in] in `dtype`, on the weight's device; not a copy where it lies in memory so."""
+        """The matrix [out, in] in `dtype`, on the weight's device; a view if the layout is dense."""
 
     @abstractmethod
     def columns(self, start: int, end: int) -> Weight:
-        """Columns start…end-1, which is what a rank has of a layer that is divided by its inputs."""
+        """Columns start…end-1: a rank's part of a row-parallel layer."""
 
     @property
     def num_bytes(self) -> int:
-        """What the parts take."""
+        """Bytes of the parts."""
         return sum(part.numel() * part.itemsize for part in self.parts)
 
     @property
     def dense_bytes(self) -> int:
-        """What the matrix takes once it is dequantized."""
+        """Bytes of the dequantized matrix."""
         rows, columns = self.shape
         return rows * columns * self.dtype.itemsize
 
@@ -56,7 +56,7 @@ class Weight(ABC):
         return type(self)([change(part) for part in self.parts], self.dtype)
 
     def to(self, device: torch.device, *, copy: bool = False) -> Self:
-        """The weight on a device; in memory of its own if it is to be a copy."""
+        """The weight on a device; in new memory if `copy`."""
         return self.apply(lambda part: part.to(device, copy=copy))
 
     def rows(self, start: int, end: int) -> Self:
@@ -67,8 +67,8 @@ class Weight(ABC):
         """Rows `order` [rows], in a copy."""
         return self.apply(lambda part: part.index_select(0, order))
 
-    def joins(self, other: Weight) -> bool:
-        """Whether another weight has this layout and can stand below."""
+    def can_concatenate(self, other: Weight) -> bool:
+        """Whether another weight has this layout and can be concatenated below."""
         return (
             type(self) is type(other)
             and self.dtype is other.dtype
@@ -107,7 +107,7 @@ class Dense(Weight):
 
 
 class Scaled(Weight):
-    """Codes [out, in], of integers or floats of 8 bits, that are multiplied by scales [out, groups] of equal runs of columns."""
+    """Codes [out, in], 8-bit integers or floats, with scales [out, groups] for groups of adjacent columns."""
 
     layout = "scaled"
     __slots__ = ()
@@ -131,7 +131,7 @@ class Scaled(Weight):
         return (grouped * scales.to(wide).unsqueeze(-1)).flatten(1).to(self.dtype)
 
     def columns(self, start: int, end: int) -> Weight:
-        """Codes of the columns with their scales; dense where the range cuts a group in two."""
+        """Codes of the columns with their scales; dense if the range splits a group."""
         codes, scales = self.parts
         size = self.group_size
         if scales.shape[1] == 1:
@@ -141,12 +141,12 @@ class Scaled(Weight):
         return Scaled((codes[:, start:end], scales[:, start // size : end // size]), self.dtype)
 
 
-def joined(weights: Sequence[Weight]) -> Weight:
-    """Weights one below the other: in their layout where they share one, else dense."""
+def concatenated(weights: Sequence[Weight]) -> Weight:
+    """Weights concatenated by rows: in their layout if they share one, else dense."""
     first = weights[0]
     if len(weights) == 1:
         return first
-    if not all(first.joins(other) for other in weights[1:]):
+    if not all(first.can_concatenate(other) for other in weights[1:]):
         return Dense.of(torch.cat([weight.dequantize() for weight in weights]))
     parts = zip(*(weight.parts for weight in weights), strict=True)
     return type(first)([torch.cat(part) for part in parts], first.dtype)

@@ -1,4 +1,4 @@
-"""What the attention kernels share: reading blocks of the cache, and one pass of the running softmax over them."""
+"""Shared by the attention kernels: loading blocks of the cache, and one pass of online softmax over them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Whether kernels run in Triton's interpreter."""
 
 LOG2E = tl.constexpr(1.4426950408889634)
-"""Exponentials are taken to base two, which is what devices compute."""
+"""Exponentials are base two, which devices compute natively."""
 
 
 @triton.jit
-def product(left: tl.tensor, right: tl.tensor, onto: tl.tensor) -> tl.tensor:
+def dot(left: tl.tensor, right: tl.tensor, onto: tl.tensor) -> tl.tensor:
     """left @ right + onto, in float32."""
     if INTERPRETED:
-        # The interpreter keeps bfloat16 as integers, and would multiply these.
+        # The interpreter stores bfloat16 as integers, and would multiply those.
         left, right = left.to(tl.float32), right.to(tl.float32)
-    # Matters for float32 only, which is to be float32.
+    # Affects float32 only: no TF32.
     return tl.dot(left, right, onto, input_precision="ieee")
 
 
 @triton.jit
 def cast_for_cache(values: tl.tensor, kind: tl.constexpr) -> tl.tensor:
-    """float32 in the type of a cache: in one of 8 bits, what is beyond its greatest number becomes that."""
+    """float32 values in a cache's dtype; an 8-bit one saturates at its largest value."""
     if kind == tl.float8e4nv:
         values = tl.clamp(values, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
     if kind == tl.float8e4b8:
@@ -89,9 +89,9 @@ def load_slots(
 def begin(
     sinks: tl.tensor, head: tl.tensor, there: tl.tensor, counted: tl.tensor, queries: tl.constexpr, shape: tl.constexpr
 ) -> tl.tensor:
-    """The running softmax of no position: weighted values, greatest score to base two, sum of weights.
+    """The initial state of online softmax: weighted values, largest score in base two, sum of weights.
 
-    A sink is a position that has a score and no value; it counts where `counted`.
+    A sink is a position with a score and no value; it counts if `counted`.
     """
     width: tl.constexpr = shape.value_block
     acc = tl.zeros((queries, width), tl.float32)
@@ -106,14 +106,14 @@ def begin(
 
 @triton.jit
 def scored(
-    products: tl.tensor, position: tl.tensor, query_position: tl.tensor, slope: tl.tensor, scale: tl.tensor, shape: tl.constexpr
+    dots: tl.tensor, position: tl.tensor, query_position: tl.tensor, slope: tl.tensor, scale: tl.tensor, shape: tl.constexpr
 ) -> tl.tensor:
     """[queries, positions] of scores, at their own scale only where `shape.natural`: else scaling is left to the exponential."""
-    scores = products
+    scores = dots
     if shape.natural:
         scores = scores * scale
     if shape.softcap is not None:
-        # tanh by way of the exponential, since not all devices have one.
+        # tanh from the exponential, since not all devices have tanh.
         scores = shape.softcap * (2.0 / (1.0 + tl.exp2(scores * (-2.0 * LOG2E / shape.softcap))) - 1.0)
     if shape.alibi:
         scores += slope[:, None] * (position[None, :] - query_position[:, None]).to(tl.float32)
@@ -140,10 +140,10 @@ def attend(
     positions: tl.constexpr,
     masked: tl.constexpr,
 ) -> tl.tensor:
-    """The running softmax, taken on over tiles start…stop-1 of a row's positions. `keys` and `values` point to one KV head.
+    """Online softmax over tiles start…stop-1 of a row's positions, continuing from a state. `keys` and `values` point to one KV head.
 
-    Where not `masked`, every query sees every position of these tiles. Else nothing before `lowest` or from `length` on is loaded: what
-    a block held before it was this row's cannot count, not even as zero times NaN.
+    If not `masked`, every query sees every position of these tiles. Else nothing before `lowest` or from `length` on is loaded: stale
+    elements of a block have no effect, not even as zero times NaN.
     """
     factor = LOG2E if shape.natural else scale * LOG2E
     for tile in tl.range(start, stop):
@@ -153,21 +153,21 @@ def attend(
         block = tl.load(entry, mask=there, other=0) if masked else tl.load(entry)
         slot = block.to(tl.int64) * shape.page + position % shape.page
         key = load_slots(keys, slot, there, shape.kv_heads, shape.key_width, shape.key_block, masked).to(query.dtype)
-        products = product(query, tl.trans(key), tl.zeros((query.shape[0], positions), tl.float32))
-        scores = scored(products, position, query_position, slope, scale, shape)
+        dots = dot(query, tl.trans(key), tl.zeros((query.shape[0], positions), tl.float32))
+        scores = scored(dots, position, query_position, slope, scale, shape)
         if masked:
             seen = there[None, :] & (position[None, :] <= query_position[:, None])
             if shape.limited:
                 seen &= position[None, :] >= first_visible(query_position, shape)[:, None]
             scores = tl.where(seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
-        # A query that has seen nothing yet has no peak, and infinity minus infinity is no number.
+        # A query that has seen nothing yet has a peak of minus infinity, and infinity minus infinity is NaN.
         shift = tl.where(new_peak == float("-inf"), 0.0, new_peak) if masked else new_peak
         weights = tl.exp2(scores * factor - shift[:, None])
         fade = tl.exp2(peak - shift)
         total = total * fade + tl.sum(weights, 1)
         value = load_slots(values, slot, there, shape.kv_heads, shape.value_width, shape.value_block, masked).to(query.dtype)
-        acc = product(weights.to(value.dtype), value, acc * fade[:, None])
+        acc = dot(weights.to(value.dtype), value, acc * fade[:, None])
         peak = new_peak
     return acc, peak, total
 

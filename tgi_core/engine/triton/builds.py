@@ -1,4 +1,4 @@
-"""Naming what a module's kernels are compiled to, so that it can be done ahead of time for any chip, without one at hand.
+"""Lists what a module's kernels are compiled for, so that they can be compiled ahead of time for any chip.
 
 A module of kernels takes part by a function `builds(tiles: TileTable) -> Iterator[Build]`.
 """
@@ -20,8 +20,8 @@ ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4}
 class Build:
     """One kernel with one set of constants.
 
-    `types` are those of the other arguments in Triton's words, with the multiple that is known of a number or an address:
-    "*bf16:16", "i32", "i32:16". `labels` say what is special about it, for people. `programs` is how many a multiprocessor is to hold.
+    `types` are those of the other arguments in Triton's words, with the known divisor of a value or an address:
+    "*bf16:16", "i32", "i32:16". `labels` describe it to people. `programs` is how many of them a multiprocessor must hold.
     """
 
     kernel: Any
@@ -61,7 +61,7 @@ class AttentionCase:
         }
 
     def labels(self, kernel: str, feature: str = "") -> dict[str, str]:
-        """What to call a build of it, with a feature of its own."""
+        """The labels of a build of it."""
         shape = self.shape
         width = f"{shape.key_width}" if shape.key_width == shape.value_width else f"{shape.key_width}/{shape.value_width}"
         return {

@@ -1,4 +1,4 @@
-"""Attention for rows of one token: a row's positions in parts, and the parts joined in a fixed order."""
+"""Attention for rows of one token: split-KV, with the splits combined in a fixed order."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def join_kernel(
 ) -> None:
     """The mean of the parts of one head of one row, by weight. Grid [heads, rows].
 
-    All parts are joined at once, so that the order is that of the code and the count of parts needs no kernel of its own.
+    All splits are combined at once, in a fixed order, and their number needs no kernel of its own.
     """
     place = tl.program_id(1).to(tl.int64) * heads + tl.program_id(0)
     split, column = tl.arange(0, _MAX_SPLITS), tl.arange(0, block)

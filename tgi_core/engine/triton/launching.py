@@ -9,11 +9,11 @@ import triton
 from torch import Tensor
 
 from tgi_core.engine.attention.metadata import StepArrays
+from tgi_core.engine.triton.cache_write import WRITE_TOKENS, write_kernel
 from tgi_core.engine.triton.decode import decode_kernel, join_kernel
 from tgi_core.engine.triton.shape import AttentionShape
 from tgi_core.engine.triton.tiles import Tile, split_count
 from tgi_core.engine.triton.varlen import varlen_kernel
-from tgi_core.engine.triton.writing import WRITE_TOKENS, write_kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""RMS norm over whole rows, alone or after a branch joins the residual stream."""
+"""RMS norm over whole rows, alone or after adding a branch to the residual stream."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tgi_core.engine.triton.tiles import TileTable
 
 @triton.jit
 def rms_norm_kernel(
-    stream: tl.tensor,  # [rows, columns], changed where a branch joins it
+    stream: tl.tensor,  # [rows, columns], changed if a branch is added
     branch: tl.tensor,  # [rows, columns]
     weight: tl.tensor,  # [columns]
     out: tl.tensor,  # [rows, columns]
     columns: tl.tensor,
     scale: tl.tensor,
     epsilon: tl.tensor,
-    JOINS: tl.constexpr,
+    ADDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """One row per program, held whole."""
@@ -29,14 +29,14 @@ def rms_norm_kernel(
     at = tl.arange(0, BLOCK)
     inside = at < columns
     values = tl.load(stream + row + at, mask=inside, other=0.0).to(tl.float32)
-    if JOINS:
+    if ADDS:
         values += scale * tl.load(branch + row + at, mask=inside, other=0.0).to(tl.float32)
-        # What is normed is what the stream will hold.
+        # Normalize the rounded values, which the stream will hold.
         values = values.to(stream.dtype.element_ty).to(tl.float32)
     factor = tl.rsqrt(tl.sum(values * values, axis=0) / columns + epsilon)
     scaled = values * factor * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row + at, scaled.to(out.dtype.element_ty), mask=inside)
-    if JOINS:
+    if ADDS:
         # Only after the sum: a row shorter than the program's threads is read by several of them, and the sum is where they meet.
         # Last, since the compiler holds back loads behind a store: the weights of the widest rows would find no registers.
         tl.store(stream + row + at, values.to(stream.dtype.element_ty), mask=inside)
@@ -46,16 +46,16 @@ def launch_norm(stream: Tensor, branch: Tensor | None, scale: float, weight: Ten
     """stream [rows, columns] += scale · branch, normed, in the weight's dtype; all contiguous."""
     rows, columns = stream.shape
     out = weight.new_empty(rows, columns)
-    joins = branch is not None
+    adds = branch is not None
     rms_norm_kernel[(rows,)](
         stream,
-        branch if joins else stream,
+        branch if adds else stream,
         weight,
         out,
         columns,
         scale,
         epsilon,
-        JOINS=joins,
+        ADDS=adds,
         BLOCK=triton.next_power_of_2(columns),
         num_warps=norm_warps(columns),
     )
@@ -63,7 +63,7 @@ def launch_norm(stream: Tensor, branch: Tensor | None, scale: float, weight: Ten
 
 
 def norm_warps(columns: int) -> int:
-    """Warps for a row: some eight numbers a thread, and no more than all devices have room for."""
+    """Warps per row: about eight elements per thread, and no more than every device supports."""
     return 4 if columns <= 2048 else 8 if columns <= 8192 else 16
 
 
@@ -71,9 +71,9 @@ def builds(tiles: TileTable) -> Iterator[Build]:
     """Rows of some models' widths, in all dtypes."""
     for dtype in ITEMSIZE:
         for columns in (1024, 2880, 4096, 8192, 16384):
-            for joins in (False, True):
+            for adds in (False, True):
                 types = dict.fromkeys(("stream", "branch", "weight", "out"), f"*{dtype}:16")
                 types |= {"columns": "i32:16", "scale": "fp32", "epsilon": "fp32"}
-                constants = {"JOINS": joins, "BLOCK": triton.next_power_of_2(columns)}
-                labels = {"kernel": "join and norm" if joins else "norm", "dtype": dtype, "width": str(columns)}
+                constants = {"ADDS": adds, "BLOCK": triton.next_power_of_2(columns)}
+                labels = {"kernel": "add and norm" if adds else "norm", "dtype": dtype, "width": str(columns)}
                 yield Build(rms_norm_kernel, types, constants, {"num_warps": norm_warps(columns)}, labels)

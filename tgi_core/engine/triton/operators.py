@@ -1,4 +1,5 @@
-"""The operations of a decoder's step as Triton kernels; their modules are imported where they are launched, and this one anywhere."""
+"""The operators of a decoder's step as Triton kernels. Kernel modules are imported at launch, so this module can be imported without
+Triton."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class TritonOperators:
     name = "triton"
 
     def refusal(self, dtype: torch.dtype) -> str:
-        """Why it cannot serve a model of this dtype; empty when it can."""
+        """Why it does not support a model of this dtype; empty if it does."""
         return probe() if dtype in DTYPES else f"the dtype is {dtype}"
 
     def norm(self, stream: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -27,19 +28,19 @@ class TritonOperators:
 
         return launch_norm(stream, None, 1.0, weight, epsilon)
 
-    def join_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
-        """See `Operators.join_and_norm`."""
+    def add_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
+        """See `Operators.add_and_norm`."""
         from tgi_core.engine.triton.norm import launch_norm
 
         return launch_norm(stream, branch, scale, weight, epsilon)
 
-    def store(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
-        """See `Operators.store`; the queries stay in `qkv`. Raises TypeError for a cache that is not two plain tensors."""
-        from tgi_core.engine.triton.rotary import launch_turn_and_store
+    def rope_and_cache(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
+        """See `Operators.rope_and_cache`; the queries stay in `qkv`. Raises TypeError for a cache that is not dense."""
+        from tgi_core.engine.triton.rotary import launch_rope_and_cache
 
         if not isinstance(cache, DenseLayer):
             raise TypeError(f"a cache of {type(cache).__name__}, whose layout these kernels do not know")
-        launch_turn_and_store(qkv, positions, slots, heads, cache)
+        launch_rope_and_cache(qkv, positions, slots, heads, cache)
         count, width = heads.sizes.heads, heads.sizes.head
         return qkv[:, : count * width].unflatten(-1, (count, width)).transpose(0, 1)
 

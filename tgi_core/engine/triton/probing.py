@@ -1,4 +1,4 @@
-"""Whether Triton is here, and has a device to compile for. This module is imported where it is not."""
+"""Whether Triton is installed and has a device to compile for. Importing this module does not import Triton."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LEAST = (3, 6)
 
 
 def probe() -> str:
-    """Why kernels cannot run here; empty when they can."""
+    """Why kernels cannot run here; empty if they can."""
     try:
         import triton
     except ImportError as error:

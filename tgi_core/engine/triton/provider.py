@@ -19,19 +19,19 @@ from tgi_core.engine.triton.tiles import Phase, Tile, TileTable, grown
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 FP8_DTYPES = {"fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz}
-"""Types of 8 bits by Triton's names."""
+"""8-bit dtypes by Triton's names."""
 
 WIDEST = 256
-"""Elements of a head, at most."""
+"""The largest head size."""
 
 _CHECKED_SPLITS = (1, 3)
-"""Decode is checked whole and in parts, whatever the machine would choose for so few rows."""
+"""Decode is checked with and without splits, whatever would be chosen for so few rows."""
 
 
 class TritonLayer:
     """One layer's cache: keys and values [num_blocks + 1, block_size, kv_heads, width], contiguous.
 
-    Nothing is cleared, at first or later: kernels load no position that its row has not written.
+    It is never zeroed: kernels load no position that its row has not written.
     """
 
     __slots__ = ("keys", "shape", "values")
@@ -48,8 +48,8 @@ class TritonLayer:
 
         launch_write(self.shape, self.keys, self.values, _dense(key), _dense(value), slots)
 
-    def wipe(self, blocks: Tensor) -> None:
-        """Nothing to do: what is stale is never loaded."""
+    def zero_blocks(self, blocks: Tensor) -> None:
+        """Nothing to do: stale elements are never loaded."""
 
 
 class TritonAttention:
@@ -70,7 +70,7 @@ class TritonAttention:
         return probe()
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
-        """Why it cannot serve these layers; empty when it can."""
+        """Why it does not support these layers; empty if it does."""
         if dtype not in DTYPES:
             return f"the dtype is {dtype}"
         for shape in layers:
@@ -104,13 +104,13 @@ class TritonAttention:
         return TritonLayer(shape, num_blocks, block_size, dtype, device)
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
-        """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
+        """query [heads, tokens, width], over keys and values in the cache → [tokens, heads, value width]."""
         if not isinstance(cache, TritonLayer):
             raise TypeError(f"a cache of {type(cache).__name__}, which another provider made")
         return self.attend_rows(query, cache, step.arrays(), parameters)
 
     def attend_rows(self, query: Tensor, cache: TritonLayer, step: StepArrays, parameters: AttentionParameters) -> Tensor:
-        """The same from the arrays of a step alone, as a captured step has them. Asks the device for nothing."""
+        """The same from the arrays of a step alone, as a captured step has them. Never synchronizes."""
         from tgi_core.engine.triton.launching import Operands, decode_splits, launch_decode, launch_varlen
 
         heads, tokens, _ = query.shape

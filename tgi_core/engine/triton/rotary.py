@@ -1,7 +1,6 @@
-"""What lies between the projection of queries, keys and values and attention, in one kernel.
+"""Everything between the qkv projection and attention, in one kernel.
 
-Heads are normed where the model norms them, rotated by their position, and keys and values are written to the pages of the cache.
-Queries are written back to where they were.
+Heads are normalized if the model does, RoPE is applied, and keys and values are written to the cache. Queries are written back in place.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tgi_core.engine.triton.builds import ITEMSIZE, Build
 from tgi_core.engine.triton.tiles import TileTable
 
 TILE = 512
-"""Numbers that a program holds of each of queries and keys: a few heads."""
+"""Elements that a program holds: a few heads."""
 
 
 @triton.jit
@@ -52,11 +51,11 @@ def _copy(source: tl.tensor, target: tl.tensor, there: tl.tensor, width: tl.cons
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
-def turn_and_store_kernel(
+def rope_and_cache_kernel(
     qkv: tl.tensor,  # [tokens, (HEADS + 2 · KV_HEADS) · HEAD]
     positions: tl.tensor,  # [tokens]
     slots: tl.tensor,  # [tokens], or −1 for a token that is not to be written
-    turns: tl.tensor,  # [positions, 2 · HALF]: cosines, then sines
+    cos_sin: tl.tensor,  # [positions, 2 · HALF]: cosines, then sines
     query_norm: tl.tensor,  # [HEAD]
     key_norm: tl.tensor,  # [HEAD]
     keys: tl.tensor,  # [slots, KV_HEADS, HEAD]
@@ -104,9 +103,9 @@ def turn_and_store_kernel(
         if REST > 0:
             rest *= factor * _head_weight(query_norm, key_norm, beyond, beyond < HEAD, is_query)
     if HALF > 0:
-        turn = turns + tl.load(positions + token).to(tl.int64) * (2 * HALF) + at
-        cosine = tl.load(turn, mask=at < HALF, other=0.0)[None, :]
-        sine = tl.load(turn + HALF, mask=at < HALF, other=0.0)[None, :]
+        cos_sin_row = cos_sin + tl.load(positions + token).to(tl.int64) * (2 * HALF) + at
+        cosine = tl.load(cos_sin_row, mask=at < HALF, other=0.0)[None, :]
+        sine = tl.load(cos_sin_row + HALF, mask=at < HALF, other=0.0)[None, :]
         _put(first * cosine - second * sine, at, rotated, is_query, is_key, own, keys + place)
         _put(second * cosine + first * sine, HALF + at, rotated, is_query, is_key, own, keys + place)
     if REST > 0:
@@ -114,18 +113,18 @@ def turn_and_store_kernel(
     _copy(own + KV_HEADS * HEAD, values + place, is_key, HEAD, BLOCK_HEAD)
 
 
-def launch_turn_and_store(qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, layer: DenseLayer) -> None:
-    """See `Operators.store`; `qkv` is contiguous, and its queries are changed in place."""
-    sizes, turns, norms = heads.sizes, heads.turns, heads.norms
+def launch_rope_and_cache(qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, layer: DenseLayer) -> None:
+    """See `Operators.rope_and_cache`; `qkv` is contiguous, and its queries are changed in place."""
+    sizes, cos_sin, norms = heads.sizes, heads.cos_sin, heads.norms
     query_norm, key_norm, epsilon = (qkv, qkv, 0.0) if norms is None else (norms.query, norms.key, norms.epsilon)
-    half = 0 if turns is None else turns.shape[1] // 2
+    half = 0 if cos_sin is None else cos_sin.shape[1] // 2
     options = head_blocks(sizes, half)
     grid = (qkv.shape[0], triton.cdiv(sizes.heads + sizes.kv_heads, options["BLOCK_HEADS"]))
-    turn_and_store_kernel[grid](
+    rope_and_cache_kernel[grid](
         qkv,
         positions,
         slots,
-        qkv if turns is None else turns,
+        qkv if cos_sin is None else cos_sin,
         query_norm,
         key_norm,
         layer.keys,
@@ -177,9 +176,9 @@ def builds(tiles: TileTable) -> Iterator[Build]:
 def _build(dtype: str, sizes: HeadSizes, part: int, normed: bool, fp8: str = "") -> Build:
     types = dict.fromkeys(("qkv", "query_norm", "key_norm"), f"*{dtype}:16")
     types |= dict.fromkeys(("keys", "values"), f"*{fp8 or dtype}:16")
-    types |= {"positions": "*i64", "slots": "*i64", "turns": "*fp32:16", "epsilon": "fp32"}
+    types |= {"positions": "*i64", "slots": "*i64", "cos_sin": "*fp32:16", "epsilon": "fp32"}
     constants = head_blocks(sizes, sizes.head // part if part else 0) | {"NORMED": normed}
     feature = (f"1/{part} of a head, " if part else "not rotated, ") + ("normed" if normed else "plain")
-    labels = {"kernel": "turn and store", "dtype": dtype, "width": str(sizes.head)}
+    labels = {"kernel": "rope and cache", "dtype": dtype, "width": str(sizes.head)}
     labels["feature"] = feature + (", 8-bit cache" if fp8 else "")
-    return Build(turn_and_store_kernel, types, constants, {"num_warps": 1}, labels)
+    return Build(rope_and_cache_kernel, types, constants, {"num_warps": 1}, labels)

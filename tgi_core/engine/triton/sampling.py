@@ -1,4 +1,4 @@
-"""Choosing tokens on the device: the argmax, or a draw at a temperature by the published formula (`tgi_core.backend.sampling`).
+"""Sampling on the device: the argmax, or a draw at a temperature by the published formula (`tgi_core.backend.sampling`).
 
 The vocabulary is read in chunks, each by a program of its own; then one program per row joins the chunks, and looks into the one chunk
 where the draw falls. Weights of a draw are summed in a `precision` that is float64 where the device has it: a cumulative distribution
@@ -104,9 +104,9 @@ def choose_kernel(
 
 @triton.jit
 def _inverse(temperature: tl.tensor) -> tl.tensor:
-    """One over a temperature. Logits are multiplied by it, since a device divides numbers of 64 bits in a subroutine that spills.
+    """One over a temperature. Logits are multiplied by it, since devices divide 64-bit values in a subroutine that spills registers.
 
-    It is finite for the least temperatures too: the highest logit is no distance from itself, and zero times infinity is no number.
+    It is finite for the smallest temperatures too: the highest logit has distance zero from itself, and zero times infinity is NaN.
     """
     greatest = 1.0e300 if temperature.dtype == tl.float64 else 1.0e38
     return tl.minimum(1.0 / temperature, greatest)

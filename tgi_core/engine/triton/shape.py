@@ -1,4 +1,4 @@
-"""What an attention kernel is compiled for."""
+"""The shapes that attention kernels are compiled for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from tgi_core.engine.triton.tiles import power_of_two
 
 _LEAST_WIDTH = 16
-"""A product of tiles is at least this wide."""
+"""The smallest width of a tile's GEMM."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """A layer's numbers, as constants of a kernel. `page` is the number of positions in a block of the cache.
+    """A layer's sizes, as constants of a kernel. `page` is the number of positions in a block of the cache.
 
     `window`, `chunk`, `softcap` and `sinks` have the meaning of `AttentionParameters`. `alibi` says that scores fall linearly with
     distance, by a slope per query head.

@@ -1,6 +1,6 @@
 """How much of an attention problem one program of a kernel computes at a time, on which chip.
 
-The numbers belong to chips, and so to the packages of devices: each gives a `TileTable` per chip it knows.
+Tiles depend on the chip, so device packages define them: a `TileTable` per supported chip.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 from functools import lru_cache
 
 MAX_SPLITS = 64
-"""Into how many parts a row's positions are split at most in decode."""
+"""The most splits of a row in decode."""
 
 _PROGRAM_COST = 1.5
 """What a program costs before and after its tiles, in tiles: loading queries, the first loads that nothing hides, storing."""
@@ -64,8 +64,8 @@ class TileRow:
 class TileTable:
     """The tiles of one chip; of the rows that fit, the first counts.
 
-    `shared_bytes` is what one program may have of shared memory. `fp8` is Triton's name of the type of 8 bits that the chip converts
-    from, of which a cache may be; empty where there is none.
+    `shared_bytes` is what one program may have of shared memory. `fp8` is Triton's name of the chip's 8-bit dtype for caches; empty
+    if it has none.
     """
 
     chip: str
@@ -104,7 +104,7 @@ def grown(tile: Tile, group: int) -> Tile:
 
 
 def power_of_two(number: int) -> int:
-    """The least power of two that is no less; at least 1."""
+    """The smallest power of two that is at least `number`, and at least 1."""
     return 1 << max(0, number - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint: one safetensors file, or several behind an index. Checked without torch, so that damage is found at once."""
+"""A checkpoint: one safetensors file, or several behind an index. Checked without torch, so that damaged ones are refused early."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The validated tensors of a model directory, by the names that the files give them."""
+    """The validated tensors of a model directory, by name."""
 
     directory: Path
     tensors: dict[str, TensorEntry]
 
     @property
     def file(self) -> Path:
-        """What stands for the whole: the single file, or the index of several."""
+        """The file to name in messages: the single file, or the index of several."""
         single = self.directory / SINGLE
         return single if single.exists() else self.directory / INDEX
 

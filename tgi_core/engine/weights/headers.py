@@ -31,12 +31,12 @@ ITEM_BYTES = {
     "U8": 1,
     "BOOL": 1,
 }
-"""Number formats by the names that the files use, and the bytes of one number."""
+"""Bytes of an element, by the dtype names of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where a tensor lies: bytes start…end-1 of the file."""
+    """A tensor's place: bytes start…end-1 of the file."""
 
     file: Path
     name: str
@@ -68,7 +68,7 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
 
 
 class _Twice(ValueError):
-    """A JSON object names something twice."""
+    """A JSON object has a key twice."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -108,13 +108,13 @@ def _entry(file: Path, name: str, value: object, base: int, size: int) -> Tensor
 
 
 def _sizes(value: object) -> list[int] | None:
-    """A list of sizes as it is; None for anything else."""
+    """The list if it holds sizes, else None."""
     good = isinstance(value, list) and all(type(number) is int and 0 <= number < 2**62 for number in value)
     return list(value) if good and isinstance(value, list) else None
 
 
 def _check_overlap(file: Path, entries: list[TensorEntry], base: int, size: int) -> None:
-    """Tensors lie one after the other and fill the file."""
+    """Tensors are contiguous and fill the file."""
     at = base
     for entry in sorted(entries, key=lambda entry: (entry.start, entry.end)):
         if entry.start != at:
@@ -122,4 +122,4 @@ def _check_overlap(file: Path, entries: list[TensorEntry], base: int, size: int)
             raise InvalidModel(f"{file}: damaged: tensor {entry.name!r} {fault}")
         at = entry.end
     if at != size:
-        raise InvalidModel(f"{file}: damaged: {size - at} bytes behind the last tensor")
+        raise InvalidModel(f"{file}: damaged: {size - at} bytes after the last tensor")

@@ -1,4 +1,4 @@
-"""Tensors where they lie in a file."""
+"""Tensors as views of memory-mapped files."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ DTYPES = {
 
 
 class MappedFile:
-    """A file in memory, read page by page as tensors are copied out of it."""
+    """A memory-mapped file; pages are read on access."""
 
     def __init__(self, file: Path) -> None:
         with file.open("rb") as stream:
             self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
     def view(self, entry: TensorEntry) -> Tensor:
-        """The tensor as it lies in the file: read only, no copy, valid while this object lives."""
+        """The tensor as a read-only view of the file, valid while this object lives; a copy if it is misaligned."""
         if entry.num_bytes == 0:
             return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
         with warnings.catch_warnings():
-            # torch warns that the buffer cannot be written; nobody writes to a view.
+            # torch warns that the buffer is not writable; nobody writes to a view.
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             flat = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.num_bytes, offset=entry.start)
         dtype = DTYPES[entry.dtype]
@@ -49,5 +49,5 @@ class MappedFile:
         return flat.view(dtype).view(entry.shape)
 
     def forget(self) -> None:
-        """Let go of the pages that were read; those that a view still needs are read again when it is used."""
+        """Drop the pages that were read; views read theirs again on access."""
         self._map.madvise(mmap.MADV_DONTNEED)

@@ -1,7 +1,7 @@
-"""A config's sizes against the shapes in its checkpoint, before a config or a module is made: without torch, for any architecture.
+"""Checks a config's sizes against the shapes in its checkpoint before a model is built, without torch, for any architecture.
 
-Names of sizes mean about the same everywhere, so only what is far off is judged by them. The exact sum is taken while the model is built:
-`StoredWeights` says how many numbers it holds, and no model has many times as many.
+Field names mean about the same in all configs, so this only catches sizes that are far off. The exact check is made while the model is
+built: `StoredWeights` knows how many elements it holds, and no model has many times as many.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ _WIDTHS = re.compile(
     r"(^|\.|_)(hidden_size|intermediate_size|ffn_dim|n_embd|d_model|d_ff|n_inner|heads?|head_dim|experts)$|(^|\.)vocab_size$"
 )
 _FEW_LAYERS = 1024
-"""So many, which no model has, are built in a second or two."""
+"""Layers that no model has, but that can be built in a second or two."""
 _SMALL = 65536
-"""A width up to here may stand in a config and nowhere in its checkpoint: that of a part which the checkpoint lacks."""
+"""Widths up to here may be in a config only, for parts that the checkpoint lacks."""
 
 
 def check_model(directory: Path) -> Checkpoint:
-    """A model directory's checkpoint, whose config.json describes something of its size. Raises InvalidModel that names the file and the
-    field or tensor."""
+    """A model directory's checkpoint, if its config.json matches in size. Raises InvalidModel naming file and field or tensor."""
     checkpoint = open_checkpoint(directory)
     try:
         config = read_sizes(directory)

@@ -1,1 +1,1 @@
-"""Products with weights, one file per kernel."""
+"""Linear providers, one file each."""

@@ -1,4 +1,4 @@
-"""Products by the native kernels, over packed weights."""
+"""Linear layers by the native kernels, over packed weights."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tgi_backend_cpu.interface import Linear
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
 from tgi_backend_cpu.packing import pack
-from tgi_backend_cpu.tables import Linear
 from tgi_core.engine.quantization.weight import Weight
 
 
 @dataclass(frozen=True, slots=True)
 class NativeLinear:
-    """A product with a packed weight. An element's bits don't depend on the other rows."""
+    """A linear layer over a packed weight. An element's bits don't depend on other rows of the input."""
 
     kernels: Kernels
     arena: Arena
-    """Where the packed weight lies."""
+    """The memory of the packed weight."""
     packed: Linear
     dtype: torch.dtype
     shape: tuple[int, int]
     bias: Tensor | None
-    """float32, which the packed weight refers to."""
+    """float32; the packed weight points to it."""
 
     dense = None
 
     @property
     def num_bytes(self) -> int:
-        """Those of the numbers that are packed; see `Linear.num_bytes`."""
+        """Bytes of the weight before packing; see `Linear.num_bytes`."""
         rows, columns = self.shape
         return rows * columns * self.dtype.itemsize
 
@@ -67,13 +67,13 @@ class NativeLinears:
         return "" if self._kernels is not None else f"no native kernels: {self._reason}"
 
     def refusal(self, weight: Weight) -> str:
-        """See `LinearProvider.refusal`. A row of bfloat16 must be whole units of two."""
+        """See `LinearProvider.refusal`. A row of bfloat16 must consist of whole units of two."""
         if weight.dtype not in DTYPES:
             return f"the dtype is {weight.dtype}"
         return "an odd number of inputs" if weight.shape[1] % 2 else ""
 
     def self_check(self, weight: Weight) -> str:
-        """The whole model's proof says enough."""
+        """The self-check of the whole model covers it."""
         return ""
 
     def load(self, weight: Weight, bias: Tensor | None) -> NativeLinear:

@@ -1,9 +1,9 @@
 // Attention over the paged cache.
 //
 // A block of the cache holds, head by head, pages of 16 positions: first the keys as [unit of the head][16 positions], then the values
-// as [unit of positions][number of the head], so that both products read them as they lie. A row's positions are taken in chunks of
-// kChunk, each with a softmax of its own, and chunks are merged in order: the bits of a query depend on its row alone, whether it runs
-// in a long prompt or by itself, and whether or not its chunks were shared out among threads.
+// as [unit of positions][element of the head], so that both GEMMs read them sequentially. A row's positions are processed in chunks of
+// kChunk, each with its own softmax, and chunks are merged in order: the bits of a query depend on its row alone, whether it runs
+// in a long prompt or by itself, and whether or not its chunks were divided among threads.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +18,14 @@ namespace tgi {
 
 constexpr int kPage = 16;
 constexpr int kChunk = 256;
-constexpr int kQueries = kRegisters == 32 ? 8 : 4;  // rows of queries that share a read of keys
+constexpr int kQueries = kRegisters == 32 ? 8 : 4;  // rows of queries that share one read of the keys
 constexpr float kHidden = -1e30f;
 
 // One layer's cache.
 struct Cache {
   unit* base;  // this layer's part of block 0
   int kv_heads, head_size, block_size;
-  int layers;  // that have their parts of a block side by side, so that a fresh block is one fresh place in memory, not one per layer
+  int layers;  // layers whose parts of a block are adjacent, so that a new block touches one place in memory, not one per layer
 
   size_t page_units(int per_unit) const { return (size_t)kPage * head_size / per_unit; }
   unit* page(int per_unit, int block, int page, int head) const {
@@ -39,7 +39,7 @@ struct Scoring {
   int window;  // positions that a query sees, itself included; 0 is all
 };
 
-// A row of a step: tokens first…first+count-1 of the step stand at positions past… of the row whose blocks are `table`.
+// A row of a step: tokens first…first+count-1 of the step are at positions past… of the row, whose blocks are `table`.
 struct Row {
   int first, count, past;
   const int32_t* table;
@@ -51,18 +51,18 @@ unit* keys_of(const Cache& cache, const int32_t* table, int position, int head) 
 }
 
 template <class Op>
-void write_key(const Cache& cache, const int32_t* table, int position, int head, const typename Op::number* key) {
+void write_key(const Cache& cache, const int32_t* table, int position, int head, const typename Op::element* key) {
   unit* keys = keys_of<Op>(cache, table, position, head) + position % kPage;
   const int steps = cache.head_size / Op::per_unit;
   for (int k = 0; k < steps; k++) memcpy(&keys[k * kPage], key + (size_t)k * Op::per_unit, 4);
 }
 
-// Values of one position. Two positions may share units: then whoever writes the first writes the second as well (`next`), since two
-// threads must not touch one unit. Without a second its half is made zero: it will be multiplied with zero, and zero times what a
-// faulted row left there could be NaN.
+// Writes the values of one position. Two positions may share units: then whoever writes the first writes the second as well (`next`), since
+// two threads must not write to one unit. Without a second position its half is zeroed: it will be multiplied by zero, and zero times
+// what a faulted row left there could be NaN.
 template <class Op>
-void write_value(const Cache& cache, const int32_t* table, int position, int head, const typename Op::number* value,
-                 const typename Op::number* next) {
+void write_value(const Cache& cache, const int32_t* table, int position, int head, const typename Op::element* value,
+                 const typename Op::element* next) {
   const int place = position % kPage, size = cache.head_size;
   unit* values = keys_of<Op>(cache, table, position, head) + cache.page_units(Op::per_unit) +
                  (size_t)(place / Op::per_unit) * size;
@@ -76,7 +76,7 @@ void write_value(const Cache& cache, const int32_t* table, int position, int hea
     for (int i = 0; i < size; i++) values[i] = value[i];
 }
 
-// Whether the values of a position are written together with those of the one before, which is written in the same step.
+// Whether a position's values are written together with those of the previous position, because the same step writes both.
 template <class Op>
 bool written_before(int position, bool has_previous) {
   return Op::per_unit == 2 && position % 2 && has_previous;
@@ -87,7 +87,7 @@ struct Softmax {
   float highest, total;
 };
 
-// Takes `more` into `state`; a part that saw nothing changes nothing.
+// Merges `more` into `state`; a part without visible positions changes nothing.
 inline void merge(Softmax& state, float* values, const Softmax& more, const float* more_values, int width) {
   if (more.total == 0) return;
   if (state.total == 0) {
@@ -101,7 +101,7 @@ inline void merge(Softmax& state, float* values, const Softmax& more, const floa
   for (int i = 0; i < width; i += 16) store(values + i, fma(load(values + i), splat(ours), mul(load(more_values + i), splat(theirs))));
 }
 
-// Some queries that share a KV head, over one chunk. `sees` are the positions from…to-1 that each may look at.
+// Some queries that share a KV head, over one chunk; each sees positions from…to-1.
 struct Queries {
   const unit* query[kQueries];
   int from[kQueries], to[kQueries];
@@ -122,7 +122,7 @@ struct ChunkWork {
   // Scores [ROWS][kChunk] of pages first…last-1, and the highest of each row.
   template <int ROWS>
   void score(const Queries& q, int first, int last, float* scores, float* highest_of) const {
-    constexpr int kAtOnce = kRegisters == 32 ? 2 : 1;  // two chains of additions for each query, of different positions
+    constexpr int kAtOnce = kRegisters == 32 ? 2 : 1;  // two independent chains of additions per query, over different positions
     f32x16 top[ROWS];
     TGI_UNROLL for (int r = 0; r < ROWS; r++) top[r] = splat(kHidden);
     int page = first;
@@ -148,7 +148,7 @@ struct ChunkWork {
           TGI_UNROLL for (int p = 0; p < PAGES; p++) c[r][p] = Op::madd(c[r][p], a, b[p]);
         }
       }
-      // The values of these pages are needed next; they lie behind the keys.
+      // The values of these pages are needed next; they follow the keys.
       TGI_UNROLL for (int p = 0; p < PAGES; p++) if ((size_t)step < page_lines) prefetch(k[p] + (page_lines + step) * 16);
     }
     TGI_UNROLL for (int p = 0; p < PAGES; p++) TGI_UNROLL for (int r = 0; r < ROWS; r++) {
@@ -161,9 +161,9 @@ struct ChunkWork {
     }
   }
 
-  // Weighted sums [ROWS][head_size] of BLOCKS · 16 numbers from `column` on.
+  // Weighted sums [ROWS][head_size] of BLOCKS · 16 elements from `column` on.
   template <int ROWS, int BLOCKS>
-  void weigh(const unit* weights, int first, int last, int end, int column, float* values) const {
+  void weighted_sums(const unit* weights, int first, int last, int end, int column, float* values) const {
     f32x16 c[ROWS][BLOCKS];
     TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = zero();
     for (int page = first; page < last; page++) {
@@ -185,7 +185,7 @@ struct ChunkWork {
         store(values + (size_t)r * cache.head_size + column + b * 16, c[r][b]);
   }
 
-  // One chunk for ROWS queries: positions of pages first…last-1, no further than `end`. `values` [ROWS][head_size].
+  // One chunk for ROWS queries: the positions of pages first…last-1 below `end`. `values` [ROWS][head_size].
   template <int ROWS>
   void run(const Queries& q, int first, int last, int end, float* scores, unit* weights, Softmax* states, float* values) const {
     float top[ROWS];
@@ -196,15 +196,15 @@ struct ChunkWork {
       for (int i = 0; i < (last - first) * kPage; i += 16) {
         const f32x16 s = load(scores + r * kChunk + i), e = where_above(s, 0.5f * kHidden, Op::exp(sub(s, base)));
         total = add(total, e);
-        store((typename Op::number*)(weights + r * (kChunk / Op::per_unit)) + i, e);
+        store((typename Op::element*)(weights + r * (kChunk / Op::per_unit)) + i, e);
       }
       states[r] = {top[r], sum(total)};
     }
     constexpr int kBlocks = ROWS <= 4 ? (kRegisters == 32 ? 4 : 1) : 2;
     int column = 0;
     for (; column + kBlocks * 16 <= cache.head_size; column += kBlocks * 16)
-      weigh<ROWS, kBlocks>(weights, first, last, end, column, values);
-    for (; column < cache.head_size; column += 16) weigh<ROWS, 1>(weights, first, last, end, column, values);
+      weighted_sums<ROWS, kBlocks>(weights, first, last, end, column, values);
+    for (; column < cache.head_size; column += 16) weighted_sums<ROWS, 1>(weights, first, last, end, column, values);
   }
 
   template <int ROWS>
@@ -217,13 +217,13 @@ struct ChunkWork {
   }
 };
 
-// One phase: the queries of all rows of a step. `query` [tokens][heads][head_size] and `out` alike, strides in elements.
+// One phase: the queries of all rows of a step. `query` and `out` are [tokens][heads][head_size], strides in elements.
 template <class Op>
 class Attention {
  public:
-  using number = typename Op::number;
+  using element = typename Op::element;
 
-  Attention(const Cache& cache, const Scoring& scoring, int heads, const number* query, size_t query_stride, number* out,
+  Attention(const Cache& cache, const Scoring& scoring, int heads, const element* query, size_t query_stride, element* out,
             size_t out_stride)
       : cache_(cache),
         scoring_(scoring),
@@ -233,8 +233,8 @@ class Attention {
         out_(out),
         out_stride_(out_stride) {}
 
-  void operator()(uint32_t number, Scratch& scratch, uint64_t) const {
-    const AttentionTask& task = plan_->tasks[number];
+  void operator()(uint32_t index, Scratch& scratch, uint64_t) const {
+    const AttentionTask& task = plan_->tasks[index];
     const Row& row = plan_->rows[task.row];
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size, queries = task.count * group;
     float* floats = scratch.floats.at_least((size_t)kQueries * (kChunk + width) + (size_t)queries * (width + 2));
@@ -264,12 +264,12 @@ class Attention {
       join(task, row);
   }
 
-  // What all layers of a step share: its tasks, and room for the parts of rows that are split.
+  // Shared by all layers of a step: its tasks, and room for the partial results of rows that are split.
   struct AttentionTask {
-    int row, head, first, count;  // tokens first…first+count-1 of the row's part of the step
-    int split;                    // the one chunk to do, or -1 for all of them
-    size_t slot;                  // where a part's result goes
-    int group;                    // the parts that belong together
+    int row, head, first, count;  // tokens first…first+count-1 of those that the row runs in the step
+    int split;                    // the chunk to compute, or -1 for all
+    size_t slot;                  // where a partial result goes
+    int group;                    // the row and head that partial results belong to
   };
   struct Plan {
     std::vector<Row> rows;
@@ -279,7 +279,7 @@ class Attention {
     std::vector<std::pair<size_t, int>> parts;  // of each group: first slot, count
   };
 
-  // Cuts a step into tasks. A row is split into its chunks where there are too few tasks to go round.
+  // Divides a step into tasks. A row is split into its chunks if there are too few tasks for all threads.
   static void plan(Plan& plan, const Cache& cache, const Scoring& scoring, int heads, size_t threads) {
     const int group = heads / cache.kv_heads, tile = std::max(1, 96 / group);
     size_t slots = 0, groups = 0;
@@ -315,13 +315,13 @@ class Attention {
   void use(Plan& plan) { plan_ = &plan; }
 
  private:
-  // Queries at…end-1 of a task, and where their results go.
+  // Prefetch queries at…end-1 of a task, and their outputs.
   TGI_INLINED void fetch_ahead(const AttentionTask& task, const Row& row, int at, int end) const {
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size;
     for (; at < end; at++) {
       const size_t token = row.first + task.first + at / group, head = (size_t)(task.head * group + at % group) * width;
-      fetch(query_ + token * query_stride_ + head, width * sizeof(number));
-      fetch(out_ + token * out_stride_ + head, width * sizeof(number));
+      fetch(query_ + token * query_stride_ + head, width * sizeof(element));
+      fetch(out_ + token * out_stride_ + head, width * sizeof(element));
     }
   }
 
@@ -348,13 +348,13 @@ class Attention {
   void write(const AttentionTask& task, const Row& row, const Softmax* states, const float* values) const {
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size;
     for (int i = 0; i < task.count * group; i++) {
-      number* to = out_ + (row.first + task.first + i / group) * out_stride_ + (size_t)(task.head * group + i % group) * width;
+      element* to = out_ + (row.first + task.first + i / group) * out_stride_ + (size_t)(task.head * group + i % group) * width;
       const f32x16 factor = splat(1.0f / states[i].total);
       for (int k = 0; k < width; k += 16) store(to + k, mul(load(values + (size_t)i * width + k), factor));
     }
   }
 
-  // Merges the parts of a split row, in order.
+  // Merges the partial results of a split row, in order.
   void join(const AttentionTask& task, const Row& row) const {
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size;
     const auto [slot, count] = plan_->parts[task.group];
@@ -371,9 +371,9 @@ class Attention {
   const Cache cache_;
   const Scoring scoring_;
   const int heads_;
-  const number* query_;
+  const element* query_;
   const size_t query_stride_;
-  number* out_;
+  element* out_;
   const size_t out_stride_;
   Plan* plan_ = nullptr;
 };

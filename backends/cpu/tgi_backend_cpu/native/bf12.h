@@ -1,12 +1,12 @@
-// The layout of bfloat16 in twelve bits each, without loss.
+// bf12: bfloat16 in twelve bits per element, lossless.
 //
-// A weight's sign and fraction take eight bits and are as good as random; its exponent takes eight more, but nearly all weights of a
-// matrix share sixteen of them. So a number is kept as a byte and four bits that say which of the sixteen, and the outlier others are
-// listed beside. A step that is bound by reading its weights reads three quarters of them. What is multiplied is the very same numbers:
-// a panel, or a part of one, is widened into the cache right before it is used.
+// A weight's sign and fraction take eight bits and are nearly random; its exponent takes eight more, but nearly all weights of a
+// matrix share sixteen exponents. So an element is stored as a byte plus a four-bit index of its exponent, and the few outliers are
+// listed separately. A step that is bound by reading weights reads three quarters of the bytes, and multiplies exactly the same values:
+// a panel, or a part of one, is decoded into the cache right before it is used.
 //
-// Panels lie one behind the other in groups of four lines (32 numbers each): two lines of bytes, each for two lines of numbers, and one
-// of exponents, low halves for the first.
+// Panels are consecutive, in groups of four lines (32 elements each): two lines of bytes, each for two lines of elements, and one
+// of exponent indices, low nibbles for the first pair.
 #pragma once
 
 #include <algorithm>
@@ -16,29 +16,29 @@
 
 namespace tgi {
 
-constexpr size_t kGroupLines = 4;  // lines of 32 numbers, or 16 units, in a group
-constexpr size_t kGroupNumbers = kGroupLines * kLine / sizeof(bf16);
+constexpr size_t kGroupLines = 4;  // lines of 32 elements, or 16 units, per group
+constexpr size_t kGroupElements = kGroupLines * kLine / sizeof(bf16);
 constexpr size_t kGroupBytes = 3 * kLine;
-constexpr size_t kReadBeyond = 4 * kGroupBytes;  // so far behind the last panel may be read
+constexpr size_t kReadBeyond = 4 * kGroupBytes;  // bytes beyond the last panel that may be read
 
-// A number with another exponent, by its place in its panel.
+// An element with another exponent, by its place in its panel.
 struct Outlier {
   uint32_t place;
-  bf16 number;
+  bf16 element;
 };
 
-// What stands at the beginning of a bf12 weight, all in one piece: then where each panel's outliers begin (and the last ones end),
-// the outliers, the panels.
+// The header of a bf12 weight. After it come the index of each panel's first outlier (and the end of the last ones), the outliers, and
+// the panels.
 struct Bf12 {
   uint8_t exponents[16];
-  uint64_t panel_groups, rare_at, panels_at;  // the latter in bytes from here
+  uint64_t panel_groups, rare_at, panels_at;  // the latter two in bytes from the header
 
   const uint32_t* first_rare() const { return (const uint32_t*)(this + 1); }
   const Outlier* outlier() const { return (const Outlier*)((const char*)this + rare_at); }
-  const char* panel(size_t number) const { return (const char*)this + panels_at + number * panel_groups * kGroupBytes; }
+  const char* panel(size_t index) const { return (const char*)this + panels_at + index * panel_groups * kGroupBytes; }
 };
 
-// Lines of one panel as they are asked for, front to back.
+// Decodes the lines of one panel, front to back.
 class Bf12Decoder {
  public:
   Bf12Decoder(const Bf12& weight, size_t panel)
@@ -49,7 +49,7 @@ class Bf12Decoder {
     low_ = splat_table(low), high_ = splat_table(high);
   }
 
-  // The next `groups` into `to`, which is on a line, though the panel may end before.
+  // Decode the next `groups` to `to`, which is line-aligned; the panel may end earlier.
   TGI_INLINED void next(size_t groups, unit* to) {
     TGI_UNROLL for (size_t g = 0; g < groups; g++, from_ += kGroupBytes) {
       const u32x16 which = load_units((const unit*)(from_ + 2 * kLine));
@@ -58,8 +58,8 @@ class Bf12Decoder {
       two_lines(load_units((const unit*)(from_ + kLine)), high_nibbles(which), lines + 32);
       TGI_UNROLL for (size_t line = 0; line < 3; line++) prefetch_near(from_ + kAhead + line * kLine);
     }
-    const size_t end = done_ + groups * kGroupNumbers;
-    for (; rare_ < rare_end_ && rare_->place < end; rare_++) memcpy((bf16*)to + (rare_->place - done_), &rare_->number, sizeof(bf16));
+    const size_t end = done_ + groups * kGroupElements;
+    for (; rare_ < rare_end_ && rare_->place < end; rare_++) memcpy((bf16*)to + (rare_->place - done_), &rare_->element, sizeof(bf16));
     done_ = end;
   }
 
@@ -77,8 +77,8 @@ class Bf12Decoder {
   u32x16 low_, high_;
 };
 
-// Lines of a bf12 panel, widened a few steps before they are multiplied: one is done while the other waits. They stay in `to` where other
-// rows are going to need them.
+// Lines of a bf12 panel, decoded a few steps before they are multiplied, so that the two overlap. They stay in `to` if other rows need
+// them.
 class Bf12Lines {
  public:
   static constexpr int kSteps = kGroupLines;
@@ -100,13 +100,13 @@ class Bf12Lines {
   bool stay_;
 };
 
-// Makes a bf12 weight of a packed one of `panels` · `lines`.
+// Encodes a packed weight of `panels` · `lines` as bf12.
 class Bf12Encoder {
  public:
   Bf12Encoder(const unit* packed, size_t panels, size_t lines)
       : packed_(packed), panels_(panels), lines_(lines), groups_((lines + kGroupLines - 1) / kGroupLines) {}
 
-  // Bytes written to `to`, which has room for the packed weight and is on a line; 0 where that would save less than a tenth.
+  // Bytes written to `to`, which has room for the packed weight and is line-aligned; 0 if that would save less than a tenth.
   size_t run(Pool& pool, char* to) {
     count(pool);
     choose();
@@ -124,21 +124,21 @@ class Bf12Encoder {
   }
 
  private:
-  const bf16* numbers(size_t panel) const { return (const bf16*)(packed_ + panel * lines_ * 16); }
-  static uint8_t exponent_of(bf16 number) { return (uint8_t)(number >> 7); }
+  const bf16* elements(size_t panel) const { return (const bf16*)(packed_ + panel * lines_ * 16); }
+  static uint8_t exponent_of(bf16 element) { return (uint8_t)(element >> 7); }
 
   void count(Pool& pool) {
     counts_.assign(panels_ * 256, 0);
     const auto work = [&](uint32_t panel, Scratch&, uint64_t) {
-      uint32_t own[4][256] = {};  // four, so that one count does not wait for the one before
-      const bf16* number = numbers(panel);
-      for (size_t i = 0; i < lines_ * 32; i++) own[i % 4][exponent_of(number[i])]++;
+      uint32_t own[4][256] = {};  // four tables, so that one increment does not wait for the previous one
+      const bf16* element = elements(panel);
+      for (size_t i = 0; i < lines_ * 32; i++) own[i % 4][exponent_of(element[i])]++;
       for (int e = 0; e < 256; e++) counts_[panel * 256 + e] = own[0][e] + own[1][e] + own[2][e] + own[3][e];
     };
     pool.run({phase_of(Part::other, work, panels_)});
   }
 
-  // The sixteen most frequent exponents, and how many numbers of each panel have another.
+  // Finds the sixteen most frequent exponents, and counts each panel's elements with another.
   void choose() {
     uint64_t all[256] = {};
     for (size_t i = 0; i < counts_.size(); i++) all[i % 256] += counts_[i];
@@ -158,16 +158,16 @@ class Bf12Encoder {
   }
 
   void write(const Bf12& head, size_t panel) const {
-    const bf16* number = numbers(panel);
+    const bf16* element = elements(panel);
     Outlier* outlier = (Outlier*)head.outlier() + first_rare_[panel];
     uint8_t* to = (uint8_t*)head.panel(panel);
     for (size_t g = 0; g < groups_; g++, to += kGroupBytes)
-      for (size_t i = 0; i < kGroupNumbers; i++) {
-        const size_t place = g * kGroupNumbers + i, line = i / 32, word = i % 32;
-        const bf16 value = place < lines_ * 32 ? number[place] : 0;
+      for (size_t i = 0; i < kGroupElements; i++) {
+        const size_t place = g * kGroupElements + i, line = i / 32, word = i % 32;
+        const bf16 value = place < lines_ * 32 ? element[place] : 0;
         const uint8_t which = which_[exponent_of(value)];
         if (which == kRareMark && place < lines_ * 32) *outlier++ = {(uint32_t)place, value};
-        // Within each sixteen bytes the first eight are the first line's.
+        // The first eight of each sixteen bytes belong to the first line.
         const size_t byte = word / 8 * 16 + line % 2 * 8 + word % 8;
         to[line / 2 * kLine + byte] = (uint8_t)((value & 0x7f) | (value >> 8 & 0x80));
         uint8_t& both = to[2 * kLine + byte];

@@ -1,4 +1,4 @@
-// The layout of numbers as they are: a panel's lines one behind the other.
+// The dense layout: a panel's lines, one after the other.
 #pragma once
 
 #include "pool.h"
@@ -6,7 +6,7 @@
 
 namespace tgi {
 
-// What is `ahead` bytes further is fetched.
+// Prefetches `ahead` bytes further on.
 struct DenseLines {
   static constexpr int kSteps = 1;
   const unit* at;

@@ -1,8 +1,8 @@
-// Matrix products over packed weights: y = x · Wᵀ, with what follows it applied while the result is still in the cache.
+// GEMMs over packed weights: y = x · Wᵀ, with an epilogue that runs while the result is in registers.
 //
-// A packed weight is a row of panels, each of kColumns (or, for gate and up side by side, two) blocks of 16 outputs:
-// [panel][step][block][16] units, so that a product reads it front to back. One copy serves any number of rows. How a panel's numbers are
-// kept is its layout (see layouts.h).
+// A packed weight is an array of panels, each of kPlainBlocks blocks of 16 outputs (two for pairs, such as gate and up, side by side):
+// [panel][step][block][16] units, so that a GEMM reads it front to back. One copy serves any number of rows. How a panel stores its
+// elements is its layout (see layouts.h).
 #pragma once
 
 #include <unistd.h>
@@ -13,72 +13,72 @@
 
 namespace tgi {
 
-// Blocks per panel, and the rows of x that are multiplied with a panel at a time: what fits into the registers.
+// Blocks per panel, and rows of x that are multiplied with a panel at a time: as many as fit into the registers.
 constexpr int kPlainBlocks = kRegisters == 32 ? 3 : 1;
 constexpr int kPlainRows = kRegisters == 32 ? 8 : 4;
 constexpr int kLowBlocks = 1;
 constexpr int kPairBlocks = 2;
 constexpr int kPairRows = kRegisters == 32 ? 12 : 2;
 
-enum class Finish : int32_t {
-  numbers = 0,  // in the weights' dtype
+enum class Epilogue : int32_t {
+  cast = 0,  // to the weights' dtype
   floats = 1,
-  add = 2,   // to floats that are there
+  add = 2,   // to the floats in y
   gated = 3,  // silu(gate) · up in the weights' dtype; panels hold 16 gates and their 16 ups
-  rope = 4,  // heads by rotary positions, in the weights' dtype; panels hold 16 numbers of a head's first half and 16 of its second
-  low = 5  // floats; panels are of one block, for results of few columns
+  rope = 4,  // rotate heads, in the weights' dtype; panels hold 16 elements of a head's first half and 16 of its second
+  low = 5  // floats; panels of one block, for results of few columns (LoRA's A)
 };
 
-constexpr bool in_pairs(Finish finish) { return finish == Finish::gated || finish == Finish::rope; }
-constexpr int blocks_of(Finish finish) { return in_pairs(finish) ? kPairBlocks : finish == Finish::low ? kLowBlocks : kPlainBlocks; }
-constexpr int rows_of(Finish finish) { return in_pairs(finish) ? kPairRows : kPlainRows; }
+constexpr bool in_pairs(Epilogue epilogue) { return epilogue == Epilogue::gated || epilogue == Epilogue::rope; }
+constexpr int blocks_of(Epilogue epilogue) { return in_pairs(epilogue) ? kPairBlocks : epilogue == Epilogue::low ? kLowBlocks : kPlainBlocks; }
+constexpr int rows_of(Epilogue epilogue) { return in_pairs(epilogue) ? kPairRows : kPlainRows; }
 
-// How the blocks of a weight are put into panels. Mirrored in tables.py.
+// How the blocks of a weight are arranged in panels. Mirrored in interface.py.
 enum class Panels : int32_t { plain = 0, pairs = 1, low = 2 };
 constexpr int blocks_of(Panels panels) { return panels == Panels::pairs ? kPairBlocks : panels == Panels::low ? kLowBlocks : kPlainBlocks; }
 
-// A packed weight: `columns` counts both of a pair, `steps` are the units of its depth. Mirrored in tables.py.
+// A packed weight: `columns` counts both members of a pair, `steps` is its depth in units. Mirrored in interface.py.
 struct Linear {
   const void* data;
-  const float* bias;  // one per column, or null; for pairs as they lie in the panels
+  const float* bias;  // one per column, or null; for pairs in the order of the panels
   Layout layout;
   int32_t columns, steps, unused;
 };
 
-// How heads of 2 · half numbers are rotated: by cosines and sines [rows][2][half]. Heads from `heads` on stay as they are.
+// RoPE over heads of 2 · half elements, with cosines and sines [rows][2][half]. Heads from `heads` on are not rotated.
 struct Rope {
   const float* angles;
   int half, heads;
 };
 
-// A product as the kernels see it: x [rows][steps] units, y [rows][columns] with a stride in its own elements.
-struct Product {
-  Finish finish;
+// A GEMM: x [rows][steps] units, y [rows][columns] with a stride in elements of y.
+struct Gemm {
+  Epilogue epilogue;
   Linear w;
   const unit* x;
   void* y;
   size_t y_stride, rows;
   float scale = 1.0f;
   Rope rope = {};
-  const float* added = nullptr;  // [rows][added_stride] that is added first, by column: a pair's second ones stand behind all first ones
+  const float* added = nullptr;  // [rows][added_stride], added before the epilogue; second members of pairs come after all first ones
   size_t added_stride = 0;
 
-  int columns() const { return finish == Finish::gated ? w.columns / 2 : w.columns; }
+  int columns() const { return epilogue == Epilogue::gated ? w.columns / 2 : w.columns; }
   int panels() const {
-    const int width = 16 * blocks_of(finish);
+    const int width = 16 * blocks_of(epilogue);
     return (w.columns + width - 1) / width;
   }
-  // Of the result, a panel's first column; and from a panel's block to its next.
+  // The first column of y that a panel computes, and the distance in columns from one of its blocks to the next.
   size_t first_column(int panel) const {
-    if (finish != Finish::rope) return (size_t)panel * 16 * (finish == Finish::gated ? 1 : blocks_of(finish));
+    if (epilogue != Epilogue::rope) return (size_t)panel * 16 * (epilogue == Epilogue::gated ? 1 : blocks_of(epilogue));
     return (size_t)panel * 16 / rope.half * 2 * rope.half + (size_t)panel * 16 % rope.half;
   }
-  size_t next_block() const { return finish == Finish::rope ? (size_t)rope.half : finish == Finish::gated ? (size_t)columns() : 16; }
+  size_t next_block() const { return epilogue == Epilogue::rope ? (size_t)rope.half : epilogue == Epilogue::gated ? (size_t)columns() : 16; }
 };
 
-// Lays `rows` rows of a weight [rows][depth] out as blocks first, first + stride, … of a packed one. Pads with zeros.
+// Packs `rows` rows of a weight [rows][depth] as blocks first, first + stride, … of a packed one. Pads with zeros.
 template <class Op>
-void pack_rows(unit* packed, int blocks, const typename Op::number* weight, int rows, int depth, int first, int stride) {
+void pack_rows(unit* packed, int blocks, const typename Op::element* weight, int rows, int depth, int first, int stride) {
   const int steps = (depth + Op::per_unit - 1) / Op::per_unit;
   for (int block = 0; block * 16 < rows; block++) {
     const int at = first + block * stride;
@@ -89,34 +89,34 @@ void pack_rows(unit* packed, int blocks, const typename Op::number* weight, int 
         for (int k = 0; k < steps; k++) to[(size_t)k * blocks * 16 + lane] = 0;
         continue;
       }
-      const typename Op::number* from = weight + (size_t)row * depth;
+      const typename Op::element* from = weight + (size_t)row * depth;
       const int whole = depth / Op::per_unit;
       for (int k = 0; k < whole; k++) memcpy(&to[(size_t)k * blocks * 16 + lane], from + (size_t)k * Op::per_unit, 4);
       if (whole < steps) {
         unit last = 0;
-        memcpy(&last, from + (size_t)whole * Op::per_unit, sizeof(typename Op::number));
+        memcpy(&last, from + (size_t)whole * Op::per_unit, sizeof(typename Op::element));
         to[(size_t)whole * blocks * 16 + lane] = last;
       }
     }
   }
 }
 
-// What happens to a panel's columns of a result while they are still in registers.
-template <class Op, Finish FINISH>
-class Finishing {
-  static constexpr bool kFloats = FINISH == Finish::floats || FINISH == Finish::add || FINISH == Finish::low;
-  static constexpr int kBlocks = blocks_of(FINISH);
-  static constexpr int kWidth = FINISH == Finish::gated ? 16 : 16 * kBlocks;  // columns of the result
-  using T = std::conditional_t<kFloats, float, typename Op::number>;
+// Applies the epilogue to a panel's columns of the result while they are in registers.
+template <class Op, Epilogue EPILOGUE>
+class PanelEpilogue {
+  static constexpr bool kFloats = EPILOGUE == Epilogue::floats || EPILOGUE == Epilogue::add || EPILOGUE == Epilogue::low;
+  static constexpr int kBlocks = blocks_of(EPILOGUE);
+  static constexpr int kWidth = EPILOGUE == Epilogue::gated ? 16 : 16 * kBlocks;  // columns of the result
+  using T = std::conditional_t<kFloats, float, typename Op::element>;
 
  public:
-  Finishing(const Product& p, int panel, size_t row)
+  PanelEpilogue(const Gemm& p, int panel, size_t row)
       : to_((T*)p.y + row * p.y_stride + p.first_column(panel)), stride_(p.y_stride), width_(std::min(kWidth, p.columns() - panel * kWidth)),
         scale_(splat(p.scale)), p_(p), row_(row), panel_(panel) {
-    const int first = panel * kBlocks * 16, there = in_pairs(FINISH) ? kBlocks * 16 : width_;
+    const int first = panel * kBlocks * 16, there = in_pairs(EPILOGUE) ? kBlocks * 16 : width_;
     TGI_UNROLL for (int r = 0; r < kBlocks; r++)
         bias_[r] = p.w.bias && there > r * 16 ? load_first(p.w.bias + first + r * 16, there - r * 16) : zero();
-    if constexpr (FINISH == Finish::rope) {
+    if constexpr (EPILOGUE == Epilogue::rope) {
       const int head = panel * 16 / p.rope.half, within = panel * 16 % p.rope.half;
       half_ = p.rope.half;
       if (head < p.rope.heads) angles_ = p.rope.angles + row * 2 * half_ + within;
@@ -129,7 +129,7 @@ class Finishing {
       TGI_UNROLL for (int m = 0; m < ROWS; m++) row(m, c[m], to_ + m * stride_);
       return;
     }
-    f32x16 copy[ROWS][kBlocks];  // so that only these cases have them in memory
+    f32x16 copy[ROWS][kBlocks];  // so that only this path keeps them in memory
     TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < kBlocks; r++) copy[m][r] = c[m][r];
     rows_apart(ROWS, copy);
   }
@@ -138,11 +138,11 @@ class Finishing {
   TGI_INLINED void row(int m, const f32x16* c, T* to) const {
     f32x16 v[kBlocks];
     TGI_UNROLL for (int r = 0; r < kBlocks; r++) v[r] = add(c[r], bias_[r]);
-    if constexpr (FINISH == Finish::gated)
+    if constexpr (EPILOGUE == Epilogue::gated)
       store(to, mul(Op::silu(v[0]), v[1]));
-    else if constexpr (FINISH == Finish::rope)
+    else if constexpr (EPILOGUE == Epilogue::rope)
       rotated(angles_ ? angles_ + (size_t)m * 2 * half_ : nullptr, v[0], v[1], to);
-    else if constexpr (FINISH == Finish::add)
+    else if constexpr (EPILOGUE == Epilogue::add)
       TGI_UNROLL for (int r = 0; r < kBlocks; r++) store(to + r * 16, fma(v[r], scale_, load(to + r * 16)));
     else
       TGI_UNROLL for (int r = 0; r < kBlocks; r++) store(to + r * 16, mul(v[r], scale_));
@@ -158,7 +158,7 @@ class Finishing {
     store(to + half_, second);
   }
 
-  // One by one: where the panel is not full, or something is added.
+  // Row by row: if the panel is not full, or something is added.
   __attribute__((noinline)) void rows_apart(int rows, f32x16 (*c)[kBlocks]) const {
     for (int m = 0; m < rows; m++) {
       if (p_.added) {
@@ -183,17 +183,17 @@ class Finishing {
   f32x16 bias_[kBlocks];
   int half_ = 0;
   const float* angles_ = nullptr;
-  const Product& p_;
+  const Gemm& p_;
   const size_t row_;
   const int panel_;
 };
 
-// Whether it was this finish, which then is done.
-template <class Op, Finish FINISH, int ROWS, int BLOCKS>
-TGI_INLINED bool finished(const Product& p, int panel, size_t row, const f32x16 (&c)[ROWS][BLOCKS]) {
-  if constexpr (blocks_of(FINISH) == BLOCKS) {
-    if (p.finish != FINISH) return false;
-    Finishing<Op, FINISH>(p, panel, row).rows(c);
+// Applies the epilogue if it is this one; whether it was.
+template <class Op, Epilogue EPILOGUE, int ROWS, int BLOCKS>
+TGI_INLINED bool apply_epilogue(const Gemm& p, int panel, size_t row, const f32x16 (&c)[ROWS][BLOCKS]) {
+  if constexpr (blocks_of(EPILOGUE) == BLOCKS) {
+    if (p.epilogue != EPILOGUE) return false;
+    PanelEpilogue<Op, EPILOGUE>(p, panel, row).rows(c);
     return true;
   }
   return false;
@@ -201,7 +201,7 @@ TGI_INLINED bool finished(const Product& p, int panel, size_t row, const f32x16 
 
 // Rows row…row+ROWS-1 of x times one panel.
 template <class Op, int ROWS, int BLOCKS, class Lines>
-void multiply(const Product& p, int panel, size_t row, Lines lines) {
+void multiply(const Gemm& p, int panel, size_t row, Lines lines) {
   f32x16 c[ROWS][BLOCKS];
   TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = zero();
   const int steps = p.w.steps;
@@ -220,13 +220,13 @@ void multiply(const Product& p, int panel, size_t row, Lines lines) {
       }
     }
   }
-  finished<Op, Finish::gated>(p, panel, row, c) || finished<Op, Finish::rope>(p, panel, row, c) ||
-      finished<Op, Finish::add>(p, panel, row, c) || finished<Op, Finish::floats>(p, panel, row, c) ||
-      finished<Op, Finish::low>(p, panel, row, c) || finished<Op, Finish::numbers>(p, panel, row, c);
+  apply_epilogue<Op, Epilogue::gated>(p, panel, row, c) || apply_epilogue<Op, Epilogue::rope>(p, panel, row, c) ||
+      apply_epilogue<Op, Epilogue::add>(p, panel, row, c) || apply_epilogue<Op, Epilogue::floats>(p, panel, row, c) ||
+      apply_epilogue<Op, Epilogue::low>(p, panel, row, c) || apply_epilogue<Op, Epilogue::cast>(p, panel, row, c);
 }
 
 template <class Op, int ROWS, int BLOCKS, class Lines>
-void multiply_rows(int rows, const Product& p, int panel, size_t row, Lines lines) {
+void multiply_rows(int rows, const Gemm& p, int panel, size_t row, Lines lines) {
   if constexpr (ROWS > 1) {
     if (rows < ROWS) return multiply_rows<Op, ROWS - 1, BLOCKS>(rows, p, panel, row, lines);
   }
@@ -235,19 +235,19 @@ void multiply_rows(int rows, const Product& p, int panel, size_t row, Lines line
 
 // Rows first…last-1 of the result, of one panel.
 template <class Op>
-class PanelProduct {
+class PanelGemm {
  public:
-  PanelProduct(const Product& p, int panel, size_t first, size_t last)
-      : p_(p), panel_(panel), first_(first), rows_(last - first), blocks_(blocks_of(p.finish)),
-        parts_((rows_ + rows_of(p.finish) - 1) / rows_of(p.finish)) {}
+  PanelGemm(const Gemm& p, int panel, size_t first, size_t last)
+      : p_(p), panel_(panel), first_(first), rows_(last - first), blocks_(blocks_of(p.epilogue)),
+        parts_((rows_ + rows_of(p.epilogue) - 1) / rows_of(p.epilogue)) {}
 
-  // A panel comes from memory once, for the first part of the rows.
+  // The first rows read the panel from memory, the others from the cache.
   void run(Scratch& scratch) {
     switch (p_.w.layout) {
       case Layout::dense:
         return run_dense();
       case Layout::bf12:
-        return run_widened<Bf12Lines>(scratch);
+        return run_decoded<Bf12Lines>(scratch);
     }
   }
 
@@ -258,9 +258,9 @@ class PanelProduct {
     for (size_t part = 0; part < parts_; part++) multiply_part(part, DenseLines{panel, part ? 0 : kAhead});
   }
 
-  // The weights widened for the first rows are reused for the rest.
+  // Weights decoded for the first rows are reused for the others.
   template <class Lines>
-  void run_widened(Scratch& scratch) {
+  void run_decoded(Scratch& scratch) {
     if constexpr (Op::per_unit == 2) {
       const size_t lines = parts_ > 1 ? p_.w.steps * blocks_ : 0;
       unit* wide = scratch.units.at_least((lines + Lines::kRoom) * 16);
@@ -273,20 +273,20 @@ class PanelProduct {
   void multiply_part(size_t part, Lines lines) {
     const size_t from = first_ + rows_ * part / parts_, to = first_ + rows_ * (part + 1) / parts_;
     const float* there = (const float*)p_.y + panel_ * kPlainBlocks * 16;
-    if (p_.finish == Finish::add && parts_ > 1)
+    if (p_.epilogue == Epilogue::add && parts_ > 1)
       for (size_t row = from; row < to; row++) fetch(there + row * p_.y_stride, kPlainBlocks * kLine);
-    if (in_pairs(p_.finish)) return multiply_rows<Op, kPairRows, kPairBlocks>((int)(to - from), p_, panel_, from, lines);
+    if (in_pairs(p_.epilogue)) return multiply_rows<Op, kPairRows, kPairBlocks>((int)(to - from), p_, panel_, from, lines);
     if constexpr (Op::per_unit == 1 && kLowBlocks != kPlainBlocks)
-      if (p_.finish == Finish::low) return multiply_rows<Op, kPlainRows, kLowBlocks>((int)(to - from), p_, panel_, from, lines);
+      if (p_.epilogue == Epilogue::low) return multiply_rows<Op, kPlainRows, kLowBlocks>((int)(to - from), p_, panel_, from, lines);
     multiply_rows<Op, kPlainRows, kPlainBlocks>((int)(to - from), p_, panel_, from, lines);
   }
 
-  const Product& p_;
+  const Gemm& p_;
   const int panel_;
   const size_t first_, rows_, blocks_, parts_;
 };
 
-// What of a core's own cache blocks of rows may take up.
+// How much of a core's own cache a block of rows may take.
 inline size_t cache_for_rows() {
 #ifdef _SC_LEVEL2_CACHE_SIZE
   static const long known = sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -296,15 +296,15 @@ inline size_t cache_for_rows() {
   return (size_t)(known > 0 ? known : 512 << 10) / 4 * 3;
 }
 
-// How a product is cut into tasks: blocks of rows that stay in a core's cache, and runs of panels that are worth a claim. Few and large
-// blocks, since each widens the panels for itself, but enough for all threads.
-struct Cut {
+// How a GEMM is divided into tasks: blocks of rows that stay in a core's cache, and runs of panels long enough to be worth claiming. Blocks
+// are few and large, since each decodes the panels again, but enough for all threads.
+struct Tiling {
   size_t row_blocks, panel_runs;
   int run;
   size_t block;
 
-  Cut(const Product& p, size_t threads) {
-    const size_t row_bytes = (size_t)p.w.steps * 4, panel_bytes = row_bytes * 16 * blocks_of(p.finish), panels = p.panels();
+  Tiling(const Gemm& p, size_t threads) {
+    const size_t row_bytes = (size_t)p.w.steps * 4, panel_bytes = row_bytes * 16 * blocks_of(p.epilogue), panels = p.panels();
     const size_t fitting = std::max<size_t>(1, cache_for_rows() / std::max<size_t>(1, row_bytes) / kBlockRows) * kBlockRows;
     row_blocks = std::max((p.rows + fitting - 1) / fitting, std::min(p.rows / kManyRows, 4 * threads / std::max<size_t>(1, panels)));
     block = row_blocks > 1 ? rounded_up((p.rows + row_blocks - 1) / row_blocks, kBlockRows) : std::max<size_t>(1, p.rows);
@@ -316,16 +316,16 @@ struct Cut {
   size_t tasks() const { return row_blocks * panel_runs; }
 
  private:
-  static constexpr size_t kBlockRows = 8;  // blocks are multiples of it, and else equal, since each thread has its share of them
-  static constexpr size_t kManyRows = 96;  // a block of fewer is not worth widening a panel for
+  static constexpr size_t kBlockRows = 8;  // blocks are multiples of this, and otherwise equal, since each thread gets its share of them
+  static constexpr size_t kManyRows = 96;  // a smaller block is not worth decoding a panel for
 };
 
 template <class Op>
-void run_task(const Product& p, const Cut& cut, uint32_t task, Scratch& scratch) {
-  const size_t first = task / cut.panel_runs * cut.block;
-  const size_t last = first + cut.block < p.rows ? first + cut.block : p.rows;
-  const int from = (int)(task % cut.panel_runs) * cut.run, to = from + cut.run < p.panels() ? from + cut.run : p.panels();
-  for (int panel = from; panel < to; panel++) PanelProduct<Op>(p, panel, first, last).run(scratch);
+void run_task(const Gemm& p, const Tiling& tiling, uint32_t task, Scratch& scratch) {
+  const size_t first = task / tiling.panel_runs * tiling.block;
+  const size_t last = first + tiling.block < p.rows ? first + tiling.block : p.rows;
+  const int from = (int)(task % tiling.panel_runs) * tiling.run, to = from + tiling.run < p.panels() ? from + tiling.run : p.panels();
+  for (int panel = from; panel < to; panel++) PanelGemm<Op>(p, panel, first, last).run(scratch);
 }
 
 }  // namespace tgi

@@ -1,6 +1,6 @@
-// The C interface. One library per instruction set is built from this file; kernels.py loads the one that fits the processor.
-#include "choose.h"
-#include "parts.h"
+// The C interface. One library per instruction set is built from this file; kernels.py loads the one for the processor.
+#include "sampling.h"
+#include "microbatch.h"
 
 using namespace tgi;
 
@@ -8,44 +8,44 @@ namespace {
 
 template <class Op>
 void pack(unit* to, int blocks, const void* weight, int rows, int depth, int first, int stride) {
-  pack_rows<Op>(to, blocks, (const typename Op::number*)weight, rows, depth, first, stride);
+  pack_rows<Op>(to, blocks, (const typename Op::element*)weight, rows, depth, first, stride);
 }
 
-// Rows of a step as the calls of single layers name them: first token, count, past, and a row of `table`.
+// The rows of a step as the calls for single layers pass them: first token, count, past, and a row of `table`.
 std::vector<Row> rows_of_step(const int32_t* row, int count, const int32_t* table, int stride) {
   std::vector<Row> rows;
   for (int r = 0; r < count; r++) rows.push_back({row[3 * r], row[3 * r + 1], row[3 * r + 2], table + (size_t)r * stride});
   return rows;
 }
 
-void run_product(Pool& pool, bool bfloat16, const Product& p) {
-  const Cut cut(p, pool.threads());
+void run_gemm(Pool& pool, bool bfloat16, const Gemm& p) {
+  const Tiling tiling(p, pool.threads());
   const auto work = [&](uint32_t task, Scratch& scratch, uint64_t) {
-    bfloat16 ? run_task<Bf16>(p, cut, task, scratch) : run_task<Float>(p, cut, task, scratch);
+    bfloat16 ? run_task<Bf16>(p, tiling, task, scratch) : run_task<Float>(p, tiling, task, scratch);
   };
-  pool.run({phase_of(Part::other, work, cut.tasks())});
+  pool.run({phase_of(Part::other, work, tiling.tasks())});
 }
 
-// Rows before the first segment and behind the last stay untouched.
+// Rows before the first segment and after the last are not changed.
 template <class Op>
-void adapt(Pool& pool, const LowRanks* found, std::vector<Segment> segments, const void* x, size_t depth, void* y, size_t stride,
+void add_lora(Pool& pool, const PackedLoras* found, std::vector<Segment> segments, const void* x, size_t depth, void* y, size_t stride,
            size_t columns) {
-  using number = typename Op::number;
+  using element = typename Op::element;
   Adapted adapted{&segments, found, 1};
   if (!adapted.any()) return;
   const int begin = segments.front().first;
   for (Segment& segment : segments) segment.first -= begin, segment.last -= begin;
   const size_t rows = segments.back().last;
-  number* const sums_to = (number*)y + begin * stride;
+  element* const sums_to = (element*)y + begin * stride;
   size_t ranks = 0;
   for (const Segment& segment : segments)
-    for (int i = 0; i < adapted.of(segment).parts; i++)
-      ranks += (size_t)(segment.last - segment.first) * adapted.of(segment).part[i].up.steps;
+    for (int i = 0; i < adapted.of(segment).slices; i++)
+      ranks += (size_t)(segment.last - segment.first) * adapted.of(segment).slice[i].lora_b.steps;
   thread_local Buffer<float> low, sums;
   adapted.low = low.at_least(ranks), adapted.sums = sums.at_least(rows * columns);
-  const Additions<Op> additions(adapted, (const number*)x + begin * depth, depth, rows, columns, pool.threads());
+  const LoraSums<Op> lora(adapted, (const element*)x + begin * depth, depth, rows, columns, pool.threads());
   const auto add_row = [&](uint32_t row, Scratch&, uint64_t) {
-    number* to = sums_to + row * stride;
+    element* to = sums_to + row * stride;
     const float* from = adapted.sums + row * columns;
     for (int i = 0; i < (int)columns; i += 16) {
       const int n = (int)columns - i;
@@ -53,19 +53,19 @@ void adapt(Pool& pool, const LowRanks* found, std::vector<Segment> segments, con
     }
   };
   std::vector<Phase> phases;
-  additions.phases(Part::other, [&](const Phase& phase) { phases.push_back(phase); });
+  lora.phases(Part::other, [&](const Phase& phase) { phases.push_back(phase); });
   phases.push_back(phase_of(Part::other, add_row, rows));
   pool.run(phases);
 }
 
 }  // namespace
 
-// All else is hidden: of what several libraries in a process define, the first one's would count for all.
+// Everything else is hidden: symbols of several libraries in one process would otherwise resolve to the first one's.
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Changes whenever a signature or a structure does; kernels.py asks for it.
-int32_t tgi_interface() { return 5; }
+// Changes with every signature or structure; kernels.py checks it.
+int32_t tgi_interface() { return 6; }
 
 void* tgi_pool(int32_t threads) { return new Pool(threads); }
 void tgi_pool_free(void* pool) { delete (Pool*)pool; }
@@ -73,18 +73,18 @@ void tgi_times(void* pool, uint64_t* nanoseconds) {
   memcpy(nanoseconds, ((Pool*)pool)->times(), sizeof(uint64_t) * (size_t)Part::count);
 }
 
-// Memory in huge pages where the system gives them, zeroed; null when there is none.
+// Zeroed memory, in huge pages if the system has them; null if there is none.
 void* tgi_map(size_t bytes) { return map_huge(bytes); }
 void tgi_unmap(void* memory, size_t bytes) { unmap_huge(memory, bytes); }
 
-// Panels of a packed weight, and the bytes of each; `columns` counts both of pairs.
+// The number of panels of a packed weight, and the bytes of each; `columns` counts both members of a pair.
 void tgi_packed_size(int32_t bfloat16, Panels how, int32_t columns, int32_t depth, size_t* panels, size_t* panel_bytes) {
   const size_t steps = bfloat16 ? (depth + 1) / 2 : depth, blocks = blocks_of(how);
   *panels = (columns + 16 * blocks - 1) / (16 * blocks);
   *panel_bytes = steps * blocks * kLine;
 }
 
-// Rows of a weight [rows][depth] into a packed one, from block `first` on. Of pairs, 0 and 1 are where the first and the second ones begin.
+// Packs rows of a weight [rows][depth], from block `first` on. For pairs, `first` is 0 for the first members and 1 for the second.
 void tgi_pack(void* pool, int32_t bfloat16, Panels panels, unit* to, const void* weight, int32_t rows, int32_t depth, int32_t first) {
   const int blocks = blocks_of(panels), stride = panels == Panels::pairs ? kPairBlocks : 1;
   const size_t width = (size_t)depth * (bfloat16 ? 2 : 4);
@@ -99,7 +99,7 @@ void tgi_pack(void* pool, int32_t bfloat16, Panels panels, unit* to, const void*
   ((Pool*)pool)->run({phase_of(Part::other, work, (rows + 15) / 16)});
 }
 
-// Makes a packed bfloat16 weight of `panels` panels a bf12 weight. Bytes written to `to`, which has room for as much as the weight takes; 0 where
+// Encodes a packed bfloat16 weight of `panels` panels as bf12. Returns the bytes written to `to`, which has room for the packed weight; 0 if
 // that saves too little.
 size_t tgi_pack_bf12(void* pool, const unit* weight, size_t panels, size_t panel_bytes, char* to) {
   return Bf12Encoder(weight, panels, panel_bytes / kLine).run(*(Pool*)pool, to);
@@ -107,34 +107,35 @@ size_t tgi_pack_bf12(void* pool, const unit* weight, size_t panels, size_t panel
 
 // y [rows][columns] = x · Wᵀ + bias, all in one dtype.
 void tgi_linear(void* pool, int32_t bfloat16, const Linear* linear, const void* x, void* y, size_t rows) {
-  run_product(*(Pool*)pool, bfloat16, {Finish::numbers, *linear, (const unit*)x, y, (size_t)linear->columns, rows});
+  run_gemm(*(Pool*)pool, bfloat16, {Epilogue::cast, *linear, (const unit*)x, y, (size_t)linear->columns, rows});
 }
 
-// What adapters make of the segments of x [][depth] is added to y [][columns], whose rows are `stride` apart; `found` is by adapter.
-void tgi_adapt(void* pool, int32_t bfloat16, const LowRanks* found, const Segment* segment, int32_t segments, const void* x, size_t depth,
+// Adds the adapters of the segments, computed from x [][depth], to y [][columns], whose rows are `stride` apart; `found` is by adapter.
+void tgi_add_lora(void* pool, int32_t bfloat16, const PackedLoras* found, const Segment* segment, int32_t segments, const void* x, size_t depth,
                void* y, size_t stride, size_t columns) {
-  (bfloat16 ? adapt<Bf16> : adapt<Float>)(*(Pool*)pool, found, {segment, segment + segments}, x, depth, y, stride, columns);
+  (bfloat16 ? add_lora<Bf16> : add_lora<Float>)(*(Pool*)pool, found, {segment, segment + segments}, x, depth, y, stride, columns);
 }
 
-// silu(gate) · up over a gated weight, for tests and for layers called one by one.
+// silu(gate) · up over a weight of pairs, for tests and for layers called one by one.
 void tgi_gated(void* pool, int32_t bfloat16, const Linear* linear, const void* x, void* y, size_t rows) {
-  run_product(*(Pool*)pool, bfloat16, {Finish::gated, *linear, (const unit*)x, y, (size_t)linear->columns / 2, rows});
+  run_gemm(*(Pool*)pool, bfloat16, {Epilogue::gated, *linear, (const unit*)x, y, (size_t)linear->columns / 2, rows});
 }
 
-// Keys and values of `tokens` positions into the cache; `slots` are block · block_size + offset. Strides in elements, of tokens and heads.
+// Writes keys and values of `tokens` positions to the cache; `slots` are block · block_size + offset. Strides are in elements, of tokens and
+// heads.
 void tgi_write(void* pool, int32_t bfloat16, const Cache* cache, const int64_t* slots, int32_t tokens, const void* keys,
                size_t key_stride, size_t key_head, const void* values, size_t value_stride, size_t value_head) {
   const auto run = [&](auto op) {
     using Op = decltype(op);
-    using number = typename Op::number;
+    using element = typename Op::element;
     const auto work = [&](uint32_t t, Scratch&, uint64_t) {
       const int32_t block = (int32_t)(slots[t] / cache->block_size);
       const int offset = (int)(slots[t] % cache->block_size);
       const bool before = written_before<Op>(offset, t > 0 && slots[t - 1] == slots[t] - 1);
       const bool has_next = (int)t + 1 < tokens && slots[t + 1] == slots[t] + 1;
       for (int h = 0; h < cache->kv_heads; h++) {
-        const number* value = (const number*)values + t * value_stride + h * value_head;
-        write_key<Op>(*cache, &block, offset, h, (const number*)keys + t * key_stride + h * key_head);
+        const element* value = (const element*)values + t * value_stride + h * value_head;
+        write_key<Op>(*cache, &block, offset, h, (const element*)keys + t * key_stride + h * key_head);
         if (!before) write_value<Op>(*cache, &block, offset, h, value, has_next ? value + value_stride : nullptr);
       }
     };
@@ -149,12 +150,12 @@ void tgi_attend(void* pool, int32_t bfloat16, const Cache* cache, const Scoring*
   const size_t stride = (size_t)heads * cache->head_size;
   const auto run = [&](auto op) {
     using Op = decltype(op);
-    using number = typename Op::number;
+    using element = typename Op::element;
     typename Attention<Op>::Plan plan;
     plan.rows = rows_of_step(row, rows, table, table_stride);
     Attention<Op>::plan(plan, *cache, *scoring, heads, ((Pool*)pool)->threads());
     Attention<Op>::reset(plan);
-    Attention<Op> attention(*cache, *scoring, heads, (const number*)query, stride, (number*)out, stride);
+    Attention<Op> attention(*cache, *scoring, heads, (const element*)query, stride, (element*)out, stride);
     attention.use(plan);
     ((Pool*)pool)->run({phase_of(Part::attention, attention, plan.tasks.size())});
   };
@@ -169,9 +170,9 @@ void tgi_step(void* pool, const Model* model, const Step* step, void* space) {
   (model->bfloat16 ? run_step<Bf16> : run_step<Float>)(*model, *step, *(Workspace*)space, *(Pool*)pool);
 }
 
-// What rows `chosen` of logits [rows][vocabulary] say: those with a temperature above 0 are drawn from at `uniforms`, the others take
-// the highest logit; `totals` asks for the logprobs of the latter. A row that is not finite gets token -1.
-void tgi_choose(void* pool, const float* logits, int32_t vocabulary, int32_t count, const int32_t* chosen, const double* temperatures,
+// Samples rows `chosen` of logits [rows][vocabulary]: those with a temperature above 0 draw at `uniforms`, the others take the argmax;
+// `totals` requests logprobs of the latter. A row whose logits are not all finite gets token -1.
+void tgi_sample(void* pool, const float* logits, int32_t vocabulary, int32_t count, const int32_t* chosen, const double* temperatures,
                 const double* uniforms, int32_t totals, int64_t* tokens, double* logprobs) {
   const auto work = [&](uint32_t i, Scratch& scratch, uint64_t) {
     const float* row = logits + (size_t)chosen[i] * vocabulary;

@@ -1,8 +1,8 @@
-// How the numbers of a panel are kept: one header per layout.
+// How a panel stores its elements: one header per layout.
 //
-// A layout other than the dense one has a class of lines, (data, panel, room, stay), that gives kSteps steps of a panel at a time as dense
-// units: next<BLOCKS>() writes them to `room` and returns where they begin. If they are to stay, each call writes behind the one before,
-// and beyond the panel's end no more than kRoom lines.
+// A layout other than dense has a class of lines, constructed from (data, panel, room, stay), that decodes kSteps steps of a panel at a
+// time to dense units: next<BLOCKS>() writes them to `room` and returns their address. With `stay`, each call writes after the previous one, at
+// most kRoom lines beyond the end of the panel.
 #pragma once
 
 #include "dense.h"
@@ -10,7 +10,7 @@
 
 namespace tgi {
 
-// Mirrored in tables.py.
+// Mirrored in interface.py.
 enum class Layout : int32_t { dense = 0, bf12 = 1 };
 
 }  // namespace tgi

@@ -1,4 +1,4 @@
-// Memory for weights and caches in huge pages, and for what a step makes on lines of the processor's cache.
+// Memory for weights and caches in huge pages, and line-aligned buffers for activations.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ constexpr size_t kLine = 64;  // bytes
 
 inline size_t rounded_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Zeroed, and in huge pages where the system gives them; null when there is none.
+// Zeroed, in huge pages if the system has them; null if there is no memory.
 inline void* map_huge(size_t bytes) {
   const size_t whole = rounded_up(bytes, kHugePage);
   char* raw = (char*)mmap(nullptr, whole + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -29,7 +29,7 @@ inline void* map_huge(size_t bytes) {
 
 inline void unmap_huge(void* memory, size_t bytes) { munmap(memory, rounded_up(bytes, kHugePage)); }
 
-// Memory that grows, on a line of its own; what was in it is lost when it does.
+// A line-aligned buffer that grows; growing discards its contents.
 template <class T>
 class Buffer {
  public:

@@ -1,20 +1,20 @@
-// What a step is made of: phases of things done to every token by itself, and of products.
+// The parts of a step: phases that process each token by itself, and GEMMs.
 #pragma once
 
 #include <deque>
 #include <functional>
 
-#include "low_rank.h"
+#include "lora.h"
 #include "rows.h"
 
 namespace tgi {
 
 template <class Op>
 class Phases {
-  using number = typename Op::number;
-  // Tokens of a task that is done to every token by itself: few where there are few, and else whole pages, whose keys share cache lines.
+  using element = typename Op::element;
+  // Tokens per task of a phase over single tokens: few if there are few, else whole pages, whose keys share cache lines.
   static constexpr size_t kFewTokens = 4, kManyTokens = 64;
-  // So many rows at most are normalised by each thread for itself.
+  // With at most this many rows, each thread normalizes all of them itself.
   static constexpr size_t kNormedByEach = 8;
 
  public:
@@ -31,29 +31,29 @@ class Phases {
     add(phase_of(part, each_.back(), (tokens + at_once - 1) / at_once));
   }
 
-  // A product, and what adapters add to it.
-  void product(Part part, Product p, const Adapted& adapted) {
+  // A GEMM, plus its adapters.
+  void gemm(Part part, Gemm p, const Adapted& adapted) {
     if (adapted.any()) {
-      const size_t columns = p.finish == Finish::gated ? 2 * (size_t)p.columns() : p.columns(), depth = (size_t)p.w.steps * Op::per_unit;
-      additions_.emplace_back(adapted, (const number*)p.x, depth, p.rows, columns, threads_);
-      additions_.back().phases(part, [this](const Phase& phase) { add(phase); });
+      const size_t columns = p.epilogue == Epilogue::gated ? 2 * (size_t)p.columns() : p.columns(), depth = (size_t)p.w.steps * Op::per_unit;
+      lora_.emplace_back(adapted, (const element*)p.x, depth, p.rows, columns, threads_);
+      lora_.back().phases(part, [this](const Phase& phase) { add(phase); });
       p.added = adapted.sums, p.added_stride = columns;
     }
-    add_product(part, p, {});
+    add_gemm(part, p, {});
   }
 
-  // The same of rows of `stream` [rows][width], each normalised and weighed by `norm`; `normed` has room for them.
-  void normed_product(Part part, Product p, const float* stream, const float* norm, int width, unit* normed, const Adapted& adapted) {
-    if (p.rows <= kNormedByEach && !adapted.any()) return add_product(part, p, {stream, norm, epsilon_, width});
+  // The same over rows of `stream` [rows][width] after RMS norm with weight `norm`; `normed` has room for them.
+  void normed_gemm(Part part, Gemm p, const float* stream, const float* norm, int width, unit* normed, const Adapted& adapted) {
+    if (p.rows <= kNormedByEach && !adapted.any()) return add_gemm(part, p, {stream, norm, epsilon_, width});
     each_token(
         Part::norm,
         [this, stream, norm, width, normed](size_t t) {
           fetch(stream + (t + 2) * width, width * sizeof(float));
-          rms_norm(stream + t * width, norm, epsilon_, width, (number*)normed + t * width);
+          rms_norm(stream + t * width, norm, epsilon_, width, (element*)normed + t * width);
         },
         p.rows);
     p.x = normed;
-    product(part, p, adapted);
+    gemm(part, p, adapted);
   }
 
  private:
@@ -65,42 +65,42 @@ class Phases {
     }
   };
 
-  // What comes before a product; nothing where `weight` is null.
+  // The norm before a GEMM; none if `weight` is null.
   struct Norm {
     const float *stream, *weight;
     float epsilon;
     int width;
   };
 
-  // A product, with the norm before it where its rows are few: then each thread normalises them all for itself, which costs less than
-  // waiting for each other.
-  struct ProductWork {
-    Product p;
-    Cut cut;
+  // A GEMM, with the norm before it if it has few rows: each thread then normalizes all of them itself, which costs less than waiting for
+  // other threads.
+  struct GemmWork {
+    Gemm p;
+    Tiling tiling;
     Norm norm;
     void operator()(uint32_t task, Scratch& scratch, uint64_t phase) const {
-      if (!norm.weight) return run_task<Op>(p, cut, task, scratch);
-      Product own = p;
+      if (!norm.weight) return run_task<Op>(p, tiling, task, scratch);
+      Gemm own = p;
       unit* normed = scratch.normed.at_least(p.rows * p.w.steps);
       if (scratch.phase != phase)
         for (size_t row = 0; row < p.rows; row++)
-          rms_norm(norm.stream + row * norm.width, norm.weight, norm.epsilon, norm.width, (number*)(normed + row * p.w.steps));
+          rms_norm(norm.stream + row * norm.width, norm.weight, norm.epsilon, norm.width, (element*)(normed + row * p.w.steps));
       scratch.phase = phase;
       own.x = normed;
-      run_task<Op>(own, cut, task, scratch);
+      run_task<Op>(own, tiling, task, scratch);
     }
   };
 
-  void add_product(Part part, const Product& p, const Norm& norm) {
-    products_.push_back({p, Cut(p, threads_), norm});
-    add(phase_of(part, products_.back(), products_.back().cut.tasks()));
+  void add_gemm(Part part, const Gemm& p, const Norm& norm) {
+    gemms_.push_back({p, Tiling(p, threads_), norm});
+    add(phase_of(part, gemms_.back(), gemms_.back().tiling.tasks()));
   }
 
   const size_t threads_;
   const float epsilon_;
   std::deque<EachToken> each_;
-  std::deque<ProductWork> products_;
-  std::deque<Additions<Op>> additions_;
+  std::deque<GemmWork> gemms_;
+  std::deque<LoraSums<Op>> lora_;
   std::vector<Phase> phases_;
 };
 

@@ -1,9 +1,9 @@
-// Threads that live with neighbours.
+// A thread pool for machines that run other work as well.
 //
-// Work is a list of phases of numbered tasks. Each thread has a share of a phase's tasks, the same part of every phase, so that what it
-// made is in its own cache when it goes on with it. Who is through with its own share goes on with the others'. Tasks are claimed one by
-// one, and a phase is over when its tasks are done, not when all threads have arrived: a thread that the system has put aside between two
-// tasks holds nobody up. Who finds nothing to claim spins for some ten microseconds and then sleeps.
+// Work is a list of phases of numbered tasks. Each thread has a share of a phase's tasks, the same part of every phase, so that it finds
+// its own results in its own cache. A thread that has finished its share steals tasks from the others'. Tasks are claimed one by
+// one, and a phase ends when its tasks are done, not when all threads have arrived: a thread that the system has preempted between two
+// tasks delays nobody. A thread that finds nothing to claim spins for about ten microseconds and then sleeps.
 #pragma once
 
 #include <immintrin.h>
@@ -23,10 +23,10 @@
 
 namespace tgi {
 
-// What a phase belongs to, for the account of where time goes.
+// The part of a step that a phase belongs to, for profiling.
 enum class Part : uint32_t { input, norm, qkv, rotary, attention, output, gate_up, down, head, sampling, other, count };
 
-// A thread's own memory, kept from one task to the next. `phase` is the number of the phase that `normed` was filled in.
+// A thread's own buffers, kept from one task to the next. `phase` is the number of the phase in which `normed` was filled.
 struct Scratch {
   Buffer<float> floats;
   Buffer<uint32_t> units;
@@ -41,7 +41,7 @@ struct Phase {
   const void* self;
 };
 
-// A phase out of a callable object with `operator()(task, scratch, phase)` that outlives it.
+// A phase that calls `work(task, scratch, phase)`; `work` must outlive it.
 template <class Work>
 Phase phase_of(Part part, const Work& work, size_t tasks) {
   return {part, (uint32_t)tasks,
@@ -53,7 +53,7 @@ Phase phase_of(Part part, const Work& work, size_t tasks) {
 
 class Pool {
  public:
-  // `threads` counts the caller of run.
+  // `threads` includes the caller of run.
   explicit Pool(int threads) : lane_((size_t)(threads < 1 ? 1 : threads)) {
     for (size_t i = 1; i < lane_.size(); i++) workers_.emplace_back([this, i] { work(i); });
   }
@@ -66,10 +66,10 @@ class Pool {
 
   size_t threads() const { return lane_.size(); }
 
-  // Nanoseconds that passed in phases of each part, since the pool was made.
+  // Nanoseconds spent in phases of each part since the pool was created.
   const uint64_t* times() const { return times_; }
 
-  // Runs the phases one after the other; returns when the last one is over. One caller at a time, others wait.
+  // Runs the phases in order; returns when the last one has ended. One caller at a time; others wait.
   void run(const std::vector<Phase>& phases) {
     std::lock_guard<std::mutex> turn(turn_);
     phases_ = phases.data();
@@ -89,8 +89,8 @@ class Pool {
   }
 
  private:
-  // What is a thread's own: memory, and its share of the phase. What can be claimed of that is one number, so that a claim can only succeed
-  // in the phase that it was read in: the phase's number, the share's end, the next task.
+  // What each thread owns: buffers, and its share of the phase. The share is one word (phase number, end of the share, next task), so that
+  // a claim can succeed only in the phase in which the word was read.
   struct alignas(64) Lane {
     std::atomic<uint64_t> claim{0};
     Scratch scratch;
@@ -99,14 +99,14 @@ class Pool {
   static constexpr uint64_t kTaskMask = (1u << kTaskBits) - 1;
   static constexpr unsigned kSpins = 1500;
 
-  // A task of the thread's own share, else of the next thread's that has one.
+  // Runs a task of the thread's own share, or else of the next thread that has one.
   bool claim_one(size_t thread) {
     for (size_t i = 0; i < lane_.size(); i++) {
       std::atomic<uint64_t>& claim = lane_[(thread + i) % lane_.size()].claim;
       uint64_t seen = claim.load(std::memory_order_acquire);
       while ((seen & kTaskMask) < ((seen >> kTaskBits) & kTaskMask)) {
         if (!claim.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-        const Phase phase = phases_[at_];  // a copy, as it is gone when the last task is finished
+        const Phase phase = phases_[at_];  // a copy: the list may be gone once the last task has finished
         phase.run(phase.self, (uint32_t)(seen & kTaskMask), lane_[thread].scratch, number_);
         if (finished_.fetch_add(1, std::memory_order_acq_rel) + 1 == phase.tasks) advance();
         return true;
@@ -133,9 +133,9 @@ class Pool {
       const uint64_t first = tasks * i / lane_.size(), end = tasks * (i + 1) / lane_.size();
       lane_[i].claim.store(opened | (end << kTaskBits) | first, std::memory_order_release);
     }
-    // From here on the others may have gone on, even to another run: what they change is not to be read.
+    // From here on other threads may have moved on, even to another run: don't read what they change.
     if (last) over_.store(true, std::memory_order_release);
-    // The last task of a phase with a single one is about to be claimed by this very thread: waking another for it gains nothing.
+    // A single task is about to be claimed by this thread: waking another one gains nothing.
     if (tasks != 1) wake();
   }
 

@@ -1,4 +1,4 @@
-// What is done to one row at a time: normalisation, rotary positions, embedding.
+// Operations on one row at a time: RMS norm, RoPE, embedding.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@ namespace tgi {
 // to[i] = from[i] / rms(from) · weight[i]. `from` may be `to` when T is float.
 template <class T>
 void rms_norm(const float* from, const float* weight, float epsilon, int width, T* to) {
-  f32x16 squares[4] = {zero(), zero(), zero(), zero()};  // four chains, since one would wait for each of its additions
+  f32x16 squares[4] = {zero(), zero(), zero(), zero()};  // four chains, since a single one would wait for each addition
   int at = 0;
   for (; at + 64 <= width; at += 64)
     TGI_UNROLL for (int c = 0; c < 4; c++) squares[c] = fma(load(from + at + 16 * c), load(from + at + 16 * c), squares[c]);
@@ -26,7 +26,7 @@ void rms_norm(const float* from, const float* weight, float epsilon, int width, 
   }
 }
 
-// Cosines and sines [half] of one position.
+// Cosines and sines [half] of one position's angles.
 inline void rotation(int position, const float* frequencies, int half, float factor, float* cosines, float* sines) {
   for (int i = 0; i < half; i++) {
     const float angle = (float)position * frequencies[i];
@@ -35,7 +35,7 @@ inline void rotation(int position, const float* frequencies, int half, float fac
   }
 }
 
-// A head as attention reads it: of its first 2 · half numbers, number i is rotated with number i + half; the others stay.
+// Applies RoPE to a head: of its first 2 · half elements, i is rotated with i + half; the others are copied.
 template <class T>
 void rotate(const float* head, const float* cosines, const float* sines, int half, int size, T* to) {
   for (int i = 0; i < half; i += 16) {
@@ -49,7 +49,7 @@ void rotate(const float* head, const float* cosines, const float* sines, int hal
 }
 
 template <class T>
-void to_numbers(const float* from, int width, T* to) {
+void cast_row(const float* from, int width, T* to) {
   for (int i = 0; i < width; i += 16) store_first(to + i, load_first(from + i, width - i), width - i);
 }
 

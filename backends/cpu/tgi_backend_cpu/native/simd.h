@@ -1,8 +1,8 @@
 // Sixteen floats at a time, on every instruction set. A kernel is written once over these; what differs is in this file.
 //
-// Numbers come in units of 32 bits: one float, or two bfloat16 that stand next to each other in the summed dimension. A product over
-// units is one instruction with AVX512-BF16, and two passes (even, then odd elements) without it. Either way an element of a result is
-// one chain of additions in a fixed order, so that its bits depend on nothing but its own row and column.
+// Elements come in units of 32 bits: one float, or two bfloat16 that are adjacent in the summed dimension. A multiply-add over
+// units is one instruction with AVX512-BF16, and two passes (even, then odd elements) without. Either way an element of a result is
+// one chain of additions in a fixed order, so its bits depend only on its own row and column.
 #pragma once
 
 #include <immintrin.h>
@@ -42,9 +42,9 @@ TGI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return _mm512_fmadd_ps(a, 
 TGI_INLINE f32x16 max(f32x16 a, f32x16 b) { return _mm512_max_ps(a, b); }
 TGI_INLINE f32x16 min(f32x16 a, f32x16 b) { return _mm512_min_ps(a, b); }
 TGI_INLINE f32x16 rounded(f32x16 a) { return _mm512_roundscale_ps(a, 0); }
-// v · 2 to the power of whole numbers from -126 to 127
+// v · 2ⁿ for integers n from -126 to 127
 TGI_INLINE f32x16 scaled(f32x16 v, f32x16 n) { return _mm512_scalef_ps(v, n); }
-// 1 / v for normal numbers, to 2e-7 of its size: an estimate of 14 bits and a step of Newton's, since a division takes as long as ten products
+// 1 / v for normal values, relative error 2e-7: a 14-bit estimate and one Newton step; a division takes as long as ten multiplications
 TGI_INLINE f32x16 inverse(f32x16 v) {
   const f32x16 guess = _mm512_rcp14_ps(v);
   return _mm512_mul_ps(guess, _mm512_fnmadd_ps(v, guess, _mm512_set1_ps(2.0f)));
@@ -57,7 +57,7 @@ TGI_INLINE f32x16 within(f32x16 v, int from, int to, f32x16 other) {
   const __mmask16 in = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(from)) & _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(to));
   return _mm512_mask_mov_ps(other, in, v);
 }
-// `v` where `key` is above `limit` or no number at all, zero elsewhere
+// `v` where `key` is above `limit` or NaN, zero elsewhere
 TGI_INLINE f32x16 where_above(f32x16 key, float limit, f32x16 v) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(key, _mm512_set1_ps(limit), _CMP_NLE_UQ), v);
 }
@@ -66,14 +66,14 @@ TGI_INLINE __m256 high_half(f32x16 v) { return _mm512_extractf32x8_ps(v, 1); }
 TGI_INLINE u32x16 load_units(const unit* from) { return _mm512_loadu_si512(from); }
 TGI_INLINE void store_units(unit* to, u32x16 v) { _mm512_storeu_si512(to, v); }
 TGI_INLINE u32x16 splat_unit(unit value) { return _mm512_set1_epi32((int)value); }
-// Bytes: a table of 16 in every sixteen of them, what it has for each byte (0 to 15), and the halves of bytes.
+// Bytes: a table of 16 repeated in each 128-bit lane, its entries for bytes of 0 to 15, and the nibbles of bytes.
 TGI_INLINE u32x16 splat_table(const uint8_t* table) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)); }
 TGI_INLINE u32x16 look_up(u32x16 table, u32x16 which) { return _mm512_shuffle_epi8(table, which); }
 TGI_INLINE u32x16 low_nibbles(u32x16 v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 TGI_INLINE u32x16 high_nibbles(u32x16 v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
 // (v & mask) | other
 TGI_INLINE u32x16 bits_or(u32x16 v, u32x16 mask, u32x16 other) { return _mm512_ternarylogic_epi32(v, mask, other, 0xea); }
-// Numbers of 16 bits out of their low and their high bytes: the first, or the last, eight of each sixteen.
+// 16-bit elements from their low and high bytes: the first, or the last, eight of each lane.
 TGI_INLINE u32x16 joined_first(u32x16 low, u32x16 high) { return _mm512_unpacklo_epi8(low, high); }
 TGI_INLINE u32x16 joined_last(u32x16 low, u32x16 high) { return _mm512_unpackhi_epi8(low, high); }
 TGI_INLINE f32x16 as_floats(u32x16 v) { return _mm512_castsi512_ps(v); }
@@ -199,14 +199,14 @@ TGI_INLINE void store(bf16* to, f32x16 v) {
 
 TGI_INLINE f32x16 zero() { return splat(0.0f); }
 
-// Sum and maximum over the lanes, in one fixed order: each half with the other, until one is left.
+// Sum and maximum over the lanes, in a fixed order: halves are combined until one lane is left.
 TGI_INLINE float sum(f32x16 v) {
   const __m256 eight = _mm256_add_ps(low_half(v), high_half(v));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
-// What is no number in the second half is passed over.
+// NaN in the second half is ignored.
 TGI_INLINE float highest(f32x16 v) {
   const __m256 eight = _mm256_max_ps(high_half(v), low_half(v));
   const __m128 four = _mm_max_ps(_mm256_extractf128_ps(eight, 1), _mm256_castps256_ps128(eight));
@@ -230,7 +230,7 @@ TGI_INLINE void store_first(T* to, f32x16 v, int n) {
   memcpy(to, whole, (size_t)n * sizeof(T));
 }
 
-// e to the power of v, to 2e-7 of its size; v is held to -87…88, and what is no number stays so (max and min give their second operand
+// exp(v) with a relative error of 2e-7; v is clamped to -87…88, and NaN stays NaN (max and min return their second operand
 // then). Polynomial: Cephes, expf.
 TGI_INLINE f32x16 exp(f32x16 v) {
   v = min(splat(88.0f), max(splat(-87.0f), v));
@@ -251,7 +251,7 @@ TGI_INLINE float exp_one(float v) {
   store(lane, exp(splat(v)));
   return lane[0];
 }
-// The same to 3e-6, which is a thousandth of a bfloat16's last place. The polynomial is 2 to the power of the rest, at -0.5…0.5, by least
+// The same with an error of 3e-6, a thousandth of a bfloat16's last place. The polynomial approximates 2ˣ on -0.5…0.5 with the least
 // relative error.
 TGI_INLINE f32x16 exp_short(f32x16 v) {
   const f32x16 t = mul(min(splat(88.0f), max(splat(-87.0f), v)), splat(1.44269504f)), n = rounded(t), f = sub(t, n);
@@ -262,10 +262,10 @@ TGI_INLINE f32x16 exp_short(f32x16 v) {
 }
 TGI_INLINE f32x16 tanh(f32x16 v) { return sub(splat(1.0f), div(splat(2.0f), add(exp(add(v, v)), splat(1.0f)))); }
 
-// How units of a dtype are multiplied: c + a · b in each lane, in `passes` parts. And functions whose results become numbers of the dtype,
-// no more exact than those can tell.
+// How units of a dtype are multiplied: c + a · b in each lane, in `passes` parts. And functions whose results are rounded to the dtype, no
+// more exact than it can represent.
 struct Float {
-  using number = float;
+  using element = float;
   static constexpr int passes = 1, per_unit = 1;
   TGI_INLINE f32x16 part(u32x16 v, int) { return as_floats(v); }
   TGI_INLINE f32x16 madd(f32x16 c, f32x16 a, f32x16 b) { return fma(a, b, c); }
@@ -274,7 +274,7 @@ struct Float {
 };
 
 struct Bf16 {
-  using number = bf16;
+  using element = bf16;
   static constexpr int per_unit = 2;
 #if defined(__AVX512BF16__)
   static constexpr int passes = 1;
@@ -289,14 +289,14 @@ struct Bf16 {
   TGI_INLINE f32x16 silu(f32x16 v) { return mul(v, inverse_short(add(splat(1.0f), exp(sub(zero(), v))))); }
 };
 
-// How many bytes ahead of a product a weight is fetched, where it comes from memory: 8 rows gain a quarter by it on Zen 5. Not more: what
-// follows a panel is likely to be another thread's.
+// How many bytes ahead a GEMM prefetches a weight from memory: 8 rows run a quarter faster with it on Zen 5. Not more: what follows a
+// panel is likely to be another thread's.
 constexpr size_t kAhead = 8192;
 
-// Into the second cache, for what is read some time later; into the first, for what is read next.
+// Prefetch into L2, for what is read later; into L1, for what is read next.
 TGI_INLINE void prefetch(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T1); }
 TGI_INLINE void prefetch_near(const void* address) { _mm_prefetch((const char*)address, _MM_HINT_T0); }
-// So many bytes into the first cache. (GCC drops calls of functions that do nothing else: those are to be inlined.)
+// Prefetch some bytes into L1. (GCC drops calls of functions that do nothing else, so those must be inlined.)
 TGI_INLINE void fetch(const void* address, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kLine) prefetch_near((const char*)address + at);
 }

@@ -1,4 +1,4 @@
-// A step of a decoder of the Llama family as lists of phases: what it consists of stands in a table that Python fills in.
+// A step of a decoder of the Llama family as lists of phases, described by structures that Python fills in.
 #pragma once
 
 #include "attention.h"
@@ -6,32 +6,32 @@
 
 namespace tgi {
 
-// These structures are mirrored in tables.py.
+// These structures are mirrored in interface.py.
 struct Layer {
   Linear qkv, output, gate_up, down;
-  const float *attention_norm, *mlp_norm, *query_norm, *key_norm;  // the last two over single heads, or null
+  const float *attention_norm, *mlp_norm, *query_norm, *key_norm;  // the last two are per head, or null
   unit* cache;
-  int32_t window, rotary;  // rotary 0: this layer's queries and keys get no RoPE
+  int32_t window, rotary;  // rotary 0: no RoPE in this layer
 };
 
 struct Model {
   int32_t hidden, intermediate, layers, heads, kv_heads, head_size, rotary, block_size;
   float epsilon, embedding_scale, attention_scale, residual_scale, logit_scale, rotary_scale, softcap;
   int32_t bfloat16;
-  int32_t fused_rope;  // qkv lies in pairs and its GEMM rotates the heads; 0: they are normed, if at all, and rotated after it
+  int32_t fused_rope;  // qkv is packed in pairs and its GEMM rotates the heads; 0: heads are normalized, if at all, and rotated after it
   const Layer* layer;
   const float *final_norm, *frequencies;  // frequencies [rotary / 2]
   const void* embedding;
   Linear head;
-  const LowRanks* adapters;  // [adapters][layers][Where::count]
-  int32_t ranks;             // of all that one adapter adds to one product, at most
+  const PackedLoras* adapters;  // [adapters][layers][Projection::count]
+  int32_t ranks;             // the largest total rank of one adapter's slices of one projection
 };
 
-// The products of a layer that adapters add to.
-enum class Where : size_t { qkv, output, gate_up, down, count };
+// The merged projections of a layer, which adapters target.
+enum class Projection : size_t { qkv, output, gate_up, down, count };
 
-// Tokens of one step, row by row. `rows` holds first token, count and past of each row; `tables` [rows][table_stride] its blocks.
-// `wanted` are the tokens whose logits [wanted][vocabulary] are to be computed, `segment` those that have an adapter, one after the other.
+// The tokens of one step, row by row. `row` [rows][3] holds each row's first token, count and past; `table` [rows][table_stride] its blocks.
+// `wanted_tokens` are those whose logits [wanted][vocabulary] are computed; `segment` are the tokens that have an adapter, in order.
 struct Step {
   int32_t tokens, rows, wanted, table_stride;
   const int64_t* ids;
@@ -41,12 +41,13 @@ struct Step {
   int32_t segments;
 };
 
-// Activations of a step; grows and is kept. `chosen` are those of the wanted tokens behind the last layer's attention, where no others count.
+// Activations of a step; the buffers grow and are reused. `chosen` holds those of the wanted tokens after the last layer's attention: from
+// there on no other tokens are needed.
 struct Workspace {
   Buffer<float> stream, raw_heads, rotation, chosen_stream, low, added;
   Buffer<unit> normed, heads, attended, inner, chosen;
 
-  // For parts of so many tokens, of which so many are wanted in all.
+  // For microbatches of `tokens` tokens, and `wanted` wanted tokens in the whole step.
   template <class Op>
   void make_room(const Model& m, size_t tokens, size_t wanted, bool adapted) {
     const size_t queries = (size_t)m.heads * m.head_size, all = queries + 2 * (size_t)m.kv_heads * m.head_size;
@@ -62,42 +63,42 @@ struct Workspace {
     chosen.at_least(wanted * (queries / Op::per_unit));
     if (!adapted) return;
     low.at_least(most * m.ranks);
-    added.at_least(most * std::max({all, (size_t)m.hidden, 2 * (size_t)m.intermediate}) + 64);  // panels are read as a whole
+    added.at_least(most * std::max({all, (size_t)m.hidden, 2 * (size_t)m.intermediate}) + 64);  // whole panels are read
   }
 };
 
-// The adapters of a step, or of chosen tokens, layer by layer.
+// The adapters of a step, or of its wanted tokens, layer by layer.
 struct StepAdapters {
   const Model& model;
   Workspace& space;
   std::vector<Segment> segments;
 
-  Adapted of(const Layer& layer, Where where) const {
+  Adapted of(const Layer& layer, Projection projection) const {
     if (segments.empty()) return {};
-    const size_t count = (size_t)Where::count, at = (size_t)(&layer - model.layer) * count + (size_t)where;
+    const size_t count = (size_t)Projection::count, at = (size_t)(&layer - model.layer) * count + (size_t)projection;
     return {&segments, model.adapters + at, model.layers * count, space.low.data(), space.added.data()};
   }
 };
 
-// What a layer does behind its attention, to `rows` rows of the stream.
+// What a layer does after its attention, to `rows` rows of the residual stream.
 template <class Op>
 void add_output_and_mlp(Phases<Op>& phases, const StepAdapters& adapters, const Layer& layer, const unit* attended, float* stream,
                         size_t rows) {
   const Model& m = adapters.model;
   Workspace& w = adapters.space;
   const auto back = [&](const Linear& linear, const unit* x) {
-    return Product{Finish::add, linear, x, stream, (size_t)m.hidden, rows, m.residual_scale};
+    return Gemm{Epilogue::add, linear, x, stream, (size_t)m.hidden, rows, m.residual_scale};
   };
-  const Product gate_up{Finish::gated, layer.gate_up, nullptr, w.inner.data(), (size_t)m.intermediate, rows};
-  phases.product(Part::output, back(layer.output, attended), adapters.of(layer, Where::output));
-  phases.normed_product(Part::gate_up, gate_up, stream, layer.mlp_norm, m.hidden, w.normed.data(), adapters.of(layer, Where::gate_up));
-  phases.product(Part::down, back(layer.down, w.inner.data()), adapters.of(layer, Where::down));
+  const Gemm gate_up{Epilogue::gated, layer.gate_up, nullptr, w.inner.data(), (size_t)m.intermediate, rows};
+  phases.gemm(Part::output, back(layer.output, attended), adapters.of(layer, Projection::output));
+  phases.normed_gemm(Part::gate_up, gate_up, stream, layer.mlp_norm, m.hidden, w.normed.data(), adapters.of(layer, Projection::gate_up));
+  phases.gemm(Part::down, back(layer.down, w.inner.data()), adapters.of(layer, Projection::down));
 }
 
-// Tokens of a step up to the last layer's attention, whose wanted tokens become the chosen ones from `chosen` on.
+// Runs tokens of a step up to the last layer's attention, and copies the wanted ones to the chosen activations from `chosen` on.
 template <class Op>
 class StepBody {
-  using number = typename Op::number;
+  using element = typename Op::element;
 
  public:
   StepBody(const Model& model, const Step& step, size_t chosen, Workspace& space, size_t threads)
@@ -128,13 +129,13 @@ class StepBody {
 
  private:
   void add_attention(const Layer& layer, typename Attention<Op>::Plan& plan) {
-    Product qkv{Finish::floats, layer.qkv, nullptr, w_.raw_heads.data(), (size_t)qkv_, (size_t)s_.tokens};
+    Gemm qkv{Epilogue::floats, layer.qkv, nullptr, w_.raw_heads.data(), (size_t)qkv_, (size_t)s_.tokens};
     if (m_.fused_rope) {
-      qkv.finish = Finish::rope, qkv.y = w_.heads.data();
+      qkv.epilogue = Epilogue::rope, qkv.y = w_.heads.data();
       qkv.rope = {w_.rotation.data(), half_, layer.rotary ? m_.heads + m_.kv_heads : 0};
     }
-    const Adapted adapted = adapters_.of(layer, Where::qkv);
-    phases_.normed_product(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data(), adapted);
+    const Adapted adapted = adapters_.of(layer, Projection::qkv);
+    phases_.normed_gemm(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data(), adapted);
     const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, m_.layers};
     const Scoring scoring{m_.attention_scale, m_.softcap, layer.window};
     if (plan.tasks.empty()) Attention<Op>::plan(plan, cache, scoring, m_.heads, threads_);
@@ -145,7 +146,7 @@ class StepBody {
           m_.fused_rope ? keep_rotated(cache, t) : rotate_and_keep(layer, cache, t);
         },
         s_.tokens);
-    attention_.emplace_back(cache, scoring, m_.heads, heads_of(0), (size_t)qkv_, (number*)w_.attended.data(), (size_t)heads_);
+    attention_.emplace_back(cache, scoring, m_.heads, heads_of(0), (size_t)qkv_, (element*)w_.attended.data(), (size_t)heads_);
     attention_.back().use(plan);
     phases_.add(phase_of(Part::attention, attention_.back(), plan.tasks.size()));
   }
@@ -159,18 +160,18 @@ class StepBody {
     return windowed_.back().second;
   }
 
-  // The token's embedding, and its position's cosines and sines.
+  // The token's embedding, and the cosines and sines of its position.
   void start(size_t t) {
-    embed((const number*)m_.embedding + (size_t)s_.ids[t] * m_.hidden, m_.hidden, m_.embedding_scale, w_.stream.data() + t * m_.hidden);
+    embed((const element*)m_.embedding + (size_t)s_.ids[t] * m_.hidden, m_.hidden, m_.embedding_scale, w_.stream.data() + t * m_.hidden);
     const Row& row = all_.rows[token_row_[t]];
     float* to = w_.rotation.data() + t * m_.rotary;
     rotation(row.past + (int)t - row.first, m_.frequencies, half_, m_.rotary_scale, to, to + half_);
   }
 
-  // Queries, keys and values of a token as attention reads them.
-  number* heads_of(size_t token) const { return (number*)w_.heads.data() + token * qkv_; }
+  // A token's queries, keys and values, as attention reads them.
+  element* heads_of(size_t token) const { return (element*)w_.heads.data() + token * qkv_; }
 
-  // A share of the next page that the row writes.
+  // Prefetch a share of the next page that the row writes.
   TGI_INLINED void fetch_page(const Cache& cache, const Row& row, int position) const {
     const int place = position % kPage, next = position - place + kPage;
     if (next >= row.past + row.count) return;
@@ -178,7 +179,7 @@ class StepBody {
     for (int h = 0; h < m_.kv_heads; h++) fetch(keys_of<Op>(cache, row.table, next, h) + place * share, share * sizeof(unit));
   }
 
-  // Keys and values of a token into the cache: key(head), and value(head, ahead) of the token itself or the next one.
+  // Write a token's keys and values to the cache: key(head), and value(head, ahead) of the token itself or the next one.
   template <class Key, class Value>
   TGI_INLINED void keep(const Cache& cache, size_t t, const Key& key, const Value& value) {
     const Row& row = all_.rows[token_row_[t]];
@@ -191,40 +192,40 @@ class StepBody {
     }
   }
 
-  // Where the product has rotated them already.
+  // If the GEMM has rotated them.
   void keep_rotated(const Cache& cache, size_t t) {
     const int size = m_.head_size;
-    const number *keys = heads_of(t) + heads_, *values = keys + m_.kv_heads * size;
-    fetch(keys + 4 * qkv_, 2 * m_.kv_heads * size * sizeof(number));
+    const element *keys = heads_of(t) + heads_, *values = keys + m_.kv_heads * size;
+    fetch(keys + 4 * qkv_, 2 * m_.kv_heads * size * sizeof(element));
     keep(cache, t, [&](int h) { return keys + h * size; }, [&](int h, int ahead) { return values + ahead * qkv_ + h * size; });
   }
 
-  // Where it has not, nor the queries.
+  // If it has rotated neither keys nor queries.
   void rotate_and_keep(const Layer& layer, const Cache& cache, size_t t) {
     const float *from = w_.raw_heads.data() + t * qkv_, *angle = w_.rotation.data() + t * m_.rotary;
     const int size = m_.head_size;
     fetch(from + 2 * qkv_, qkv_ * sizeof(float));
-    fetch(heads_of(t + 2), heads_ * sizeof(number));
+    fetch(heads_of(t + 2), heads_ * sizeof(element));
     float head[512];
-    number turned_key[512], made[2][512];
-    const auto turn = [&](const float* head_from, const float* norm, number* to) {
+    element rotated_key[512], made[2][512];
+    const auto rotate_head = [&](const float* head_from, const float* norm, element* to) {
       if (norm) rms_norm(head_from, norm, m_.epsilon, size, head);
       rotate(norm ? head : head_from, angle, angle + half_, layer.rotary ? half_ : 0, size, to);
       return to;
     };
-    const auto key = [&](int h) { return turn(from + heads_ + h * size, layer.key_norm, turned_key); };
+    const auto key = [&](int h) { return rotate_head(from + heads_ + h * size, layer.key_norm, rotated_key); };
     const auto value = [&](int h, int ahead) {
-      to_numbers(from + ahead * qkv_ + heads_ + (m_.kv_heads + h) * size, size, made[ahead]);
+      cast_row(from + ahead * qkv_ + heads_ + (m_.kv_heads + h) * size, size, made[ahead]);
       return made[ahead];
     };
-    for (int h = 0; h < m_.heads; h++) turn(from + h * size, layer.query_norm, heads_of(t) + h * size);
+    for (int h = 0; h < m_.heads; h++) rotate_head(from + h * size, layer.query_norm, heads_of(t) + h * size);
     keep(cache, t, key, value);
   }
 
   void choose(size_t i) {
     const size_t token = s_.wanted_tokens[i], to = chosen_ + i;
     memcpy(w_.chosen_stream.data() + to * m_.hidden, w_.stream.data() + token * m_.hidden, (size_t)m_.hidden * 4);
-    memcpy((number*)w_.chosen.data() + to * heads_, (number*)w_.attended.data() + token * heads_, (size_t)heads_ * sizeof(number));
+    memcpy((element*)w_.chosen.data() + to * heads_, (element*)w_.attended.data() + token * heads_, (size_t)heads_ * sizeof(element));
   }
 
   const Model& m_;
@@ -240,7 +241,7 @@ class StepBody {
   Phases<Op> phases_;
 };
 
-// The chosen tokens from there to their logits.
+// Runs the chosen tokens from there to their logits.
 template <class Op>
 class StepEnd {
  public:
@@ -249,14 +250,14 @@ class StepEnd {
     const size_t rows = step.wanted;
     float* stream = w.chosen_stream.data();
     add_output_and_mlp(phases_, adapters_, m.layer[m.layers - 1], w.chosen.data(), stream, rows);
-    const Product head{Finish::floats, m.head, nullptr, step.logits, (size_t)m.head.columns, rows, m.logit_scale};
-    phases_.normed_product(Part::head, head, stream, m.final_norm, m.hidden, w.normed.data(), {});
+    const Gemm head{Epilogue::floats, m.head, nullptr, step.logits, (size_t)m.head.columns, rows, m.logit_scale};
+    phases_.normed_gemm(Part::head, head, stream, m.final_norm, m.hidden, w.normed.data(), {});
   }
 
   const std::vector<Phase>& phases() const { return phases_.all(); }
 
  private:
-  // The step's segments over its wanted tokens alone.
+  // The step's segments, restricted to its wanted tokens.
   static std::vector<Segment> chosen_segments(const Step& step) {
     std::vector<Segment> found;
     const int32_t *wanted = step.wanted_tokens, *end = wanted + step.wanted;

@@ -1,4 +1,4 @@
-"""Weights packed for the native kernels: one file per layout of theirs, best first."""
+"""Packing weights for the native kernels: one file per layout, best first."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tgi_backend_cpu.interface import Linear, Panels
 from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_backend_cpu.packing.bf12 import Bf12Panels
 from tgi_backend_cpu.packing.dense import DensePanels
 from tgi_backend_cpu.packing.panels import PackedLayout, Unpacked
-from tgi_backend_cpu.tables import Linear, Panels
 from tgi_core.engine.quantization.weight import Weight
 
 LAYOUTS: tuple[PackedLayout, ...] = (Bf12Panels(), DensePanels())
-"""The last serves every weight."""
+"""The last one supports every weight."""
 
 
 def pack(
     kernels: Kernels, arena: Arena, weights: Sequence[Weight], bias: Tensor | None = None, panels: Panels = Panels.PLAIN
 ) -> Linear:
-    """Pack weights [out, in] of one dtype, one below the other, or two whose rows belong together as pairs.
+    """Pack weights [out, in] of one dtype, concatenated, or two whose rows form pairs.
 
-    The bias, float32, must outlive the result, and so must the arena. Products have the same bits in every layout.
+    The bias, float32, and the arena must outlive the result. A GEMM has the same bits in every layout.
     """
     asked = Unpacked(kernels, weights, panels)
     steps = -(-asked.depth // 2) if asked.dtype is torch.bfloat16 else asked.depth

@@ -1,16 +1,16 @@
-"""bfloat16 in twelve bits each, without loss, where nearly all numbers share 16 exponents; `native/bf12.h`."""
+"""Lossless bfloat16 in twelve bits per element, for weights of which nearly all share 16 exponents; see `native/bf12.h`."""
 
 from __future__ import annotations
 
 import torch
 
+from tgi_backend_cpu.interface import Layout
 from tgi_backend_cpu.kernels import Arena, Memory
 from tgi_backend_cpu.packing.panels import Unpacked
-from tgi_backend_cpu.tables import Layout
 
 
 class Bf12Panels:
-    """Weights of every layout, dequantized, that run in bfloat16."""
+    """Supports weights of every layout, dequantized, in models that run in bfloat16."""
 
     layout = Layout.BF12
 

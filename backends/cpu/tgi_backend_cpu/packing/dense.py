@@ -1,14 +1,14 @@
-"""Numbers as they are; `native/dense.h`."""
+"""Dense panels; see `native/dense.h`."""
 
 from __future__ import annotations
 
+from tgi_backend_cpu.interface import Layout
 from tgi_backend_cpu.kernels import Arena
 from tgi_backend_cpu.packing.panels import Unpacked
-from tgi_backend_cpu.tables import Layout
 
 
 class DensePanels:
-    """Serves weights of every layout, dequantized."""
+    """Supports weights of every layout, dequantized."""
 
     layout = Layout.DENSE
 

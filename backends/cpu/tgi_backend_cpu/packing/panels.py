@@ -8,13 +8,13 @@ from typing import Protocol
 
 import torch
 
+from tgi_backend_cpu.interface import Layout, Panels
 from tgi_backend_cpu.kernels import Arena, Kernels
-from tgi_backend_cpu.tables import Layout, Panels
 from tgi_core.engine.quantization.weight import Weight
 
 
 class Unpacked:
-    """Weights [out, in] that are to become the `count` panels of one product, of `panel_bytes` each where they are dense."""
+    """Weights [out, in] to be packed as the `count` panels of one GEMM, of `panel_bytes` each in the dense layout."""
 
     def __init__(self, kernels: Kernels, weights: Sequence[Weight], panels: Panels) -> None:
         self.kernels, self.weights, self.panels = kernels, weights, panels
@@ -27,11 +27,11 @@ class Unpacked:
 
     @property
     def dense_bytes(self) -> int:
-        """What dense panels take."""
+        """Bytes of dense panels."""
         return self.count * self.panel_bytes
 
     def write(self, to: int) -> None:
-        """All bits of each number, in the order of the panels."""
+        """Write dense panels to an address."""
         pairs, block = self.panels is Panels.PAIRS, 0
         for place, weight in enumerate(self.weights):
             rows, depth = weight.shape
@@ -49,4 +49,4 @@ class PackedLayout(Protocol):
     layout: Layout
 
     def pack(self, asked: Unpacked, arena: Arena) -> int | None:
-        """The address of the packed panels; None where this layout cannot hold them, or not in less memory than the next."""
+        """The address of the packed panels; None if this layout cannot hold them, or not in less memory than the next one."""

@@ -89,7 +89,7 @@ class FlashAttention2(VendorAttention):
 
 
 def _ends(step: StepMetadata, lengths: Tensor) -> Tensor:
-    """[rows + 1]: where each row's keys would end if they lay behind each other; made once per step."""
+    """[rows + 1]: cumulative lengths of the rows' keys; computed once per step."""
     found = step.masks.get("flash-attn 2 keys")
     if found is None:
         found = step.masks["flash-attn 2 keys"] = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))

@@ -36,8 +36,8 @@ class FlashAttention3(VendorAttention):
     )
     limits = Limits()
 
-    def unfit(self) -> str:
-        """It has code for Hopper alone."""
+    def unsupported(self) -> str:
+        """Why it cannot run here: it supports only Hopper."""
         major, minor = torch.cuda.get_device_capability(self._device)
         return "" if major == 9 else f"compute capability {major}.{minor}, and it has code for 9.0"
 

@@ -16,7 +16,7 @@ FORMATS: dict[str, type[Format]] = {
 
 
 def read_format(config: dict[str, Any], file: Path) -> Format | None:
-    """The format that a config.json names; None where weights are stored as they are. Raises InvalidModel."""
+    """The format that a config.json names; None if weights are not quantized. Raises InvalidModel."""
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None

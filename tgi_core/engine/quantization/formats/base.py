@@ -1,4 +1,4 @@
-"""What a checkpoint format knows."""
+"""The interface of checkpoint formats."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tgi_core.engine.weights.headers import TensorEntry
 
 
 class Format(ABC):
-    """How a checkpoint stores the weights of linear layers. A layer that lacks the tensor `mark` is stored as it is, whatever the config
+    """How a checkpoint stores the weights of linear layers. A layer without the tensor `mark` is not quantized, whatever the config
     says."""
 
     mark: ClassVar[str]
-    """What, behind the layer's name, a tensor is called that every quantized layer has and no other."""
+    """The suffix, after the layer's name, of a tensor that all quantized layers have, and no others."""
 
     @abstractmethod
     def __init__(self, settings: dict[str, Any]) -> None:

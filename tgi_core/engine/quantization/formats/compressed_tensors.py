@@ -1,7 +1,7 @@
-"""Checkpoints of `quant_method` compressed-tensors, as llm-compressor writes them: weights of integers of 8 or 4 bits.
+"""Checkpoints of `quant_method` compressed-tensors, as llm-compressor writes them: 8-bit or 4-bit integer weights.
 
 A layer holds codes and `weight_scale` [out, groups], [out, 1] or [1]; the weight is code · scale. Codes are `weight` int8 [out, in], or
-`weight_packed` int32 [out, in · bits / 32], lowest bits first, to which half of their range has been added. Source:
+`weight_packed` int32 [out, in · bits / 32], lowest bits first, offset by half their range. Source:
 https://github.com/vllm-project/compressed-tensors, its compressors of these names.
 """
 
@@ -18,7 +18,7 @@ from tgi_core.engine.quantization.weight import Scaled, Weight
 from tgi_core.engine.weights.headers import TensorEntry
 
 _BITS = {"int-quantized": (8,), "naive-quantized": (8,), "pack-quantized": (4, 8)}
-"""Formats, by the name that the config has for them, and bits of a code."""
+"""Supported bits of a code, by the config's name of the format."""
 
 _WEIGHTS = {"type": ("int",), "symmetric": (True,), "strategy": ("channel", "tensor", "group")}
 """Fields of a group's `weights` and the values that are supported."""
@@ -27,7 +27,7 @@ _ABSENT = ("actorder", "block_structure")
 
 
 class CompressedTensors(Format):
-    """Integers and their scales. Inputs stay as they are, so a config that wants them quantized too is refused."""
+    """Integers and their scales. Inputs are not quantized, and a config that asks for that is refused."""
 
     mark = "weight_scale"
 

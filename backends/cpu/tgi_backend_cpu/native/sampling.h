@@ -1,11 +1,11 @@
-// Reading logits: what greedy rows and rows with a temperature alone need of them, in one or two passes.
+// Sampling for plain rows: the argmax, or a draw at a temperature, in one or two passes over the logits.
 #pragma once
 
 #include "simd.h"
 
 namespace tgi {
 
-// Of one row: the lowest id of the highest logit, that logit, the logarithm of the sum of exponentials, and whether all are finite.
+// One row: the lowest id with the highest logit, that logit, the log-sum-exp, and whether all logits are finite.
 struct Summary {
   int64_t token;
   float highest, log_total;
@@ -17,7 +17,7 @@ inline Summary summarize(const float* logits, int vocabulary, bool wants_total) 
   for (int i = 0; i < vocabulary; i += 16) {
     const f32x16 v = i + 16 <= vocabulary ? load(logits + i) : within(load_first(logits + i, vocabulary - i), 0, vocabulary - i, top);
     top = max(top, v);
-    taint = fma(v, zero(), taint);  // zero, unless a number is infinite or none
+    taint = fma(v, zero(), taint);  // zero, unless a value is infinite or NaN
   }
   const float highest_logit = highest(top);
   Summary found{0, highest_logit, 0, sum(taint) == 0.0f};
@@ -38,7 +38,7 @@ inline Summary summarize(const float* logits, int vocabulary, bool wants_total) 
   return found;
 }
 
-// Eight doubles at a time; the compiler splits them where registers are shorter.
+// Eight doubles at a time; the compiler splits them if registers are shorter.
 typedef double f64x8 __attribute__((vector_size(64)));
 typedef int64_t i64x8 __attribute__((vector_size(64)));
 typedef float f32x8 __attribute__((vector_size(32)));
@@ -57,7 +57,7 @@ TGI_INLINE f64x8 fma(f64x8 a, f64x8 b, f64x8 c) {
 }
 TGI_INLINE f64x8 all(double value) { return f64x8{} + value; }
 
-// e to the power of v, to 3e-16 of its size, for v from -700 to 0; below that it is 0. Taylor to the twelfth power, over ±ln 2 / 2.
+// exp(v) with a relative error of 3e-16 for v from -700 to 0; 0 below. Taylor series to the twelfth power over ±ln 2 / 2.
 TGI_INLINE f64x8 exp_doubles(f64x8 v) {
   constexpr double kShift = 6755399441055744.0;  // 1.5 · 2^52: adding it leaves the nearest whole number in the lowest bits
   const f64x8 held = v < -700.0 ? f64x8{} - 700.0 : v;
@@ -75,18 +75,18 @@ TGI_INLINE f64x8 exp_doubles(f64x8 v) {
   return v < -700.0 ? f64x8{} : p * power;
 }
 
-constexpr int kDrawn = 64;  // tokens whose weights are summed before they are looked at one by one
+constexpr int kGroup = 64;  // tokens per group: groups are summed first, and only one is searched token by token
 
-// softmax(logits / temperature) before it is divided by its sum. Beyond the vocabulary weights are zero.
+// softmax(logits / temperature) before the division by its sum. Weights beyond the vocabulary are zero.
 struct Weights {
   const float* logits;
   int vocabulary;
   double highest, factor;
 
-  // The weights [kDrawn] from `start` on, to `to` unless that is null; their sum.
+  // The sum of the kGroup weights from `start` on; also stores them to `to` unless it is null.
   TGI_INLINE double group(const Weights& w, int start, double* to) {
     f64x8 sums = {};
-    for (int i = start; i < start + kDrawn; i += 8) {
+    for (int i = start; i < start + kGroup; i += 8) {
       float own[8];
       const float* from = w.logits + i;
       if (i + 8 > w.vocabulary) {
@@ -104,24 +104,24 @@ struct Weights {
 };
 
 // A draw by the published formula: the first token at which the cumulative probability of softmax(logits / temperature) exceeds `uniform`.
-// `sums` has room for vocabulary / kDrawn + 1 numbers.
+// `sums` has room for vocabulary / kGroup + 1 values.
 inline int64_t draw(const float* logits, int vocabulary, float highest, double temperature, double uniform, double* sums, double* logprob) {
   const Weights all{logits, vocabulary, (double)highest, 1.0 / temperature};
   double total = 0;
   int groups = 0;
-  for (int start = 0; start < vocabulary; start += kDrawn) sums[groups++] = total += Weights::group(all, start, nullptr);
+  for (int start = 0; start < vocabulary; start += kGroup) sums[groups++] = total += Weights::group(all, start, nullptr);
   const double target = uniform * total;
   int group = 0;
   while (group + 1 < groups && sums[group] <= target) group++;
-  // Rounding may leave the target just beyond the last sum: then it is the last token that has a weight at all.
+  // Rounding may leave the target just beyond the last sum: then the last token with a nonzero weight is drawn.
   int64_t token = -1;
   for (bool found = false; !found && token < 0 && group >= 0; group--) {
-    double weight[kDrawn], reached = group ? sums[group - 1] : 0;
-    Weights::group(all, group * kDrawn, weight);
-    for (int i = 0; i < kDrawn && !found; i++) {
+    double weight[kGroup], reached = group ? sums[group - 1] : 0;
+    Weights::group(all, group * kGroup, weight);
+    for (int i = 0; i < kGroup && !found; i++) {
       if (weight[i] == 0) continue;
       reached += weight[i];
-      token = (int64_t)group * kDrawn + i;
+      token = (int64_t)group * kGroup + i;
       found = reached > target;
     }
   }

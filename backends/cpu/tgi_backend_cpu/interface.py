@@ -6,15 +6,15 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 5
-"""What `tgi_interface` must answer."""
+INTERFACE = 6
+"""The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
 """Names of `Part` in pool.h."""
 
 
 class Panels(IntEnum):
-    """How the blocks of a weight are put into panels; `Panels` in gemm.h."""
+    """How the blocks of a weight are arranged in panels; `Panels` in gemm.h."""
 
     PLAIN = 0
     PAIRS = 1
@@ -22,14 +22,14 @@ class Panels(IntEnum):
 
 
 class Layout(IntEnum):
-    """How the numbers of a panel are kept; `Layout` in layouts.h."""
+    """The layout of a panel's elements; `Layout` in layouts.h."""
 
     DENSE = 0
     BF12 = 1
 
 
 class Linear(Structure):
-    """A packed weight: its panels in a layout; `columns` counts both of pairs."""
+    """A packed weight: its panels in a layout. `columns` counts both members of a pair."""
 
     _fields_ = (
         ("data", c_void_p),
@@ -38,16 +38,16 @@ class Linear(Structure):
     )
 
 
-class LowRank(Structure):
-    """An adapter's two matrices for columns `first`… of a product."""
+class PackedLora(Structure):
+    """An adapter's two matrices for a merged projection's columns from `first` on."""
 
-    _fields_ = (("down", Linear), ("up", Linear), ("first", c_int32), ("unused", c_int32))
+    _fields_ = (("lora_a", Linear), ("lora_b", Linear), ("first", c_int32), ("unused", c_int32))
 
 
-class LowRanks(Structure):
-    """What one adapter adds to one product."""
+class PackedLoras(Structure):
+    """One adapter's slices of one merged projection."""
 
-    _fields_ = (("part", POINTER(LowRank)), ("parts", c_int32), ("unused", c_int32))
+    _fields_ = (("slice", POINTER(PackedLora)), ("slices", c_int32), ("unused", c_int32))
 
 
 class Segment(Structure):
@@ -56,8 +56,8 @@ class Segment(Structure):
     _fields_ = tuple((name, c_int32) for name in ("adapter", "first", "last"))
 
 
-WHERE = ("qkv", "output", "gate_up", "down")
-"""The products that adapters add to, in the order of `Where` in step.h."""
+PROJECTIONS = ("qkv", "output", "gate_up", "down")
+"""The merged projections that adapters target, in the order of `Projection` in step.h."""
 
 
 class Layer(Structure):
@@ -98,7 +98,7 @@ class Model(Structure):
         ("frequencies", c_void_p),
         ("embedding", c_void_p),
         ("head", Linear),
-        ("adapters", POINTER(LowRanks)),
+        ("adapters", POINTER(PackedLoras)),
         ("ranks", c_int32),
     )
 
@@ -145,20 +145,20 @@ SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_pack": (None, (_AT, _FLAG, _FLAG, _AT, _AT, _COUNT, _COUNT, _COUNT)),
     "tgi_pack_bf12": (_SIZE, (_AT, _AT, _SIZE, _SIZE, _AT)),
     "tgi_linear": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
-    "tgi_adapt": (None, (_AT, _FLAG, POINTER(LowRanks), POINTER(Segment), _COUNT, _AT, _SIZE, _AT, _SIZE, _SIZE)),
+    "tgi_add_lora": (None, (_AT, _FLAG, POINTER(PackedLoras), POINTER(Segment), _COUNT, _AT, _SIZE, _AT, _SIZE, _SIZE)),
     "tgi_gated": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
     "tgi_write": (None, (_AT, _FLAG, POINTER(Cache), _AT, _COUNT, _AT, _SIZE, _SIZE, _AT, _SIZE, _SIZE)),
     "tgi_attend": (None, (_AT, _FLAG, POINTER(Cache), POINTER(Scoring), _COUNT, _AT, _COUNT, _AT, _COUNT, _AT, _AT)),
     "tgi_workspace": (_AT, ()),
     "tgi_workspace_free": (None, (_AT,)),
     "tgi_step": (None, (_AT, POINTER(Model), POINTER(Step), _AT)),
-    "tgi_choose": (None, (_AT, _AT, _COUNT, _COUNT, _AT, _AT, _AT, _FLAG, _AT, _AT)),
+    "tgi_sample": (None, (_AT, _AT, _COUNT, _COUNT, _AT, _AT, _AT, _FLAG, _AT, _AT)),
 }
 """Result and arguments of each function."""
 
 
 def declare(library: ctypes.CDLL) -> None:
-    """Give a library's functions their types. Raises AttributeError for a library of something else."""
+    """Declare the types of a library's functions. Raises AttributeError if it lacks one."""
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -1,17 +1,17 @@
-// A long step runs part by part: what the tokens of a part make stays in the processor's caches from one product to the next, and less
-// memory is needed for it. A part is to its rows what a chunk of a prompt is.
+// A long step runs in microbatches: the activations of one stay in the processor's caches from one GEMM to the next, and take less memory.
+// To a row, a microbatch is what a prefill chunk is.
 #pragma once
 
 #include "step.h"
 
 namespace tgi {
 
-constexpr int kPartTokens = 1024;
+constexpr int kMicrobatchTokens = 1024;
 
-// Tokens first…last-1 of a step, as a step of their own.
-class StepPart {
+// Tokens first…last-1 of a step, as a step.
+class Microbatch {
  public:
-  StepPart(const Step& whole, int first, int last) : step_(whole) {
+  Microbatch(const Step& whole, int first, int last) : step_(whole) {
     const int32_t* row = whole.row;
     for (; row[0] + row[1] <= first; row += 3) step_.table += whole.table_stride;
     for (; row < whole.row + 3 * whole.rows && row[0] < last; row += 3) {
@@ -30,10 +30,10 @@ class StepPart {
     }
     step_.segments = (int32_t)segments_.size(), step_.segment = segments_.data();
   }
-  StepPart(const StepPart&) = delete;
+  Microbatch(const Microbatch&) = delete;
 
   const Step& step() const { return step_; }
-  // How many wanted tokens are in the parts before.
+  // How many wanted tokens are in earlier microbatches.
   size_t chosen() const { return chosen_; }
 
  private:
@@ -43,15 +43,15 @@ class StepPart {
   std::vector<Segment> segments_;
 };
 
-// The end is common: so few tokens are wanted that it is bound by reading weights, among them the largest.
+// The last part runs once for all microbatches: few tokens are wanted, so it is bound by reading weights, the largest among them.
 template <class Op>
 void run_step(const Model& model, const Step& step, Workspace& space, Pool& pool) {
-  const int parts = std::max(1, (step.tokens + kPartTokens - 1) / kPartTokens);
-  const int size = rounded_up((step.tokens + parts - 1) / parts, kPage);
+  const int batches = std::max(1, (step.tokens + kMicrobatchTokens - 1) / kMicrobatchTokens);
+  const int size = rounded_up((step.tokens + batches - 1) / batches, kPage);
   space.make_room<Op>(model, size, step.wanted, step.segments > 0);
   for (int first = 0; first < step.tokens; first += size) {
-    const StepPart part(step, first, std::min(first + size, step.tokens));
-    const StepBody<Op> body(model, part.step(), part.chosen(), space, pool.threads());
+    const Microbatch batch(step, first, std::min(first + size, step.tokens));
+    const StepBody<Op> body(model, batch.step(), batch.chosen(), space, pool.threads());
     pool.run(body.phases());
   }
   pool.run(StepEnd<Op>(model, step, space, pool.threads()).phases());

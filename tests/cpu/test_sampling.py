@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tgi_backend_cpu.kernels import Kernels
-from tgi_backend_cpu.reading import NativeReader
+from tgi_backend_cpu.sampling import NativeSampler
 from torch import Tensor
 
 from tgi_core.backend import OutputOptions, Request, RowFaultKind, Sampling
@@ -28,7 +28,7 @@ def test_plain_rows_get_what_the_formula_gives(kernels: Kernels, vocab: int) -> 
     """Greedy rows and rows with a temperature get the very tokens that the sampler makes without the kernels, and their logprobs."""
     live = rows([Sampling(do_sample=i % 2 > 0, temperature=(0.1, 0.7, 1.0, 5.0)[i // 2 % 4], seed=i) for i in range(24)])
     scores = logits(24, vocab)
-    found, wanted = sample(scores, live, None, NativeReader(kernels)), sample(scores, live, None)
+    found, wanted = sample(scores, live, None, NativeSampler(kernels)), sample(scores, live, None)
     assert found.tokens == wanted.tokens and not found.faults
     assert torch.allclose(torch.tensor(found.logprobs), torch.tensor(wanted.logprobs), atol=2e-6, rtol=2e-6)
 
@@ -38,10 +38,10 @@ def test_other_rows_are_left_to_the_sampler(kernels: Kernels) -> None:
     kinds = [Sampling(), Sampling(repetition_penalty=1.3), Sampling(do_sample=True, top_k=5), Sampling(do_sample=True, top_p=0.5)]
     live, scores = rows(kinds), logits(4, 300)
     allowed = torch.ones(4, 300, dtype=torch.bool)
-    found, wanted = sample(scores, live, allowed, NativeReader(kernels)), sample(scores, live, allowed)
+    found, wanted = sample(scores, live, allowed, NativeSampler(kernels)), sample(scores, live, allowed)
     assert found.tokens == wanted.tokens
     tops = rows([Sampling()] * 3, OutputOptions(top_n=3))
-    assert sample(scores[:3], tops, None, NativeReader(kernels)).top == sample(scores[:3], tops, None).top
+    assert sample(scores[:3], tops, None, NativeSampler(kernels)).top == sample(scores[:3], tops, None).top
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -50,7 +50,7 @@ def test_a_row_that_is_not_finite_fails_alone(kernels: Kernels, bad: float) -> N
     for place in (0, 17, 99):
         scores = logits(3, 100)
         scores[1, place] = bad
-        found = sample(scores, rows([Sampling(), Sampling(do_sample=True), Sampling()]), None, NativeReader(kernels))
+        found = sample(scores, rows([Sampling(), Sampling(do_sample=True), Sampling()]), None, NativeSampler(kernels))
         assert {i: fault.kind for i, fault in found.faults.items()} == {1: RowFaultKind.NAN}
         assert found.tokens[0] == int(scores[0].argmax()) and found.tokens[2] == int(scores[2].argmax())
 
@@ -60,5 +60,5 @@ def test_ties_and_extremes(kernels: Kernels) -> None:
     scores = torch.zeros(2, 40)
     scores[0, [7, 30]] = 5.0
     scores[1, 33] = 2000.0
-    found = sample(scores, rows([Sampling(), Sampling(do_sample=True, seed=3)]), None, NativeReader(kernels))
+    found = sample(scores, rows([Sampling(), Sampling(do_sample=True, seed=3)]), None, NativeSampler(kernels))
     assert found.tokens == [7, 33] and found.logprobs[1] == 0

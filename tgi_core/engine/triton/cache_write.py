@@ -1,4 +1,4 @@
-"""Writing keys and values to their places in the cache."""
+"""Writing keys and values to their slots in the cache."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def write_kernel(
     shape: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """Copy `block` tokens of one KV head to `slots`, counted as block · page + offset; slot -1 is nowhere.
+    """Copy `block` tokens of one KV head to `slots`, which are block · page + offset; slot -1 is not written.
 
-    Grid [tokens / block, kv_heads]. Where the cache's type is another, elements are multiplied by the inverses before they are cast.
+    Grid [tokens / block, kv_heads]. If the cache has another dtype, elements are multiplied by the inverses before they are cast.
     """
     token = tl.program_id(0) * block + tl.arange(0, block)
     slot = tl.load(slots + token, mask=token < tokens, other=-1).to(tl.int64)

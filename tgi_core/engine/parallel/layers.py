@@ -1,6 +1,6 @@
-"""The places in a model where ranks meet.
+"""The layers of a model in which ranks communicate.
 
-A linear layer keeps being one, inside a wrapper: it can be merged with its siblings, packed or quantized as in a model that is whole.
+A linear layer stays one, inside a wrapper: it can be merged with its siblings, packed or quantized as in an undivided model.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tgi_core.engine.attention.interface import SHARE
-from tgi_core.engine.attention.sharing import HeadShare
+from tgi_core.engine.attention.interface import HEAD_SHARD
+from tgi_core.engine.attention.sharing import HeadShard
 from tgi_core.engine.collectives import Collectives
-from tgi_core.engine.parallel.partition import Partition, share
+from tgi_core.engine.parallel.partition import Partition, shard_range
 from tgi_core.engine.parallel.plan import Style
 
 
-class Joint(nn.Module):
-    """A wrapper that looks, to a model that reads its weight, like what it wraps."""
+class ParallelLayer(nn.Module):
+    """A wrapper with the weight and bias of the layer inside, for models that read them."""
 
     def __init__(self, inner: nn.Module, collectives: Collectives) -> None:
         super().__init__()
@@ -27,37 +27,37 @@ class Joint(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """That of the layer inside."""
+        """The inner layer's."""
         return self.inner.weight  # type: ignore[return-value]
 
     @property
     def bias(self) -> Tensor | None:
-        """That of the layer inside."""
+        """The inner layer's."""
         return self.inner.bias  # type: ignore[return-value]
 
 
-class Summed(Joint):
-    """A layer that takes some of the inputs."""
+class RowParallel(ParallelLayer):
+    """A layer over this rank's part of the inputs; outputs are all-reduced."""
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., some inputs] → [..., outputs]."""
         return self._collectives.reduce(self.inner(input))
 
 
-class SplitSummed(Joint):
-    """A layer that takes some of the inputs, and is given all."""
+class RowParallelSplitInput(ParallelLayer):
+    """The same, called with all inputs."""
 
     def __init__(self, inner: nn.Module, collectives: Collectives, size: int) -> None:
         super().__init__(inner, collectives)
-        self._start, self._end = share(size, collectives.rank, collectives.world)
+        self._start, self._end = shard_range(size, collectives.rank, collectives.world)
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., inputs] → [..., outputs]."""
         return self._collectives.reduce(self.inner(input[..., self._start : self._end]))
 
 
-class Gathered(Joint):
-    """A layer that makes some of the outputs; all ranks want all."""
+class ColumnParallelGathered(ParallelLayer):
+    """A layer that computes this rank's part of the outputs, which are all-gathered."""
 
     def __init__(self, inner: nn.Module, collectives: Collectives, sizes: tuple[int, ...]) -> None:
         super().__init__(inner, collectives)
@@ -68,12 +68,12 @@ class Gathered(Joint):
         return self._collectives.gather(self.inner(input), self._sizes)
 
 
-class VocabularyPart(Joint):
-    """An embedding of some of the tokens."""
+class VocabParallel(ParallelLayer):
+    """An embedding of this rank's part of the vocabulary."""
 
     def __init__(self, inner: nn.Module, collectives: Collectives, size: int) -> None:
         super().__init__(inner, collectives)
-        self._start, self._end = share(size, collectives.rank, collectives.world)
+        self._start, self._end = shard_range(size, collectives.rank, collectives.world)
 
     def forward(self, ids: Tensor) -> Tensor:
         """[...] → [..., width]."""
@@ -82,20 +82,20 @@ class VocabularyPart(Joint):
         return self._collectives.reduce(self.inner(local.masked_fill(absent, 0)).masked_fill(absent.unsqueeze(-1), 0))
 
 
-def join(model: PreTrainedModel, parts: Partition, collectives: Collectives, whole: dict[str, torch.Size]) -> None:
-    """Put wrappers and hooks where a partitioned model's ranks meet; `whole` are the shapes of its parameters undivided."""
-    for name, style in parts.joints.items():
+def insert_collectives(model: PreTrainedModel, parts: Partition, collectives: Collectives, whole: dict[str, torch.Size]) -> None:
+    """Add wrappers and hooks to the layers in which ranks communicate; `whole` are the undivided shapes of the parameters."""
+    for name, style in parts.collective_styles.items():
         module = model.get_submodule(name)
         if style is Style.ROWS:
-            model.set_submodule(name, Summed(module, collectives))
+            model.set_submodule(name, RowParallel(module, collectives))
         elif style is Style.ROWS_SPLIT:
-            model.set_submodule(name, SplitSummed(module, collectives, whole[f"{name}.weight"][1]))
-            # If this reads what attention makes, a rank's part of the heads will do; other modules never ask for attention.
-            setattr(model.get_submodule(name.rpartition(".")[0]), SHARE, HeadShare(collectives.rank, collectives.world))
+            model.set_submodule(name, RowParallelSplitInput(module, collectives, whole[f"{name}.weight"][1]))
+            # If its input is attention's output, this rank's heads suffice; other modules never call attention.
+            setattr(model.get_submodule(name.rpartition(".")[0]), HEAD_SHARD, HeadShard(collectives.rank, collectives.world))
         elif style is Style.COLUMNS_GATHERED:
-            model.set_submodule(name, Gathered(module, collectives, parts.sizes[name]))
+            model.set_submodule(name, ColumnParallelGathered(module, collectives, parts.sizes[name]))
         elif style is Style.VOCABULARY:
-            model.set_submodule(name, VocabularyPart(module, collectives, whole[f"{name}.weight"][0]))
+            model.set_submodule(name, VocabParallel(module, collectives, whole[f"{name}.weight"][0]))
         elif style is Style.SUMMED:
             module.register_forward_hook(_summing(collectives))
         elif style is Style.SHARED_INPUT:
@@ -103,7 +103,7 @@ def join(model: PreTrainedModel, parts: Partition, collectives: Collectives, who
 
 
 def _summing(collectives: Collectives) -> Any:
-    """A hook that sums what a module returns, or the first of several things."""
+    """A hook that all-reduces what a module returns, or the first item of a tuple."""
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -114,7 +114,7 @@ def _summing(collectives: Collectives) -> Any:
 
 
 def _sharing(world: int) -> Any:
-    """A hook for what every rank runs whole inside a module that is summed."""
+    """A hook for a module that every rank runs whole inside one that is summed."""
 
     def hook(module: nn.Module, args: Any) -> Any:
         return (args[0] / world, *args[1:])

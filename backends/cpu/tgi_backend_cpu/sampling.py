@@ -1,4 +1,4 @@
-"""Reading logits with the native kernels."""
+"""Sampling with the native kernels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tgi_backend_cpu.kernels import Kernels
 from tgi_core.engine.sampler import Chosen
 
 
-class NativeReader:
-    """Argmax, logprob and draws at a temperature in one native call; see `LogitsReader`."""
+class NativeSampler:
+    """Argmax, logprob and draws at a temperature for all plain rows in one native call; see `PlainSampler`."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -23,7 +23,7 @@ class NativeReader:
         chosen = np.asarray(rows, np.int32)
         temperatures, uniforms = np.asarray(draws, np.float64).reshape(count, 2).T.copy()
         tokens, logprobs = np.empty(count, np.int64), np.empty(count, np.float64)
-        self._kernels.call.tgi_choose(
+        self._kernels.call.tgi_sample(
             self._kernels.pool,
             logits.data_ptr(),
             logits.shape[-1],

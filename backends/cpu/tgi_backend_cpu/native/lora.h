@@ -1,7 +1,7 @@
-// Adapters: for some tokens of a step, what two small matrices make of a product's input is added to its result.
+// LoRA adapters: for some tokens of a step, x · A · B is added to the result of a GEMM over x.
 //
-// Both are of floats, whatever the model is: they are small, and so are their errors then. An element of either product is one chain of
-// additions over its own row and column, so that what a token gets depends on no other token, nor on where a step is cut.
+// Both matrices are float32 in any model: they are small, and so are their rounding errors then. An element of either GEMM is one chain of
+// additions over its own row and column, so a token's result depends on no other token, nor on how a step is divided.
 #pragma once
 
 #include <algorithm>
@@ -12,74 +12,74 @@
 
 namespace tgi {
 
-// These structures are mirrored in tables.py.
+// These structures are mirrored in interface.py.
 
-// `down` [rank][inputs] in panels of one block, `up` [columns][rank], whose first column is `first` of the product's.
-struct LowRank {
-  Linear down, up;
+// One slice of a merged projection: `lora_a` [rank][inputs] in panels of one block, `lora_b` [columns][rank], for columns from `first` on.
+struct PackedLora {
+  Linear lora_a, lora_b;
   int32_t first, unused;
 };
 
-// What one adapter adds to one product.
-struct LowRanks {
-  const LowRank* part;
-  int32_t parts, unused;
+// One adapter's slices of one merged projection.
+struct PackedLoras {
+  const PackedLora* slice;
+  int32_t slices, unused;
 };
 
-// Tokens first…last-1 run under an adapter.
+// Tokens first…last-1 run with an adapter.
 struct Segment {
   int32_t adapter, first, last;
 };
 
-// Where a product's adapters are: those of adapter a at found[a · stride]. `low` has room for [rows][rank], `sums` for [rows][columns].
+// The adapters of one GEMM: those of adapter a are at found[a · stride]. `low` has room for [rows][rank], `sums` for [rows][columns].
 struct Adapted {
   const std::vector<Segment>* segments = nullptr;
-  const LowRanks* found = nullptr;
+  const PackedLoras* found = nullptr;
   size_t stride = 0;
   float *low = nullptr, *sums = nullptr;
 
-  const LowRanks& of(const Segment& segment) const { return found[segment.adapter * stride]; }
+  const PackedLoras& of(const Segment& segment) const { return found[segment.adapter * stride]; }
   bool any() const {
     if (segments)
       for (const Segment& segment : *segments)
-        if (of(segment).parts) return true;
+        if (of(segment).slices) return true;
     return false;
   }
 };
 
-// The sums that adapters make for rows of x [rows][depth], in two phases: down to the ranks, and up to sums [rows][stride], zeros where no
-// adapter has anything to add.
+// Computes the adapters' sums [rows][columns] for rows of x [rows][depth] in two phases: x · A, then · B. Rows and columns without an
+// adapter are zero.
 template <class Op>
-class Additions {
-  using number = typename Op::number;
-  static constexpr size_t kRows = 16;  // of a task
+class LoraSums {
+  using element = typename Op::element;
+  static constexpr size_t kRows = 16;  // per task
 
  public:
-  Additions(const Adapted& adapted, const number* x, size_t depth, size_t rows, size_t columns, size_t threads)
+  LoraSums(const Adapted& adapted, const element* x, size_t depth, size_t rows, size_t columns, size_t threads)
       : x_(x), sums_(adapted.sums), depth_(depth), columns_(columns) {
     float* low = adapted.low;
     size_t done = 0;
     for (const Segment& segment : *adapted.segments) {
       clear(done, segment.first);
       size_t covered = 0;
-      const LowRanks& found = adapted.of(segment);
-      for (int i = 0; i < found.parts; i++) low = add(found.part[i], segment, low, threads), covered += found.part[i].up.columns;
+      const PackedLoras& found = adapted.of(segment);
+      for (int i = 0; i < found.slices; i++) low = add(found.slice[i], segment, low, threads), covered += found.slice[i].lora_b.columns;
       if (covered < columns) clear(segment.first, segment.last);
       done = segment.last;
     }
     clear(done, rows);
   }
-  Additions(const Additions&) = delete;
+  LoraSums(const LoraSums&) = delete;
 
   struct Down {
-    const Additions& all;
+    const LoraSums& all;
     void operator()(uint32_t task, Scratch& scratch, uint64_t) const { all.run_down(task, scratch); }
   };
   struct Up {
-    const Additions& all;
+    const LoraSums& all;
     void operator()(uint32_t task, Scratch& scratch, uint64_t) const { all.run_up(task, scratch); }
   };
-  // Phases over this object, which stays where it is. What is to be cleared is done beside the way down.
+  // Phases over this object, which must not move. Zeroing runs in the first one.
   template <class Add>
   void phases(Part part, const Add& add) const {
     add(phase_of(part, down_, clears_ + downs_));
@@ -88,21 +88,21 @@ class Additions {
 
  private:
   struct Item {
-    const LowRank* low;
-    size_t first, rows, down, up;  // the last two are its first tasks
-    Product product;
-    Cut cut;
+    const PackedLora* low;
+    size_t first, rows, down, up;  // the last two are the numbers of its first tasks
+    Gemm gemm;
+    Tiling tiling;
   };
   struct Gap {
     size_t first, last, task;
   };
 
-  float* add(const LowRank& low, const Segment& segment, float* inner, size_t threads) {
-    const size_t rows = segment.last - segment.first, first = segment.first, rank = low.up.steps;
-    const Product product{Finish::floats, low.up, (const unit*)inner, sums_ + first * columns_ + low.first, columns_, rows};
-    items_.push_back({&low, first, rows, downs_, ups_, product, Cut(product, threads)});
+  float* add(const PackedLora& low, const Segment& segment, float* inner, size_t threads) {
+    const size_t rows = segment.last - segment.first, first = segment.first, rank = low.lora_b.steps;
+    const Gemm gemm{Epilogue::floats, low.lora_b, (const unit*)inner, sums_ + first * columns_ + low.first, columns_, rows};
+    items_.push_back({&low, first, rows, downs_, ups_, gemm, Tiling(gemm, threads)});
     downs_ += (rows + kRows - 1) / kRows * ((rank + 15) / 16);
-    ups_ += items_.back().cut.tasks();
+    ups_ += items_.back().tiling.tasks();
     return inner + rows * rank;
   }
 
@@ -116,11 +116,11 @@ class Additions {
     if (task < clears_) return run_clear(task);
     task -= clears_;
     const Item& item = *(std::upper_bound(items_.begin(), items_.end(), task, [](size_t t, const Item& i) { return t < i.down; }) - 1);
-    const size_t rank = item.low->up.steps, panels = (rank + 15) / 16, own = task - item.down, from = own / panels * kRows;
+    const size_t rank = item.low->lora_b.steps, panels = (rank + 15) / 16, own = task - item.down, from = own / panels * kRows;
     const size_t rows = std::min(kRows, item.rows - from);
-    float* to = (float*)item.product.x + from * rank;
-    const Product p{Finish::low, item.low->down, (const unit*)floats(item.first + from, rows, scratch), to, rank, rows};
-    PanelProduct<Float>(p, (int)(own % panels), 0, rows).run(scratch);
+    float* to = (float*)item.gemm.x + from * rank;
+    const Gemm p{Epilogue::low, item.low->lora_a, (const unit*)floats(item.first + from, rows, scratch), to, rank, rows};
+    PanelGemm<Float>(p, (int)(own % panels), 0, rows).run(scratch);
   }
 
   void run_clear(size_t task) const {
@@ -131,12 +131,12 @@ class Additions {
 
   void run_up(size_t task, Scratch& scratch) const {
     const Item& item = *(std::upper_bound(items_.begin(), items_.end(), task, [](size_t t, const Item& i) { return t < i.up; }) - 1);
-    run_task<Float>(item.product, item.cut, (uint32_t)(task - item.up), scratch);
+    run_task<Float>(item.gemm, item.tiling, (uint32_t)(task - item.up), scratch);
   }
 
-  // Rows of x as floats.
+  // Rows of x, converted to floats.
   const float* floats(size_t first, size_t rows, Scratch& scratch) const {
-    const number* from = x_ + first * depth_;
+    const element* from = x_ + first * depth_;
     if constexpr (Op::per_unit == 1) {
       return from;
     } else {
@@ -147,7 +147,7 @@ class Additions {
     }
   }
 
-  const number* x_;
+  const element* x_;
   float* sums_;
   const size_t depth_, columns_;
   size_t downs_ = 0, ups_ = 0, clears_ = 0;
