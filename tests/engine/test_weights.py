@@ -81,7 +81,7 @@ CORPUS: dict[str, tuple[Damage, str]] = {
     "half a header": (cut(60), "model.safetensors: truncated"),
     "half the data": (cut(50_000), "model.safetensors: truncated: tensor"),
     "one byte less": (cut(-1), "truncated"),
-    "tail": (lambda f: with_bytes(f, lambda raw: raw + b"xx"), "2 bytes behind"),
+    "tail": (lambda f: with_bytes(f, lambda raw: raw + b"xx"), "2 bytes after"),
     "not JSON": (lambda f: with_bytes(f, lambda raw: (4).to_bytes(8, "little") + b"nope"), "not JSON"),
     "not an object": (lambda f: with_bytes(f, lambda raw: (2).to_bytes(8, "little") + b"[]"), "not a JSON object"),
     "huge header": (lambda f: with_bytes(f, lambda raw: (2**60).to_bytes(8, "little") + b"{}"), "truncated"),
