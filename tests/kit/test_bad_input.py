@@ -64,9 +64,9 @@ FAULTS = {
     "probe is None": (("return Probe(", "Probe("), "package.probe", "NoneType, not a Probe"),
     "manifest is None": (("return Manifest(", "Manifest("), "package.loads", "backend_manifest returned NoneType"),
     "session is None": (("return reference.", "reference."), "open.capabilities", "backend_open returned None"),
-    "lies about its name": (('"faulty"', '"cuda"'), "package.manifest", "the entry point is called faulty, the manifest cuda"),
+    "lies about its name": (('"faulty"', '"cuda"'), "package.manifest", "the entry point is named faulty, the manifest cuda"),
     "needs a newer minor": (("(1, 0), (1, 0)", "(1, 99), (1, 99)"), "package.api", "needs backend API 1.99, this tgi-core has {}.{}"),
-    "READY without a device": (('("a toy",)', "()"), "package.probe", "READY and names no device"),
+    "READY without a device": (('("a toy",)', "()"), "package.probe", "READY but names no device"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""More than was promised raises CapacityExceeded and admits nothing; what rows give back can be used again."""
+"""Going over a promised limit raises CapacityExceeded and admits nothing; places that rows give back can be used again."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tgi_conformance.verdict import DoesNotApply, Level, NotReached
 from tgi_core.backend import CapacityExceeded, Request
 
 _MOST = 512
-"""More than this the suite does not fill."""
+"""Most rows that the suite fills a session with."""
 
 
 def fill(stage: Stage, count: int) -> list[Request]:
-    """Requests of one token. Raises NotReached when so many are beyond the suite."""
+    """Return `count` one-token requests. Raises NotReached above the suite's own limit."""
     if count > _MOST:
-        raise NotReached(f"the backend promises {count} rows when asked for few; the suite fills {_MOST}")
+        raise NotReached(f"the backend promises {count} rows although few were asked for; the suite fills at most {_MOST}")
     return [stage.request((index % 40 + 1,)) for index in range(count)]
 
 
 @clause(
     "capacity.rows",
-    "One row more than max_rows is CapacityExceeded, and nothing is admitted.",
+    "Exceeding max_rows by one raises CapacityExceeded and admits nothing.",
     Level.L1,
     situations=("prefill refused",),
 )
 def rows(scene: Scene) -> None:
-    """All at once; then one more beside a full house; then in its place."""
+    """One row too many in a single prefill; then one more next to a full session; a newcomer takes the place of a row that left."""
     stage = scene.stage()
     limit = stage.capacity.max_rows
     requests = fill(stage, limit)
@@ -44,9 +44,9 @@ def rows(scene: Scene) -> None:
     stage.decode(batch or newcomer, steps=2)
 
 
-@clause("capacity.step-tokens", "One token more than max_step_tokens in a step is CapacityExceeded.", Level.L1)
+@clause("capacity.step-tokens", "Exceeding max_step_tokens by one token in a step raises CapacityExceeded.", Level.L1)
 def step_tokens(scene: Scene) -> None:
-    """Several prompts that are too much together, and fit one by one."""
+    """Several prompts that exceed the limit together but fit one at a time."""
     stage = scene.stage()
     sizes = _one_too_many(stage, min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens))
     requests = [stage.request(stage.varied((3 * index + size) % 50 for index in range(size))) for size in sizes]
@@ -56,7 +56,7 @@ def step_tokens(scene: Scene) -> None:
 
 
 def _one_too_many(stage: Stage, longest: int) -> list[int]:
-    """Takes of up to `longest` tokens that are one more than a step may have, and break no other limit. Raises DoesNotApply."""
+    """Return takes of up to `longest` tokens that exceed max_step_tokens by one and no other limit. Raises DoesNotApply."""
     sizes: list[int] = []
     left = stage.capacity.max_step_tokens + 1
     while left > 0 and len(sizes) < stage.capacity.max_rows:
@@ -64,20 +64,22 @@ def _one_too_many(stage: Stage, longest: int) -> list[int]:
         left -= sizes[-1]
     if left > 0:
         raise DoesNotApply(
-            f"max_rows, max_prefill_rows and max_row_tokens allow no step beyond max_step_tokens {sum(sizes) + left - 1}"
+            f"max_rows, max_prefill_rows and max_row_tokens never allow a step to exceed max_step_tokens {sum(sizes) + left - 1}"
         )
     return sizes
 
 
 @clause(
-    "capacity.prefill-rows", "One row more than max_prefill_rows that takes more than one token is CapacityExceeded.", Level.L1
+    "capacity.prefill-rows",
+    "Exceeding max_prefill_rows by one row that takes more than one token raises CapacityExceeded.",
+    Level.L1,
 )
 def prefill_rows(scene: Scene) -> None:
-    """All of two tokens; then as many as promised, with one of a single token beside them."""
+    """Two-token prompts only; then exactly max_prefill_rows of them, together with a one-token prompt."""
     stage = scene.stage()
     limit = stage.capacity.max_prefill_rows
     if limit >= stage.capacity.max_rows or 2 * limit + 2 > stage.capacity.max_step_tokens:
-        raise DoesNotApply(f"max_rows and max_step_tokens allow no step beyond max_prefill_rows {limit}")
+        raise DoesNotApply(f"max_rows and max_step_tokens never allow a step to exceed max_prefill_rows {limit}")
     requests = [stage.request((index % 40 + 1, 2)) for index in range(limit)]
     stage.refuse(CapacityExceeded, Prefill((*requests, stage.request((5, 3)))))
     stage.decode(stage.start(*requests, stage.request((7,))), steps=2)
@@ -85,12 +87,12 @@ def prefill_rows(scene: Scene) -> None:
 
 @clause(
     "capacity.merge-tokens",
-    "A merge whose rows take more than max_step_tokens is CapacityExceeded, and every batch lives on.",
+    "A merge whose rows take more than max_step_tokens raises CapacityExceeded, and every batch stays alive.",
     Level.L1,
     needs=("chunked_prefill",),
 )
 def merge_tokens(scene: Scene) -> None:
-    """Long prompts that have begun in separate batches, each of which fits by itself."""
+    """Long prompts begun in separate batches, each of which fits alone."""
     stage = scene.stage()
     sizes = _one_too_many(stage, min(stage.capacity.max_row_tokens - 3, stage.capacity.max_step_tokens))
     requests = [
@@ -106,12 +108,12 @@ def merge_tokens(scene: Scene) -> None:
 
 @clause(
     "capacity.returns",
-    "Whatever way a row leaves, its place is free again.",
+    "A row's place is free again, whichever way the row left.",
     Level.L1,
     situations=("everything is cleared", "a row leaves"),
 )
 def returns(scene: Scene) -> None:
-    """The house is filled again and again, and emptied by filter, by clear, and by clear of everything."""
+    """Fill the session repeatedly, and empty it by filter, by clearing the batch, and by clearing everything."""
     stage = scene.stage()
     limit = min(stage.capacity.max_rows, stage.capacity.max_step_tokens)
     for way in range(6):

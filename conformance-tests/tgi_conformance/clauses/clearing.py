@@ -1,4 +1,4 @@
-"""Clear counts what it drops, and may be repeated for everything."""
+"""Clear returns how many rows it dropped; clearing everything may be repeated."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tgi_conformance.verdict import Level
 
 @clause(
     "clear.all",
-    "Clear of everything drops every batch, counts its rows, and may be repeated.",
+    "Clearing everything drops every batch, returns how many rows there were, and may be repeated.",
     Level.L1,
     situations=("everything is cleared",),
     rows=3,
 )
 def clear_all(scene: Scene) -> None:
-    """Two batches of three rows, then nothing, then life goes on."""
+    """Two batches of three rows are cleared, then nothing is, and the session still works."""
     stage = scene.stage()
     stage.start(stage.request(stage.prompts[0]))
     stage.start(stage.request(stage.prompts[1]), stage.request(stage.prompts[2]))
@@ -24,7 +24,7 @@ def clear_all(scene: Scene) -> None:
     stage.decode(stage.start(stage.request(stage.prompts[3])), steps=2)
 
 
-@clause("clear.none", "Clear of everything where nothing lives counts 0.", Level.L1)
+@clause("clear.none", "Clearing everything in an empty session returns 0.", Level.L1)
 def clear_nothing(scene: Scene) -> None:
     """Right after warmup."""
     scene.stage(fresh=True).clear(None)
@@ -32,13 +32,13 @@ def clear_nothing(scene: Scene) -> None:
 
 @clause(
     "clear.one",
-    "Clear of one batch counts its rows and leaves the others.",
+    "Clearing one batch returns how many rows it had and leaves the other batches alone.",
     Level.L1,
     situations=("a batch is cleared beside others",),
     rows=3,
 )
 def clear_one(scene: Scene) -> None:
-    """By the handle that the batch has now, after decodes and a merge."""
+    """By the batch's current handle, after decodes and a merge."""
     stage = scene.stage()
     first, second, third = (stage.start(stage.request(prompt)) for prompt in stage.prompts[:3])
     merged = stage.decode(first, third)

@@ -1,4 +1,4 @@
-"""A request can be continued from its prompt and the tokens made so far, as preemption and recovery do."""
+"""A request can be continued from its prompt and the tokens generated so far, as preemption and recovery do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRIED = 40
 
 
 def _continued(scene: Scene, hows: tuple[Sampling, ...]) -> None:
-    """Six tokens in one go, and again from each point between."""
+    """Generate six tokens in one go, and again from several points in between."""
     stage = scene.stage()
     for how in hows:
         whole = stage.outline(stage.prompts[0], how, want=OutputOptions(False, 2 * stage.has(Feature.TOP_N)))
@@ -23,24 +23,26 @@ def _continued(scene: Scene, hows: tuple[Sampling, ...]) -> None:
             going_on = scene.makes_alone(rest, 6 - done)
             if not scene.same(whole, going_on, rows[done:]):
                 again = [token for row in going_on for token in row.tokens]
-                raise Violation("continue", f"{how}: after {made[:done]} came {made[done:]}, continued there it makes {again}")
+                raise Violation(
+                    "continue", f"{how}: {made[:done]} was followed by {made[done:]}; continued from there it makes {again}"
+                )
             stage.filter(stage.decode(stage.start(rest), steps=2), ())
 
 
-@clause("continue.greedy", "A request that is continued from its tokens goes on as if it had never stopped.", Level.L2)
+@clause("continue.greedy", "A request continued from its tokens goes on as if it had never stopped.", Level.L2)
 def greedy(scene: Scene) -> None:
-    """At several points."""
+    """From several points."""
     _continued(scene, (Sampling(),))
 
 
 @clause(
     "continue.sampled",
-    "A continued request draws the numbers of its positions, and its penalties count what it had made.",
+    "A continued request draws the numbers of its positions, and its penalties count the tokens it had already generated.",
     Level.L2,
     needs=("formula",),
 )
 def sampled(scene: Scene) -> None:
-    """By every way of sampling that is declared; and right where a penalty on the tokens made so far has decided."""
+    """With every declared way of sampling, and exactly where a penalty on generated tokens has changed the choice."""
     _continued(scene, ways(scene.stage()))
     for field, how in _DECISIVE.items():
         if field in scene.declared[0].sampling:
@@ -51,7 +53,7 @@ _DECISIVE = {
     SamplingField.FREQUENCY_PENALTY: Sampling(frequency_penalty=-30.0),
     SamplingField.PRESENCE_PENALTY: Sampling(presence_penalty=-30.0),
 }
-"""What calls every token that was made back as soon as it is possible."""
+"""Negative penalties that bring every generated token back as soon as possible."""
 
 
 def _decided(scene: Scene, how: Sampling) -> None:
@@ -68,6 +70,8 @@ def _decided(scene: Scene, how: Sampling) -> None:
         rest = stage.request((*stage.folded(prompt), *whole[:done]), how, prompt_len=len(prompt))
         again = scene.makes_alone(rest, 1)[0].tokens[0]
         if again != whole[done]:
-            raise Violation("continue", f"{how}: after {whole[:done]} came {whole[done]}, continued there it makes {again}")
+            raise Violation(
+                "continue", f"{how}: {whole[:done]} was followed by {whole[done]}; continued from there it makes {again}"
+            )
         return
-    raise NotReached(f"{how} decided no token after {_TRIED} prompts")
+    raise NotReached(f"{how} changed no token after any of {_TRIED} prompts")

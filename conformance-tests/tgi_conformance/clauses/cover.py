@@ -1,4 +1,4 @@
-"""Granted blocks cover every position that a step can write, and a step writes nowhere else."""
+"""Granted blocks must cover every position a step can write, and a step writes nowhere else."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tgi_core.backend import NULL_BLOCK, Grant, InvalidRequest
 
 
 def block_size(stage: Stage) -> int:
-    """Of the first group."""
+    """Block size of the first cache group, in tokens."""
     return stage.capacity.groups[0].block_size
 
 
 def up_to_the_edge(stage: Stage, short: int = 0) -> tuple[int, ...]:
-    """A prompt that fills one block, less `short` tokens."""
+    """Return a prompt that fills one block, less `short` tokens."""
     return stage.varied(range(7, 7 + max(1, block_size(stage) - short)))
 
 
 @clause("cover.prefill", "A request whose blocks do not cover the positions of its step is an InvalidRequest.", Level.L1)
 def prefill(scene: Scene) -> None:
-    """None at all; one too few."""
+    """No blocks at all; one block too few."""
     stage = scene.stage()
     groups = len(stage.capacity.groups)
     request = stage.request(stage.prompts[0])
@@ -38,7 +38,7 @@ def prefill(scene: Scene) -> None:
 
 @clause("cover.decode", "A decode that would write beyond a row's blocks is an InvalidRequest.", Level.L1)
 def decode(scene: Scene) -> None:
-    """At the edge of a block; with the block granted it goes on."""
+    """At the edge of a block; with the next block granted the row goes on."""
     stage = scene.stage()
     size = stage.capacity.groups[0].block_size
     if size >= stage.capacity.max_row_tokens:
@@ -50,13 +50,15 @@ def decode(scene: Scene) -> None:
 
 
 def _whole_row_block(stage: Stage) -> None:
-    """With slots for blocks the last position is covered by the first block, so only a missing slot can be refused."""
+    """Where one block holds a whole row, it covers the last position, so only a missing block can be refused."""
     request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, blocks=tuple(() for _ in request.blocks)),)))
     stage.decode(stage.start(request))
 
 
-@clause("cover.block-ids", "Block ids are 1…num_blocks: the null block and others outside are an InvalidRequest.", Level.L1)
+@clause(
+    "cover.block-ids", "Block ids are 1…num_blocks: the null block and any id outside that range are an InvalidRequest.", Level.L1
+)
 def block_ids(scene: Scene) -> None:
     """In a request and in a grant."""
     stage = scene.stage()
@@ -70,9 +72,9 @@ def block_ids(scene: Scene) -> None:
     stage.decode(batch, steps=2)
 
 
-@clause("cover.distinct", "A block that stands twice in a row's table is an InvalidRequest.", Level.L1)
+@clause("cover.distinct", "A block that appears twice in a row's table is an InvalidRequest.", Level.L1)
 def distinct(scene: Scene) -> None:
-    """Twice in a request; twice in a grant; in a grant and in the table."""
+    """Twice in a request; in both a grant and the table; twice in a grant."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, blocks=tuple((*table, table[0]) for table in request.blocks)),)))
@@ -87,7 +89,7 @@ def distinct(scene: Scene) -> None:
 
 @clause("cover.groups", "A request and a grant have one tuple of blocks per cache group.", Level.L1)
 def groups(scene: Scene) -> None:
-    """One group too many, and none at all in the request."""
+    """No groups at all and one group too many in a request, one too many in a grant."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, blocks=()),)))
@@ -99,14 +101,14 @@ def groups(scene: Scene) -> None:
 
 @clause(
     "cover.neighbours",
-    "A step writes into the blocks of its own rows and nowhere else.",
+    "A step writes only into the blocks of its own rows.",
     Level.L1,
     needs=("paging",),
     situations=("a row grows by a block",),
     rows=4,
 )
 def neighbours(scene: Scene) -> None:
-    """Rows whose blocks lie side by side fill them to the edge and cross it, in turn and together."""
+    """Rows in adjacent blocks fill them to the edge and cross it, in turn and together."""
     stage = scene.stage()
     edge = up_to_the_edge(stage, short=1)
     prompts = (edge, (*edge, 5), (*edge, 5, 6), (9, *edge[1:]))

@@ -1,6 +1,6 @@
-"""Features together: what holds for one feature by itself holds with every other, and beside rows that lack it.
+"""Combinations of features: each feature works with every other, and next to rows that do not use it.
 
-Every row is held to what it makes alone, and to the published formula where that is declared.
+Every row is compared with what it makes alone, and with the published formula where that is declared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tgi_core.backend import Feature, Grant, OutputOptions, Request, Row, Sampli
 
 ROWS, ROW_TOKENS, STEP_TOKENS = 24, 160, 512
 _LENGTHS = (5, 16, 1, 33, 64, 7, 17, 128, 3, 63, 32, 9)
-"""Of prompts: inside a block, and at the edges of blocks of every usual size."""
+"""Prompt lengths in tokens: inside a block, and at the edges of blocks of every usual size."""
 
 
 _BIAS = ((3, 6.0), (5, 4.0), (7, 5.0))
@@ -48,12 +48,12 @@ _COMBINED = set[str]().union(*map(used, _TOGETHER))
 _FURTHER = tuple(
     using(spec, spec.tried[-1], temperature=1.6, top_p=0.9, seed=17) for spec in DECLARED if spec.name not in _COMBINED
 )
-"""Fields that none of the ways above has, behind another filter."""
+"""Sampling fields that no combination above uses, together with another filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a row is to be; `chunk` and `cached` in tokens, `made` of its prompt's tokens count as generated."""
+    """Describes a row: `chunk` in tokens; `made` is how many tokens of its prompt count as generated."""
 
     sampling: Sampling = Sampling()
     want: OutputOptions = PLAIN
@@ -72,18 +72,18 @@ class Company:
     adapters: tuple[str, ...]
     scene: Scene
     ask: Ask | None
-    """What rows make alone, where they can be held to the formula."""
+    """Returns what rows make alone; None where the formula cannot be checked."""
     requests: list[Request] = field(default_factory=list)
-    """All that were made."""
+    """Every request made so far."""
     _count: int = field(default=0)
 
     @property
     def full(self) -> OutputOptions:
-        """Everything that a row can return."""
+        """Everything a row can return."""
         return all_wants(self.stage.capabilities.features)
 
     def features(self) -> dict[str, list[Spec]]:
-        """Specs by the feature that they use, each without any other."""
+        """Map each feature to specs that use it and no other."""
         stage, full = self.stage, self.full
         found = {"sampling": [*map(Spec, ways(stage)[1:]), *(Spec(how) for how in self._together())]}
         found["wants"] = [Spec(want=want) for want in {full, replace(full, top_n=0), replace(full, logprobs=False)} - {PLAIN}]
@@ -99,19 +99,21 @@ class Company:
         return found
 
     def _together(self) -> Iterator[Sampling]:
-        """Fields of sampling in twos and threes, as far as they are declared."""
+        """Yield combinations of two or more sampling fields, as far as they are declared."""
         declared = {item.value for item in self.stage.capabilities.sampling}
         for how in _TOGETHER + _FURTHER:
             if declared.issuperset(used(how) | ({"seed"} if how.do_sample else set())):
                 yield self.stage.seeded(how)
 
     def crossed(self, feature: str) -> list[Spec]:
-        """A feature with each other one, and rows between them that lack it. Where a feature comes in many ways, each of them meets the
-        others in bundles."""
+        """Combine a feature with each other one, alternating with rows that do not use it. Raises NotReached.
+
+        A feature with more than two variants meets the others in bundles, once per variant.
+        """
         found = self.features()
         mine = found.pop(feature, [])
         if not mine:
-            raise NotReached(f"no row of this session uses {feature}")
+            raise NotReached(f"no row of this session can use {feature}")
         others = [spec for specs in found.values() for spec in specs]
         specs = [_merged(mine[index % len(mine)], other) for index, other in enumerate(others)]
         if len(mine) > 2:
@@ -121,7 +123,7 @@ class Company:
         return [spec for pair in zip(specs, self._between(others), strict=False) for spec in pair]
 
     def _bundles(self, found: dict[str, list[Spec]]) -> list[Spec]:
-        """Features that go together, so that each way of another one meets them all in a few rows."""
+        """Bundle features, so that each variant of another feature meets all of them in a few rows."""
         plain = [Spec()]
         pairs = (("masks", "continue"), ("lora", "chunks"), ("prefix", "continue"))
         bundles = [_merged(found.get(one, plain)[0], found.get(other, plain)[-1]) for one, other in pairs]
@@ -129,12 +131,12 @@ class Company:
 
     @staticmethod
     def _between(others: Sequence[Spec]) -> Iterator[Spec]:
-        """Mates, each with something else."""
+        """Yield batch mates that each use something else."""
         while True:
             yield from (Spec(), *others[::3])
 
     def everyone(self) -> list[Spec]:
-        """One of each kind, and some of two."""
+        """Return one spec of each kind, and some that combine two."""
         kinds = [spec for specs in self.features().values() for spec in specs]
         pairs = [_merged(one, other) for one, other in zip(kinds, kinds[len(kinds) // 2 :], strict=False)]
         return [Spec(want=self.full), *kinds, *pairs]
@@ -142,27 +144,27 @@ class Company:
     # rows
 
     def repeat(self) -> None:
-        """The rows that follow are those of the start again."""
+        """Make the requests that follow repeat those made from the start."""
         self._count = 0
 
     def request(self, spec: Spec, length: int = 0) -> Request:
-        """A row by its spec; lengths and texts change from one to the next."""
+        """Build a request from its spec; lengths and texts vary from one to the next."""
         stage, self._count = self.stage, self._count + 1
         room = min(stage.capacity.max_row_tokens - 12, stage.capacity.max_step_tokens)
         length = length or max(2 if spec.made or spec.chunk else 1, min(room, _LENGTHS[self._count % len(_LENGTHS)]))
         prompt = stage.varied((11 * index + 7 * self._count) % 50 for index in range(length))
-        if self._count % 3 == 0:  # ids from the whole vocabulary
+        if self._count % 3 == 0:  # token ids from the whole vocabulary
             prompt = tuple(
                 (37 * index + 11 * self._count - token) % stage.capabilities.vocab_size for index, token in enumerate(prompt)
             )
-        take = min(max(spec.chunk, length // 5), length - 1) if spec.chunk else None  # mates grow with every chunk
+        take = min(max(spec.chunk, length // 5), length - 1) if spec.chunk else None  # batch mates gain a token per chunk
         made = min(spec.made, length - 1)
         fields: dict[str, Any] = {"masked": spec.masked, "adapter": spec.adapter, "prompt_len": length - made}
         self.requests.append(stage.request(prompt, spec.sampling, take, want=spec.want, **fields))
         return self.requests[-1]
 
     def sharer(self, spec: Spec, owner: Request, cached: int, tail: int) -> Request:
-        """A row behind an owner's blocks; it takes what is left at once or in chunks."""
+        """Build a request behind an owner's blocks; it takes the rest at once or in chunks."""
         stage, made = self.stage, min(spec.made, tail - 1)
         want, take = replace(spec.want, prompt_logprobs=False), min(spec.chunk, max(1, tail - 1)) if spec.chunk else None
         fields: dict[str, Any] = {"masked": spec.masked, "adapter": spec.adapter, "prompt_len": cached + tail - made}
@@ -172,7 +174,7 @@ class Company:
         return self.requests[-1]
 
     def start(self, specs: Sequence[Spec]) -> list[Ref]:
-        """Rows in as few steps as the promise allows, their prompts run to the end."""
+        """Start rows in as few steps as the limits allow, and run their prompts to the end."""
         stage, batches = self.stage, list[Ref]()
         waiting = [self.request(spec) for spec in specs if not spec.shares]
         while waiting:
@@ -185,7 +187,7 @@ class Company:
         return batches + self._behind([spec for spec in specs if spec.shares])
 
     def _finished(self, batch: Ref, chunks: dict[int, int]) -> Ref:
-        """The rest of all prompts, each by its chunk; rows whose prompts are complete go on beside them."""
+        """Run the rest of all prompts, each in its own chunks; rows whose prompts are complete decode along."""
         stage = self.stage
         while any(row.owed for row in stage.play.oracle.batches[batch]):
             rows, grants = stage.play.oracle.batches[batch], list[Grant]()
@@ -198,12 +200,14 @@ class Company:
         return batch
 
     def _behind(self, specs: Sequence[Spec]) -> list[Ref]:
-        """Rows behind prefixes, each behind an owner under its own adapter."""
+        """Start rows behind prefixes, each behind an owner with the same adapter. Raises NotReached."""
         stage, batches = self.stage, list[Ref]()
         size = stage.capacity.groups[0].block_size
         most = min(3, (min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - 16) // size)
         if specs and most < 1:
-            raise NotReached(f"a prefix of whole blocks of {size} does not fit a row of {stage.capacity.max_row_tokens}")
+            raise NotReached(
+                f"a prefix of whole {size}-token blocks does not fit a row of {stage.capacity.max_row_tokens} tokens"
+            )
         for index, spec in enumerate(specs):
             self._count += 1
             text = stage.varied((3 * position + index) % 50 for position in range(most * size + 1))
@@ -218,7 +222,7 @@ class Company:
         return batches
 
     def groups(self, specs: Sequence[Spec]) -> Iterator[Sequence[Spec]]:
-        """As many at a time as fit, one place left over for an owner."""
+        """Yield as many specs at a time as fit, leaving one place for an owner."""
         promised = self.stage.capacity
         size = promised.groups[0].block_size
         blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, ROW_TOKENS) // size)
@@ -227,7 +231,7 @@ class Company:
             yield specs[first : first + room]
 
     def run(self, specs: Sequence[Spec], steps: int = 2) -> None:
-        """Rows start, merge, go on, and leave in turn."""
+        """Start rows, merge them, decode, and remove them in turn."""
         stage = self.stage
         for group in self.groups(specs):
             batch = stage.decode(*self.start(group)[::-1], steps=steps)
@@ -237,14 +241,14 @@ class Company:
         self.reckon()
 
     def reckon(self) -> None:
-        """Hold what has been made to the formula."""
+        """Compare the requests made so far with the formula."""
         if (ask := self.ask) is not None:
-            self.scene.aside(lambda: reckon(self.stage, ask, self.requests))  # at once: a device may have one session
+            self.scene.aside(lambda: reckon(self.stage, ask, self.requests))  # now, because a device may allow only one session
         self.requests.clear()
 
 
 def _merged(one: Spec, other: Spec) -> Spec:
-    """What either asks for; sampling is the one's unless that is plain."""
+    """Combine two specs; `one` decides the sampling unless it is plain."""
     return Spec(
         one.sampling if one.sampling != Sampling() else other.sampling,
         one.want if one.want != PLAIN else other.want,
@@ -257,7 +261,10 @@ def _merged(one: Spec, other: Spec) -> Spec:
 
 
 def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None, adapted: bool = True) -> Company:
-    """A session that is opened with all that the backend declares: masks, and if `adapted` adapters, on the checkpoint that has some."""
+    """Open a session with everything the backend declares.
+
+    That is masks and, if `adapted`, adapters on the golden checkpoint that has them.
+    """
     masked = masks if Feature.MASKS in scene.declared[0].features else None
     plan = plan or plan_of(scene.declared[0].block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
     setup, names = Setup(plan, masked), tuple[str, ...]()
@@ -284,10 +291,10 @@ for _feature, _id, _needs in (
 ):
 
     def _check(scene: Scene, feature: str = _feature) -> None:
-        """Beside rows that lack it."""
+        """Next to rows that do not use it."""
         here = company(scene, adapted=feature not in ("sampling", "wants"))
         here.run(here.crossed(feature))
 
-    clause(_id, f"A row's {_feature} changes nothing else, together with every other feature.", Level.L2, needs=_needs, rows=4)(
+    clause(_id, f"A row's {_feature} works with every other feature and affects no other row.", Level.L2, needs=_needs, rows=4)(
         _check
     )

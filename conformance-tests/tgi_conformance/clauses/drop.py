@@ -1,4 +1,4 @@
-"""A row removed by filter or clear is in no step launched later, so its blocks may be granted in the very next verb."""
+"""A row that filter or clear removed is in no step launched later, so the very next verb may grant its blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tgi_core.backend import Grant, UnknownRequest
 
 @clause("drop.filtered", "A row that filter removed is in no later step.", Level.L1, situations=("a row leaves",), rows=2)
 def filtered(scene: Scene) -> None:
-    """It makes no rows, and a grant for it is refused."""
+    """It produces no results, and a grant for it is refused."""
     stage = scene.stage()
     stays, leaves = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     batch = stage.filter(stage.start(stays, leaves), [stays.id])
@@ -19,11 +19,9 @@ def filtered(scene: Scene) -> None:
     stage.decode(batch, steps=4)
 
 
-@clause(
-    "drop.reuse-after-filter", "The blocks of a row that filter removed may be granted in the very next verb.", Level.L1, rows=2
-)
+@clause("drop.reuse-after-filter", "The very next verb may grant the blocks of a row that filter removed.", Level.L1, rows=2)
 def reuse_after_filter(scene: Scene) -> None:
-    """A newcomer of the same length takes them over; then another, beside the rows that stayed."""
+    """A newcomer of the same length takes the blocks over, then decodes together with the row that stayed."""
     stage = scene.stage()
     stays, leaves = stage.request(stage.prompts[0]), stage.request(stage.prompts[2])
     batch = stage.filter(stage.start(stays, leaves), [stays.id])
@@ -31,9 +29,9 @@ def reuse_after_filter(scene: Scene) -> None:
     stage.decode(batch, newcomer, steps=4)
 
 
-@clause("drop.reuse-after-clear", "The blocks of a cleared batch may be granted in the very next verb.", Level.L1)
+@clause("drop.reuse-after-clear", "The very next verb may grant the blocks of a cleared batch.", Level.L1)
 def reuse_after_clear(scene: Scene) -> None:
-    """Everything is cleared, and shorter and longer rows take the blocks over."""
+    """Clear everything; shorter and longer rows take the blocks over."""
     stage = scene.stage()
     room = min(3, stage.capacity.max_rows)
     stage.decode(stage.start(*(stage.request(prompt) for prompt in stage.prompts[:room])), steps=3)
@@ -43,14 +41,14 @@ def reuse_after_clear(scene: Scene) -> None:
 
 @clause(
     "drop.reuse-ahead",
-    "Blocks of a dropped row may be granted while a step that still holds the row is unread.",
+    "Blocks of a dropped row may be granted while a step that still contains the row is unread.",
     Level.L1,
     needs=("run_ahead",),
     situations=("a late row is ignored",),
     rows=2,
 )
 def reuse_ahead(scene: Scene) -> None:
-    """The late row's writes come first, the newcomer's after them."""
+    """The dropped row's writes come first, the newcomer's after them."""
     stage = scene.stage()
     stays, leaves = stage.request(stage.prompts[0]), stage.request(stage.prompts[2])
     batch = stage.start(stays, leaves)
@@ -64,13 +62,13 @@ def reuse_ahead(scene: Scene) -> None:
 
 @clause(
     "drop.after-prefill",
-    "A row that leaves right after its prefill gives everything back.",
+    "A row that leaves right after its prefill gives back everything it held.",
     Level.L1,
     situations=("a row leaves",),
     rows=2,
 )
 def after_prefill(scene: Scene) -> None:
-    """More rows in turn than there is room for at once, each dropped after its first token."""
+    """Start more rows in turn than fit at once, and drop each after its first token."""
     stage = scene.stage()
     stays = stage.request(stage.prompts[1])
     batch = stage.start(stays)

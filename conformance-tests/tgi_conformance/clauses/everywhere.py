@@ -1,4 +1,4 @@
-"""Rows of every kind where only plain ones have been: with each block size, at the last position, and in the counters."""
+"""Rows of every kind where other clauses use plain ones: each block size, the last position, and the memory counters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ROWS, _LONGEST = 12, 160
 
 @clause(
     "growth.block-sizes",
-    "With every block size that is declared, rows of every kind make what they make alone.",
+    "With every declared block size, rows of every kind make the tokens they make alone.",
     Level.L2,
     rows=4,
 )
 def block_sizes(scene: Scene) -> None:
-    """The smaller ones, in turn; that of the other clauses' plan is left to them."""
+    """The six smallest, except the size that the other clauses use, if there are others."""
     usual = plan_of(scene.declared[0].block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS).block_size
     others = {*scene.declared[0].block_sizes} - {usual}
     sizes = sorted(others or scene.declared[0].block_sizes)[:6]
@@ -31,14 +31,16 @@ def block_sizes(scene: Scene) -> None:
 
 
 @clause(
-    "growth.last-position", "Rows of every kind make what they make alone up to the last position of the longest row.", Level.L2
+    "growth.last-position",
+    "Rows of every kind make the tokens they make alone up to the last position of the longest row.",
+    Level.L2,
 )
 def last_position(scene: Scene) -> None:
-    """Prompts that leave room for two more tokens, and both are made."""
+    """Each prompt leaves room for two more tokens, and both are generated."""
     here = company(scene, plan=plan_of(scene.declared[0].block_sizes, 8, 64, 256))
     length = here.stage.capacity.max_row_tokens - 2
     if not 5 <= length <= min(512, here.stage.capacity.max_step_tokens):
-        raise NotReached(f"rows of {length + 2} tokens do not start in one step and end soon")
+        raise NotReached(f"rows of {length + 2} tokens cannot start in one step and end soon")
     specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
     for group in here.groups(specs):
         batches = [here.stage.start(here.request(spec, length)) for spec in group]
@@ -46,10 +48,17 @@ def last_position(scene: Scene) -> None:
     here.reckon()
 
 
-@clause("leaks.everyone", "Memory and compiled shapes stay what they were whatever kinds of rows come and go.", Level.L3, rows=4)
+@clause(
+    "leaks.everyone",
+    "Memory and the number of compiled shapes do not grow, whatever kinds of rows come and go.",
+    Level.L3,
+    rows=4,
+)
 def counters(scene: Scene) -> None:
-    """With the smallest and the largest blocks, the same rows of all kinds three times: only the first may take memory for good, and none
-    may compile."""
+    """Run the same rows of all kinds three times, with the smallest and the largest blocks.
+
+    Only the first run may take memory for good, and none may compile.
+    """
     sizes = sorted(scene.declared[0].block_sizes)
     for size in {sizes[0], sizes[-1]}:
         here = company(scene, plan=_plan(size))
@@ -57,10 +66,11 @@ def counters(scene: Scene) -> None:
         sizes = [_after(here, kinds) for _ in range(3)]
         if sizes[2] > sizes[0]:
             raise Violation(
-                "leak", f"stats reports {sizes[0]} bytes after rows of every kind and {sizes[2]} after twice as many more"
+                "leak",
+                f"stats reports {sizes[0]} bytes after rows of every kind and {sizes[2]} after two more rounds of the same rows",
             )
         if (after := here.stage.play.session.stats().compiles) > compiled:
-            raise Violation("compile", f"{after - compiled} shapes were compiled in the middle of traffic")
+            raise Violation("compile", f"{after - compiled} shapes were compiled during traffic")
 
 
 def _after(here: Company, kinds: list[Spec]) -> int:
@@ -70,18 +80,18 @@ def _after(here: Company, kinds: list[Spec]) -> int:
 
 
 def _plan(size: int) -> WarmupPlan:
-    """A dozen rows of blocks of a size."""
+    """Return a plan for a dozen rows in blocks of `size` tokens."""
     blocks = (_ROWS + 4) * -(-_LONGEST // size)
     return WarmupPlan(_ROWS, _LONGEST, 4 * _LONGEST, num_blocks=blocks, block_size=size)
 
 
-@clause("growth.long-company", "Rows of every kind make what they make alone behind long prompts.", Level.L2, rows=4)
+@clause("growth.long-company", "Rows of every kind make the tokens they make alone after long prompts too.", Level.L2, rows=4)
 def long_company(scene: Scene) -> None:
-    """Prompts that end just before and behind powers of two; what is promised is what is tried."""
+    """Prompts that end near powers of two, as far as the promised limits go."""
     here = company(scene, plan=plan_of(scene.declared[0].block_sizes, 6, 1040, 1040))
     room = min(here.stage.capacity.max_row_tokens, here.stage.capacity.max_step_tokens) - 3
     if room < 5:
-        raise NotReached(f"rows of {room + 3} tokens do not start in one step")
+        raise NotReached(f"rows of {room + 3} tokens cannot start in one step")
     lengths = [min(length, room) for length in (255, 127, 300, 510, 256, 1023, 130, 512)]
     specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
     for first in range(0, len(specs), 4):

@@ -1,4 +1,4 @@
-"""An error from a verb changed nothing."""
+"""A verb that raises changes nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _refuse_all(stage: Stage, bad: list[tuple[type[BackendError], Call]]) -> Non
 
 @clause(
     "failure.decode",
-    "A decode that is refused changed nothing: its batches and blocks are as before.",
+    "A refused decode changes nothing: its batches and blocks are as before.",
     Level.L1,
     situations=("decode refused",),
     rows=2,
 )
 def decode(scene: Scene) -> None:
-    """Grants of all wrong kinds, each beside a right one with a block; dead batches beside live ones."""
+    """Every kind of wrong grant, each next to a valid one with a block; dead batches next to live ones."""
     stage = scene.stage()
     first, second = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[1], want=stage.wants)
     batch, apart = stage.start(first), stage.start(second)
@@ -48,12 +48,12 @@ def decode(scene: Scene) -> None:
 
 @clause(
     "failure.prefill",
-    "A prefill that is refused changed nothing: none of its requests lives, the batch it names does.",
+    "A refused prefill changes nothing: none of its requests is admitted, and the batch it names stays alive.",
     Level.L1,
     rows=3,
 )
 def prefill(scene: Scene) -> None:
-    """A bad request after a good one; grants for strangers; afterwards the good one starts under the same id."""
+    """A bad request after a good one; grants for unknown ids; afterwards both requests start under the same ids."""
     stage = scene.stage()
     old = stage.request(stage.prompts[0])
     batch = stage.start(old)
@@ -78,13 +78,13 @@ def prefill(scene: Scene) -> None:
 
 @clause(
     "failure.join",
-    "A prefill that is refused leaves the batch that it would have joined alive and unchanged.",
+    "A refused prefill leaves the batch it would have joined alive and unchanged.",
     Level.L1,
     needs=("mixing",),
     rows=2,
 )
 def join(scene: Scene) -> None:
-    """The handle is good for the next verb."""
+    """The handle is valid for the next verb."""
     stage = scene.stage()
     old = stage.request(stage.prompts[0], want=stage.wants)
     batch = stage.start(old)
@@ -98,13 +98,13 @@ def join(scene: Scene) -> None:
 
 @clause(
     "failure.filter",
-    "A filter or clear that is refused changed nothing.",
+    "A refused filter or clear changes nothing.",
     Level.L1,
     situations=("filter refused", "clear refused"),
     rows=3,
 )
 def filter_refused(scene: Scene) -> None:
-    """Strangers among the kept, twice; a dead batch; all rows go on."""
+    """Unknown ids among those to keep, twice; an unknown batch; all rows go on."""
     stage = scene.stage()
     requests = [stage.request(prompt) for prompt in stage.prompts[:3]]
     batch = stage.start(*requests)
@@ -115,9 +115,9 @@ def filter_refused(scene: Scene) -> None:
     stage.decode(batch, steps=4)
 
 
-@clause("failure.live-id", "A request whose id lives already is an InvalidRequest.", Level.L1, rows=2)
+@clause("failure.live-id", "A request whose id is already alive is an InvalidRequest.", Level.L1, rows=2)
 def live_id(scene: Scene) -> None:
-    """Alone, twice in one batch, and in another batch's place."""
+    """The same id twice in one prefill, and the id of a live row before and after it decodes."""
     stage = scene.stage()
     request, other = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     stage.refuse(InvalidRequest, Prefill((request, request)))

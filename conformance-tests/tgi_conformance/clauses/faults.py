@@ -1,7 +1,7 @@
-"""A step that fails: the error comes from rows, and kills that step's batch and all derived from it, and nothing else.
+"""A failing step: its rows raise the error, and only that step's batch and the batches derived from it die.
 
-A mask source that raises makes a step fail on any device that has masks; on others the session's own `conformance_fail` does, if it has
-one.
+A mask source that raises fails a step on any device that supports masks; other sessions may offer a `conformance_fail` method for
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LATE = "a step failed late"
 
 
 def _doomed(stage: Stage, *mates: int) -> int:
-    """A batch whose next step fails, with mates by prompt, as many as there is room for."""
+    """Start a batch whose next step fails, with as many of the mates (prompt indices) as there is room for."""
     mates = mates[: stage.capacity.max_rows - 1]
     doomed = stage.doomed(stage.prompts[0])
     return stage.decode(stage.start(doomed, *(stage.request(stage.prompts[mate]) for mate in mates)))
@@ -32,13 +32,13 @@ def _dead(stage: Stage, batch: int) -> None:
 
 @clause(
     "faults.rows",
-    "An error in a step is raised by its rows, and by no verb.",
+    "An error in a step is raised by its rows, not by a verb.",
     Level.L3,
     needs=("late_failures",),
     situations=(_LATE,),
 )
 def rows(scene: Scene) -> None:
-    """Then the batch is dead."""
+    """The batch is dead afterwards."""
     stage = scene.stage(masks=BREAKING)
     step = stage.go_on(_doomed(stage, 1))
     stage.read(step)
@@ -47,14 +47,14 @@ def rows(scene: Scene) -> None:
 
 @clause(
     "faults.others",
-    "A batch that was not in the failed step lives on unchanged.",
+    "A batch that was not in the failed step stays alive and unchanged.",
     Level.L3,
     needs=("late_failures",),
     situations=(_LATE,),
     rows=4,
 )
 def others(scene: Scene) -> None:
-    """Another batch, with blocks beside those of the dead one, which newcomers take over."""
+    """Another batch's blocks lie next to those of the dead one, which a newcomer takes over."""
     stage = scene.stage(masks=BREAKING)
     apart = stage.start(stage.request(stage.prompts[2], want=stage.wants))
     step = stage.go_on(_doomed(stage, 1, 3))
@@ -67,7 +67,7 @@ def others(scene: Scene) -> None:
     "faults.place", "The rows of a failed step give their places back.", Level.L3, needs=("late_failures",), situations=(_LATE,)
 )
 def place(scene: Scene) -> None:
-    """A full house dies, and a full house starts."""
+    """A full session dies, and as many rows start again."""
     stage = scene.stage(masks=BREAKING)
     room = min(stage.capacity.max_rows, 6)
     step = stage.go_on(_doomed(stage, *(index % 5 for index in range(room - 1))))
@@ -77,14 +77,14 @@ def place(scene: Scene) -> None:
 
 @clause(
     "faults.derived",
-    "What was derived from a failed step is dead too, launched or filtered in the meantime.",
+    "Whatever was derived from a failed step is dead too, whether launched or filtered in the meantime.",
     Level.L3,
     needs=("late_failures", "run_ahead"),
     situations=(_LATE, "a step is launched ahead"),
     rows=4,
 )
 def derived(scene: Scene) -> None:
-    """The step after it is launched and merged before the error is read."""
+    """Launch the next step and merge another batch into it before the error is read."""
     stage = scene.stage(masks=BREAKING)
     apart = stage.start(stage.request(stage.prompts[2]))
     bystander = stage.start(stage.request(stage.prompts[4]))
@@ -97,14 +97,14 @@ def derived(scene: Scene) -> None:
 
 @clause(
     "faults.filtered",
-    "A row that a filter has taken out of the batch before its step fails is dead as well, and so is who has joined since.",
+    "Rows of a failing step die even if a filter separated them from the row that fails, and so do rows that joined since.",
     Level.L3,
     needs=("late_failures",),
     situations=(_LATE,),
     rows=3,
 )
 def filtered(scene: Scene) -> None:
-    """The mate of the one that fails is alone when the step is read; where steps run ahead, with one that has joined it."""
+    """Filter away the failing row before its step is read; where steps run ahead, also after another row has joined."""
     stage = scene.stage(masks=BREAKING)
     mate, joins = stage.request(stage.prompts[1]), stage.request(stage.prompts[2])
     doomed = stage.doomed(stage.prompts[0])
@@ -119,14 +119,14 @@ def filtered(scene: Scene) -> None:
 
 @clause(
     "faults.continue",
-    "The requests of a failed step go on from their tokens as new ones.",
+    "The requests of a failed step can continue from their tokens as new requests.",
     Level.L3,
     needs=("late_failures",),
     situations=(_LATE,),
     rows=2,
 )
 def go_on(scene: Scene) -> None:
-    """The mate of the one that failed, with what it had made."""
+    """The batch mate of the failing row continues from what it had generated."""
     stage = scene.stage(masks=BREAKING)
     mate = stage.request(stage.prompts[1])
     whole = [token for row in scene.makes_alone(mate, 8) for token in row.tokens]
@@ -136,18 +136,20 @@ def go_on(scene: Scene) -> None:
     again = stage.request((*mate.tokens, *made), prompt_len=len(mate.tokens))
     stage.decode(stage.start(again), steps=2)
     if scene.target.exact and stage.play.tokens(again.id) != whole[len(made) : len(made) + 3]:
-        raise Violation("continue", f"after {made} came {stage.play.tokens(again.id)}, undisturbed it is {whole[len(made) :]}")
+        raise Violation(
+            "continue", f"{made} was followed by {stage.play.tokens(again.id)}, without the fault by {whole[len(made) :]}"
+        )
 
 
 @clause(
     "faults.lost",
-    "After DeviceLost the session closes, and a new one opens and works.",
+    "After DeviceLost the session can be closed, and a new one opens and works.",
     Level.L3,
     needs=("late_failures",),
     situations=(_LATE,),
 )
 def lost(scene: Scene) -> None:
-    """The mask source plays the lost device."""
+    """The mask source raises DeviceLost."""
     stage = scene.stage(masks=LOSING)
     stage.read(stage.go_on(_doomed(stage, 1)))
     fresh = scene.stage(fresh=True)
@@ -156,7 +158,7 @@ def lost(scene: Scene) -> None:
 
 @clause("faults.reopen", "Close is idempotent, ends the session, and leaves the device ready for the next one.", Level.L3)
 def reopen(scene: Scene) -> None:
-    """With rows alive and a step unread, twice over."""
+    """Close twice with rows alive and a step unread, and do so in two sessions."""
     for _ in range(2):
         stage = scene.stage(fresh=True)
         stage.go_on(stage.start(*(stage.request(prompt) for prompt in stage.prompts[: min(2, stage.capacity.max_rows)])))
@@ -166,9 +168,9 @@ def reopen(scene: Scene) -> None:
     stage.decode(stage.start(stage.request(stage.prompts[2])), steps=3)
 
 
-@clause("faults.after-close", "No step runs after close: every verb says that the session is over.", Level.L3)
+@clause("faults.after-close", "No step runs after close: every verb raises an error of the contract.", Level.L3)
 def after_close(scene: Scene) -> None:
-    """Decode, prefill, and the rows of a step that was under way raise an error of the contract."""
+    """The rows of a step in flight, prefill and decode."""
     stage = scene.stage(fresh=True)
     request, other = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     step = stage.go_on(stage.start(request))

@@ -1,4 +1,4 @@
-"""Features that this suite can refuse, and cannot try yet: what is undeclared must be refused; what is declared is not granted."""
+"""Features whose refusal this suite can check but which it cannot try yet: declaring one earns no credit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tgi_conformance.verdict import Level, NotReached
 
 def _untried(feature: str) -> Check:
     def check(scene: Scene) -> None:
-        raise NotReached(f"{feature} is declared, and this suite has no clause that tries it")
+        raise NotReached(f"{feature} is declared, but this suite has no clause that tries it")
 
     return check
 
 
 for _id, _feature, _sentence in (
-    ("media.refusal", "media", "Images are seen, or refused."),
-    ("speculation.refusal", "speculation", "Drafts are run, or a row takes no more than one token a step."),
+    ("media.refusal", "media", "Images are either processed or refused."),
+    ("speculation.refusal", "speculation", "Drafts are either run, or a row takes no more than one token a step."),
 ):
     clause(_id, _sentence, Level.L2, needs=(_feature,))(_untried(_feature))

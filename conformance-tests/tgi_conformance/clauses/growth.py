@@ -1,4 +1,4 @@
-"""Rows grow by grants: blocks are appended to a row's table, and `take` is how many tokens it runs."""
+"""Grants let rows grow: they append blocks to a row's table, and `take` is how many tokens the row runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tgi_core.backend import CapacityExceeded, Grant, InvalidRequest
 
 @clause(
     "growth.blocks",
-    "A row grows block by block as it is granted them.",
+    "A row grows block by block as blocks are granted.",
     Level.L1,
     needs=("paging",),
     situations=("a row grows by a block",),
 )
 def blocks(scene: Scene) -> None:
-    """Several rows, each over two boundaries."""
+    """Several rows, each across two block boundaries."""
     stage = scene.stage()
     steps = min(2 * block_size(stage) + 1, stage.capacity.max_row_tokens - 10)
     stage.decode(
@@ -29,13 +29,13 @@ def blocks(scene: Scene) -> None:
 
 @clause(
     "growth.ahead",
-    "Blocks may be granted long before they are needed, and are used in the order of the grants.",
+    "Blocks may be granted long before they are needed, and are used in the order granted.",
     Level.L1,
     needs=("paging",),
     rows=2,
 )
 def ahead(scene: Scene) -> None:
-    """All at once with the first decode; then none."""
+    """Grant all blocks with the first decode, then none."""
     stage = scene.stage()
     size = block_size(stage)
     request, other = stage.request(stage.prompts[1], want=stage.wants), stage.request(stage.prompts[0])
@@ -48,13 +48,13 @@ def ahead(scene: Scene) -> None:
 
 @clause(
     "growth.sit-out",
-    "A take of 0 makes a row sit the step out; it goes on later as if nothing had been.",
+    "A row with a take of 0 sits the step out, and later goes on as if nothing had happened.",
     Level.L1,
     situations=("a row sits out",),
     rows=2,
 )
 def sit_out(scene: Scene) -> None:
-    """One of two rows pauses, is given a block meanwhile, and all pause once."""
+    """One of two rows pauses and gets a block meanwhile; then both pause once."""
     stage = scene.stage()
     stays, pauses = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[2], want=stage.wants)
     batch = stage.start(stays, pauses)
@@ -66,9 +66,9 @@ def sit_out(scene: Scene) -> None:
     stage.decode(batch, steps=3)
 
 
-@clause("growth.one-token", "A row whose prompt is complete takes 0 or 1 token a step where no drafts are declared.", Level.L1)
+@clause("growth.one-token", "A row whose prompt is complete takes 0 or 1 token a step unless drafts are declared.", Level.L1)
 def one_token(scene: Scene) -> None:
-    """2 and -1 are an InvalidRequest."""
+    """Takes of 2, 3 and -1 are an InvalidRequest."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     batch = stage.start(request)
@@ -78,15 +78,17 @@ def one_token(scene: Scene) -> None:
     stage.decode(batch, steps=2, grants=[Grant(request.id, 1, room)])
 
 
-@clause("growth.to-the-end", "A row runs up to max_row_tokens, whatever tokens it makes; one more is CapacityExceeded.", Level.L1)
+@clause(
+    "growth.to-the-end", "A row runs up to max_row_tokens, whatever tokens it generates; one more is CapacityExceeded.", Level.L1
+)
 def to_the_end(scene: Scene) -> None:
-    """To the last position, with a mate that goes on."""
+    """Up to the last position, with a batch mate that goes on afterwards."""
     stage = scene.stage()
     length = min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - 4
     steps = stage.capacity.max_row_tokens - length
     if steps > 256 or length < 1:
         raise NotReached(
-            f"a row of {stage.capacity.max_row_tokens} tokens is not reached in steps of {stage.capacity.max_step_tokens}"
+            f"a row of {stage.capacity.max_row_tokens} tokens takes too many steps of {stage.capacity.max_step_tokens} to fill"
         )
     request = stage.request(stage.varied((7 * index + 3) % 50 for index in range(length)))
     mates = [stage.request(stage.prompts[3])] if stage.capacity.max_rows > 1 else []

@@ -1,4 +1,4 @@
-"""Handles are single use, and a verb never takes a stale one."""
+"""Handles are single use, and no verb accepts a stale one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tgi_core.backend import InvalidRequest, UnknownBatch
 
 
 def _all_refuse(stage: Stage, dead: int, row: int) -> None:
-    """Every verb that takes a handle says UnknownBatch."""
+    """Check that every verb that takes a handle raises UnknownBatch."""
     stage.refuse(UnknownBatch, Decode((dead,)))
     stage.refuse(UnknownBatch, Filter(dead, (row,)))
     stage.refuse(UnknownBatch, Filter(dead, ()))
@@ -25,7 +25,7 @@ def _all_refuse(stage: Stage, dead: int, row: int) -> None:
     situations=("decode refused", "filter refused", "clear refused"),
 )
 def after_decode(scene: Scene) -> None:
-    """Its successor lives on, untouched."""
+    """The new handle stays valid."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     old = stage.start(request)
@@ -36,13 +36,13 @@ def after_decode(scene: Scene) -> None:
 
 @clause(
     "handles.after-filter",
-    "A handle is dead once filter has taken it, whether rows left or not.",
+    "A handle is dead once filter has taken it, whether or not rows were removed.",
     Level.L1,
     situations=("filter keeps all",),
     rows=2,
 )
 def after_filter(scene: Scene) -> None:
-    """Keep all, then keep one of two."""
+    """Keep all rows, then keep one of two."""
     stage = scene.stage()
     first, second = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     old = stage.start(first, second)
@@ -55,7 +55,7 @@ def after_filter(scene: Scene) -> None:
 
 @clause("handles.after-clear", "A handle is dead once its batch is cleared.", Level.L1, rows=3)
 def after_clear(scene: Scene) -> None:
-    """One batch, then everything, then a filter that keeps nothing."""
+    """By a filter that keeps nothing, by clearing one batch, then by clearing everything."""
     stage = scene.stage()
     requests = [stage.request(prompt) for prompt in stage.prompts[:3]]
     batches = [stage.start(request) for request in requests]
@@ -69,14 +69,14 @@ def after_clear(scene: Scene) -> None:
 
 @clause(
     "handles.after-join",
-    "A handle is dead once prefill has taken its batch along.",
+    "A handle is dead once prefill has taken its batch.",
     Level.L1,
     needs=("mixing",),
     situations=("rows join a batch",),
     rows=2,
 )
 def after_join(scene: Scene) -> None:
-    """And a stale one is refused as the batch to join."""
+    """A stale handle is also refused as the batch to join."""
     stage = scene.stage()
     first = stage.request(stage.prompts[0])
     old = stage.start(first)
@@ -89,13 +89,13 @@ def after_join(scene: Scene) -> None:
 
 @clause(
     "handles.after-merge",
-    "Merging kills every handle that it takes, not only the first.",
+    "Merging invalidates every handle it takes, not only the first.",
     Level.L1,
     situations=("batches merge",),
     rows=3,
 )
 def after_merge(scene: Scene) -> None:
-    """Three batches into one."""
+    """Merge three batches into one."""
     stage = scene.stage()
     requests = [stage.request(prompt) for prompt in stage.prompts[:3]]
     batches = [stage.start(request) for request in requests]
@@ -105,9 +105,9 @@ def after_merge(scene: Scene) -> None:
     stage.decode(merged)
 
 
-@clause("handles.strangers", "A handle that was never given out is an UnknownBatch.", Level.L1)
+@clause("handles.strangers", "A handle that was never issued is an UnknownBatch.", Level.L1)
 def strangers(scene: Scene) -> None:
-    """Beside a live batch."""
+    """Alone, and together with a live batch."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     batch = stage.start(request)
@@ -118,7 +118,7 @@ def strangers(scene: Scene) -> None:
 
 @clause("handles.distinct", "Decode takes one or more distinct batches.", Level.L1, rows=2)
 def distinct(scene: Scene) -> None:
-    """None, the same twice, and the same twice among others."""
+    """No batches, the same one twice, and the same one twice among others."""
     stage = scene.stage()
     first, second = stage.start(stage.request(stage.prompts[0])), stage.start(stage.request(stage.prompts[1]))
     stage.refuse(InvalidRequest, Decode(()))

@@ -1,4 +1,4 @@
-"""Batch invariance: where it is declared, a row's tokens and logprobs are the same bits whatever runs beside it, in every dtype."""
+"""Batch invariance: where declared, a row's tokens and logprobs are bit-identical whatever else is in the batch, in every dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 
 def invariant_stages(scene: Scene, plan: WarmupPlan | None = None) -> Iterator[Stage]:
-    """A session that is held to the bits of rows alone: in the dtype of the run, and in each other one that opens and declares it."""
+    """Yield stages that compare bits with rows run alone: in the run's dtype, and in every other one that opens and declares
+    invariance."""
     for dtype in dict.fromkeys((scene.target.dtype, *_DTYPES)):
         try:
             play = scene.play(Setup(plan, dtype=dtype, bits=True), shared=True)
@@ -30,14 +31,14 @@ def invariant_stages(scene: Scene, plan: WarmupPlan | None = None) -> Iterator[S
 
 @clause(
     "invariant.mates",
-    "Tokens and logprobs of a row are the same bits alone and among mates, whatever their number.",
+    "A row's tokens and logprobs are the same bits alone and with any number of batch mates.",
     Level.L2,
     needs=("batch_invariant",),
     situations=("several requests start together",),
     rows=2,
 )
 def mates(scene: Scene) -> None:
-    """A full house, each row sampled in its own way; then fewer and fewer."""
+    """A full batch, each row sampled in its own way; then fewer and fewer rows."""
     for stage in invariant_stages(scene):
         requests = company(stage, ways(stage))
         batch = stage.decode(stage.start(*requests), steps=4)
@@ -48,14 +49,14 @@ def mates(scene: Scene) -> None:
 
 @clause(
     "invariant.chunks",
-    "They are the same bits for a prompt in chunks, and for the rows beside it.",
+    "A prompt in chunks produces the same bits, and so do the rows next to it.",
     Level.L2,
     needs=("batch_invariant", "chunked_prefill"),
     situations=("a prompt begins in part", "a prompt goes on"),
     rows=2,
 )
 def chunks(scene: Scene) -> None:
-    """In small and large pieces, a row decoding beside them."""
+    """In small and large chunks, next to a row that decodes."""
     for stage in invariant_stages(scene):
         for chunk in (1, 5, 16):
             request = stage.request(stage.varied(LONG), take=chunk, want=stage.wants)
@@ -65,14 +66,14 @@ def chunks(scene: Scene) -> None:
 
 @clause(
     "invariant.merge",
-    "They are the same bits after batches merge and rows leave, wherever in the batch a row stands.",
+    "Rows produce the same bits after batches merge and rows leave, whatever their position in the batch.",
     Level.L2,
     needs=("batch_invariant",),
     situations=("batches merge", "a row leaves"),
     rows=3,
 )
 def merge(scene: Scene) -> None:
-    """Rows that started alone change places in a merge, and the first leave."""
+    """Rows started alone swap places in a merge; then the last two leave."""
     for stage in invariant_stages(scene):
         requests = company(stage, ways(stage)[:4])
         batches = [stage.decode(stage.start(request), steps=age) for age, request in enumerate(requests, 1)]

@@ -1,4 +1,4 @@
-"""A verb touches only what it names."""
+"""A verb affects only what it names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tgi_core.backend import UnknownRequest
     rows=2,
 )
 def decode(scene: Scene) -> None:
-    """One of two batches goes on for some steps, then the other, then both."""
+    """Decode one of two batches for some steps, then the other, then both."""
     stage = scene.stage()
     first, second = (stage.start(stage.request(prompt, want=stage.wants)) for prompt in stage.prompts[:2])
     first = stage.decode(first, steps=5)
@@ -27,7 +27,7 @@ def decode(scene: Scene) -> None:
 
 @clause(
     "isolation.prefill",
-    "New rows in a batch of their own leave the live batches as they are.",
+    "Starting rows in a separate batch leaves the live batches as they are.",
     Level.L1,
     situations=("another batch lives",),
     rows=3,
@@ -44,7 +44,7 @@ def prefill(scene: Scene) -> None:
 
 @clause(
     "isolation.filter",
-    "Filter touches the rows of its batch only.",
+    "Filter affects only the rows of its batch.",
     Level.L1,
     situations=("a batch is filtered beside others",),
     rows=4,
@@ -61,7 +61,7 @@ def filter_one(scene: Scene) -> None:
 
 @clause(
     "isolation.filter-empty",
-    "Filter with nothing to keep clears its batch and no other.",
+    "A filter that keeps nothing clears its batch and no other.",
     Level.L1,
     situations=("a batch is filtered beside others",),
     rows=3,
@@ -79,12 +79,12 @@ def filter_empty(scene: Scene) -> None:
 
 @clause(
     "isolation.ids-not-counts",
-    "Filter compares ids, not counts: a stranger is an UnknownRequest, however many are kept.",
+    "Filter compares ids, not counts: an unknown id is an UnknownRequest, however many are named.",
     Level.L1,
     rows=3,
 )
 def ids_not_counts(scene: Scene) -> None:
-    """As many ids as rows, one of them wrong; a row of another batch; one more than there are."""
+    """As many ids as rows, one of them wrong; the id of another batch's row; one id more than there are rows."""
     stage = scene.stage()
     first, second, other = (stage.request(prompt) for prompt in stage.prompts[:3])
     batch, apart = stage.start(first, second), stage.start(other)
@@ -97,13 +97,13 @@ def ids_not_counts(scene: Scene) -> None:
 
 @clause(
     "isolation.which-row",
-    "Filter keeps the rows that it names, wherever they stand in the batch.",
+    "Filter keeps the rows it names, whatever their position in the batch.",
     Level.L1,
     situations=("a row leaves",),
     rows=3,
 )
 def which_row(scene: Scene) -> None:
-    """The first, the middle and the last of three leave in turn; ids are named in any order."""
+    """The first, the middle and the last of three rows leave in turn; ids are named in any order."""
     for leaves in range(3):
         stage = scene.stage()
         requests = [stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:3]]

@@ -1,4 +1,4 @@
-"""Hours of traffic leave nothing behind: memory and compiled shapes stay what they were after warmup."""
+"""Hours of traffic leave nothing behind: memory and compiled shapes stay as they were after warmup."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROUNDS = 24
 
 
 def _round(stage: Stage, index: int) -> None:
-    """Start, merge, filter and drop rows of changing sizes."""
+    """Start, merge, filter and drop varying numbers of rows."""
     room = stage.capacity.max_rows - 1
     batches = [stage.start(*(stage.request(prompt) for prompt in stage.prompts[: min(1 + index % 3, room)]))] if room else []
     batches.append(stage.start(stage.request(stage.prompts[index % len(stage.prompts)])))
@@ -23,7 +23,7 @@ def _round(stage: Stage, index: int) -> None:
 
 @clause("leaks.memory", "The memory that stats reports does not grow with traffic.", Level.L3)
 def memory(scene: Scene) -> None:
-    """The slope over rounds of mixed traffic is 0."""
+    """Over the later half of the rounds of mixed traffic, memory does not grow."""
     stage = scene.stage()
     sizes = []
     for index in range(_ROUNDS):
@@ -37,11 +37,11 @@ def memory(scene: Scene) -> None:
 
 @clause("leaks.compiles", "Nothing is compiled after warmup.", Level.L3)
 def compiles(scene: Scene) -> None:
-    """Rounds of mixed traffic, every batch size and many lengths."""
+    """Rounds of mixed traffic, with several batch sizes and lengths."""
     stage = scene.stage()
     before = stage.play.session.stats().compiles
     for index in range(_ROUNDS // 2):
         _round(stage, index)
     after = stage.play.session.stats().compiles
     if after > before:
-        raise Violation("compile", f"{after - before} shapes were compiled in the middle of traffic")
+        raise Violation("compile", f"{after - before} shapes were compiled during traffic")

@@ -1,4 +1,4 @@
-"""Long rows: what holds in the first blocks of a row holds up to the last position that a backend promises when it is asked for many."""
+"""Long rows: what holds in a row's first blocks holds up to the last position that a backend promises when asked for long rows."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tgi_core.backend import Determinism, Feature, OutputOptions, Request, Sampl
 
 ROWS, TOKENS = 3, 2048
 _MADE = 4
-"""Tokens that each long row makes."""
+"""Tokens that each long row generates."""
 
 
 def long_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
-    """A few rows of many blocks."""
+    """Return a plan for a few rows of many blocks."""
     return plan_of(block_sizes, ROWS, TOKENS, TOKENS)
 
 
 def text(stage: Stage, length: int, first: int) -> tuple[int, ...]:
-    """A long prompt."""
+    """Return a long prompt, varied by `first`."""
     return stage.varied((7 * index + index // 11 + first) % 50 for index in range(length))
 
 
 def room(stage: Stage, shared: int = 1) -> int:
-    """The longest row that is promised, where so many of them share the blocks."""
+    """Return the length in tokens of the longest promised row, if `shared` of them share the blocks."""
     groups = enumerate(stage.capacity.groups)
     blocks = min(len(stage.free(index)) // shared * group.block_size for index, group in groups)
     return min(stage.capacity.max_row_tokens, blocks)
 
 
 def begin(stage: Stage, request: Request) -> Ref:
-    """Start a row whose first take fits a step, and run the rest of its prompt in steps as large."""
+    """Start a row whose first take fits a step, and run the rest of its prompt in steps of the largest size."""
     batch = stage.start(request)
     while owed := stage.row(request.id).owed:
         take = min(owed, stage.capacity.max_step_tokens)
@@ -47,7 +47,7 @@ def begin(stage: Stage, request: Request) -> Ref:
 
 
 def _lengths(stage: Stage) -> list[int]:
-    """Prompts that end just before a power of two, before a hundred, and before the end of the room."""
+    """Return lengths of prompts ending just before 100, before powers of two, and before the longest row is full. Raises NotReached."""
     most = room(stage, 2) - _MADE
     if not stage.has(Feature.CHUNKED_PREFILL):
         most = min(most, stage.capacity.max_step_tokens)
@@ -56,9 +56,9 @@ def _lengths(stage: Stage) -> list[int]:
     return [length for length in (99, 127, 255, 511, 1023) if length < most] + [most]
 
 
-@clause("growth.long", "A row makes the same tokens at any position beside others as alone, up to max_row_tokens.", Level.L2)
+@clause("growth.long", "A row makes the same tokens next to other rows as alone, at any position up to max_row_tokens.", Level.L2)
 def long(scene: Scene) -> None:
-    """Prompts that end near powers of two and near the end, each beside a short row; a sampled one now and then."""
+    """Prompts that end near powers of two and near the end, each next to a short row; every other one is sampled."""
     stage = scene.stage(long_plan(scene.declared[0].block_sizes), shared=True)
     scene.figures["positions"] = room(stage, 2)
     seeded = SamplingField.SEED in stage.capabilities.sampling
@@ -75,13 +75,13 @@ def long(scene: Scene) -> None:
 
 @clause(
     "chunks.long",
-    "A long prompt in chunks makes the tokens and prompt logprobs of the prompt in one piece.",
+    "A long prompt in chunks makes the tokens and prompt logprobs of the same prompt in one piece.",
     Level.L2,
     needs=("chunked_prefill",),
     situations=("a prompt goes on",),
 )
 def long_chunks(scene: Scene) -> None:
-    """In pieces of 300 and of 512, wherever that is less than all of it."""
+    """In chunks of 300 and of 512 tokens, or of half the prompt if that is shorter."""
     stage = scene.stage(long_plan(scene.declared[0].block_sizes), shared=True)
     length = min(room(stage, 2) - _MADE, stage.capacity.max_step_tokens)
     for chunk in sorted({min(chunk, length // 2) for chunk in (300, 512)}):
@@ -94,20 +94,20 @@ def long_chunks(scene: Scene) -> None:
 
 @clause(
     "prefix.long",
-    "A request behind a long prefix makes the tokens that it makes without.",
+    "A request behind a long cached prefix makes the tokens it makes without one.",
     Level.L2,
     needs=("prefix_reuse",),
     situations=("a prefix is reused",),
     rows=2,
 )
 def long_prefix(scene: Scene) -> None:
-    """All whole blocks of a row that takes half of the room; then half of them."""
+    """A prefix of all whole blocks of a row that takes half the cache, then of half of them."""
     stage = scene.stage(long_plan(scene.declared[0].block_sizes), shared=True)
     size = stage.capacity.groups[0].block_size
     length = min(room(stage, 2) - _MADE - 3, stage.capacity.max_step_tokens)
     whole = length // size * size
     if whole < size:
-        raise NotReached(f"a prefix of whole blocks of {size} does not fit a row of {stage.capacity.max_row_tokens}")
+        raise NotReached(f"a prefix of whole {size}-token blocks does not fit a row of {stage.capacity.max_row_tokens} tokens")
     owner = stage.request(text(stage, length, 3))
     batch = stage.start(owner)
     for cached in dict.fromkeys((whole, max(1, whole // size // 2) * size)):
@@ -121,12 +121,13 @@ def long_prefix(scene: Scene) -> None:
 
 @clause(
     "parity.ends",
-    "Tokens and logprobs are those of the golden transcripts up to the last position of each checkpoint.",
+    "Tokens and logprobs match the golden transcripts up to the last position of each checkpoint.",
     Level.L2,
     situations=("golden cases compared",),
 )
 def ends(scene: Scene) -> None:
-    """Token by token from the beginning, and after a prompt that leaves room for a few; as far as the promise goes."""
+    """Generate from a short prompt to the end, and from a prompt that leaves room for a few tokens, as far as the promised limits
+    go."""
     for golden, stage in golden_stages(scene, plan=plan_of(scene.declared[0].block_sizes, 2, TOKENS, TOKENS)):
         for case in golden.cases:
             drawn = case.sampling.do_sample and stage.capabilities.determinism is not Determinism.CORE

@@ -1,4 +1,7 @@
-"""Adapters: a row that names one makes its tokens, and no other row does. The golden adapters of the suite are opened with the model."""
+"""Adapters: a row that names one makes that adapter's tokens, and no other row does.
+
+Sessions are opened with the golden adapters of the suite.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,22 @@ from tgi_core.backend import Feature, OutputOptions, Request, Unsupported
 
 
 def adapted_transcripts(scene: Scene) -> Golden:
-    """The golden checkpoint that has adapters."""
+    """Return the transcripts of the golden checkpoint that has adapters."""
     return Golden.load(adapted_golden(scene.target.device_kind))
 
 
 def open_adapted(scene: Scene, dtype: str | None = None) -> Stage:
-    """A session with all adapters of the golden checkpoint, judged by its transcripts. Raises Unsupported."""
+    """Open a session with all adapters of the golden checkpoint, judged by its transcripts. Raises Unsupported, Violation."""
     golden = adapted_transcripts(scene)
     stage = Stage(scene.play(Setup(golden=golden.name, dtype=dtype, adapters=True)), scene.seed)
     given, found = tuple(adapter.name for adapter in golden.adapters), stage.capabilities.adapters
     if found != given:
-        raise Violation("lora", f"it was opened with the adapters {given} and says {found}")
+        raise Violation("lora", f"it was opened with the adapters {given} and declares {found}")
     return stage
 
 
 def _stage(scene: Scene) -> Stage:
-    """The same in the dtype of the run, where it must not be refused."""
+    """Do the same in the run's dtype, where refusing to open is a violation."""
     try:
         return open_adapted(scene)
     except Unsupported as error:
@@ -39,42 +42,42 @@ def _stage(scene: Scene) -> Stage:
 
 
 def _greedy(scene: Scene, prompt: int) -> list[Case]:
-    """One prompt's greedy cases: of the model alone, then of each adapter. `prompt` counts the prompts."""
+    """Return one prompt's greedy cases: the base model's, then each adapter's. `prompt` is the prompt's index."""
     cases = [case for case in adapted_transcripts(scene).cases if case.id.startswith(("greedy", "adapted-greedy"))]
     prompts = list(dict.fromkeys(case.prompt for case in cases))
     return [case for case in cases if case.prompt == prompts[prompt]]
 
 
 def case_request(stage: Stage, case: Case, take: int | None = None, want: OutputOptions = PLAIN, done: int = 0) -> Request:
-    """A case's request, or what goes on with it when so many of its tokens are made."""
+    """Build a case's request, or the one that continues it after `done` of its tokens."""
     tokens = (*case.prompt, *case.tokens[:done])
     return stage.request(tokens, case.sampling, take, want=want, adapter=case.adapter, prompt_len=len(case.prompt))
 
 
 @clause(
     "lora.names",
-    "A session that is opened with adapters declares lora and their names; one that is opened without has none.",
+    "A session opened with adapters declares lora and their names; one opened without adapters names none.",
     Level.L2,
     needs=("lora",),
 )
 def names(scene: Scene) -> None:
-    """Both, in the order in which they were given."""
+    """With and without adapters; the names keep the order in which they were given."""
     stage = _stage(scene)
     if not stage.has(Feature.LORA):
         raise Violation("lora", f"it was opened with the adapters {stage.capabilities.adapters} and does not declare lora")
     if scene.declared[0].adapters:
-        raise Violation("lora", f"it was opened without adapters and says {scene.declared[0].adapters}")
+        raise Violation("lora", f"it was opened without adapters and declares {scene.declared[0].adapters}")
 
 
 @clause(
     "lora.refusal",
-    "An adapter that is not loaded is refused as Unsupported, and its batch mates are not admitted.",
+    "An adapter that is not loaded is refused as Unsupported, and none of the request's batch mates is admitted.",
     Level.L2,
     needs=("lora",),
     rows=2,
 )
 def refusal(scene: Scene) -> None:
-    """Names that are nearly right among them; then a session that has no adapters at all."""
+    """Near misses among the names, then a session without any adapters."""
     stage = _stage(scene)
     plain, adapted = _greedy(scene, 0)[:2]
     mate = case_request(stage, plain)
@@ -86,9 +89,11 @@ def refusal(scene: Scene) -> None:
     bare.refuse(Unsupported, Prefill((replace(bare.request(bare.prompts[0]), adapter="first"),)))
 
 
-@clause("lora.tokens", "A row that names an adapter makes the tokens of the golden transcript.", Level.L2, needs=("lora",))
+@clause(
+    "lora.tokens", "A row that names an adapter makes the tokens of that adapter's golden transcript.", Level.L2, needs=("lora",)
+)
 def tokens(scene: Scene) -> None:
-    """One row at a time, greedy and by the formula where it is declared, of every prompt and adapter."""
+    """Every prompt and adapter, one row at a time: greedy, and sampled where the formula is declared."""
     stage = _stage(scene)
     wanted = ("adapted-greedy", "adapted-sampled")[: 1 + (stage.capabilities.determinism.value == "core")]
     for case in adapted_transcripts(scene).cases:
@@ -98,14 +103,14 @@ def tokens(scene: Scene) -> None:
 
 @clause(
     "lora.mates",
-    "Rows of different adapters and of none share steps, and each makes its own tokens.",
+    "Rows with different adapters and with none share steps, and each makes its own tokens.",
     Level.L2,
     needs=("lora",),
     situations=("several rows share a step", "batches merge", "a row leaves"),
     rows=2,
 )
 def mates(scene: Scene) -> None:
-    """In both orders; merged with another batch; then the first leaves."""
+    """In both orders; merged with another batch; then the first row leaves."""
     for order in (1, -1):
         stage = _stage(scene)
         room = stage.capacity.max_rows // 2
@@ -118,13 +123,13 @@ def mates(scene: Scene) -> None:
 
 @clause(
     "lora.same-prompt",
-    "Rows with one prompt and different adapters share no cache, at the same time and one after the other.",
+    "Rows with the same prompt and different adapters never share cached values, at the same time or one after the other.",
     Level.L2,
     needs=("lora",),
     rows=3,
 )
 def same_prompt(scene: Scene) -> None:
-    """Each in turn on the blocks that the one before has left, twice round; then a batch for each, side by side."""
+    """Each row in turn on the blocks the previous one left, twice; then one batch each, side by side."""
     stage = _stage(scene)
     cases = _greedy(scene, 1)
     for case in (*cases, *cases[::-1]):
@@ -136,19 +141,19 @@ def same_prompt(scene: Scene) -> None:
 
 @clause(
     "lora.prefix",
-    "A request behind a prefix that its adapter has filled goes on under the adapter.",
+    "A request behind a prefix that its own adapter filled goes on under that adapter.",
     Level.L2,
     needs=("lora", "prefix_reuse"),
     situations=("a prefix is reused",),
     rows=2,
 )
 def prefix(scene: Scene) -> None:
-    """A block of prefix, for the model alone and for each adapter."""
+    """A one-block prefix, for the base model and for each adapter."""
     stage = _stage(scene)
     size = stage.capacity.groups[0].block_size
     for case in _greedy(scene, 1):
         if size >= len(case.prompt):
-            raise NotReached(f"the prompts have {len(case.prompt)} tokens at most, and a block holds {size}")
+            raise NotReached(f"the prompt has {len(case.prompt)} tokens, and a block holds {size}")
         owner = stage.start(case_request(stage, case))
         (row,) = stage.play.oracle.batches[owner]
         sharer = stage.request(case.prompt, cached=size, shares=row.request, adapter=case.adapter)
@@ -158,13 +163,13 @@ def prefix(scene: Scene) -> None:
 
 @clause(
     "lora.chunks",
-    "A prompt in chunks runs under its adapter from the first to the last.",
+    "A prompt in chunks runs under its adapter in every chunk.",
     Level.L2,
     needs=("lora", "chunked_prefill"),
     situations=("a prompt goes on",),
 )
 def chunks(scene: Scene) -> None:
-    """In pieces of three and of seven."""
+    """In chunks of three and of seven tokens."""
     for chunk in (3, 7):
         stage = _stage(scene)
         for case in _greedy(scene, 1):

@@ -1,4 +1,4 @@
-"""A request with an adapter can be continued from its tokens, as recovery from a lost shard does, wherever the shard then stands."""
+"""A request with an adapter can be continued from its tokens wherever its shard runs now, as recovery from a lost shard does."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from tgi_core.backend import Feature, Grant, Request, Row, Unsupported
 _DTYPES = ("float32", "bfloat16", "float16")
 _MADE = 9
 _POINTS = (1, 3, 6)
-"""Tokens that are made in all, and after how many of them a request is continued."""
+"""Tokens generated in all, and after how many of them a request is continued."""
 
 
 @clause(
     "lora.continue",
-    "A request that is continued from its tokens goes on under its adapter as if it had never stopped, whatever runs beside it.",
+    "A request continued from its tokens goes on under its adapter as if it had never stopped, whatever else is in the batch.",
     Level.L2,
     needs=("lora",),
     situations=("several rows share a step", "rows are continued from their tokens"),
     rows=2,
 )
 def continued(scene: Scene) -> None:
-    """Rows of every adapter and of none, first alone, then continued side by side: in one piece, and where prompts can be cut in pieces of
-    three and of eight. Where batch invariance is declared all numbers are the same bits, in every dtype that opens."""
+    """Run rows of every adapter and of none alone, then continue them together, in one piece and in chunks of three and eight
+    tokens.
+
+    Chunks need chunked_prefill. Where batch invariance is declared, all numbers must be the same bits, in every dtype that opens.
+    """
     for dtype, stage in _stages(scene):
         cases = _company(scene, stage, dtype == "float32")
         alone = [_run(stage, [case_request(stage, case, want=stage.wants)], 0, None)[0] for case in cases]
@@ -44,7 +47,7 @@ def continued(scene: Scene) -> None:
 
 
 def _stages(scene: Scene) -> Iterator[tuple[str, Stage]]:
-    """In the dtype of the run, judged by its transcripts; in others where it is held to its own bits."""
+    """Yield stages in the run's dtype, judged by its transcripts, and in other dtypes that declare batch invariance."""
     for dtype in dict.fromkeys((scene.target.dtype, *_DTYPES)):
         try:
             stage = open_adapted(scene, dtype)
@@ -55,8 +58,9 @@ def _stages(scene: Scene) -> Iterator[tuple[str, Stage]]:
 
 
 def _company(scene: Scene, stage: Stage, exact: bool) -> list[Case]:
-    """A case of a long prompt for two adapters, then of a short one without and with each: as many as can start in one step, continued."""
-    drawn = exact and stage.capabilities.determinism.value == "core"  # the transcripts' draws are of float32
+    """Return as many cases as can start in one step when continued: two adapters on a long prompt, then a short one without and
+    with each."""
+    drawn = exact and stage.capabilities.determinism.value == "core"  # the transcripts' draws were made in float32
     kinds = ("greedy", "adapted-greedy", "adapted-sampled")[: 2 + drawn]
     golden = adapted_transcripts(scene)
     found = {(case.prompt, case.adapter): case for case in golden.cases if case.id.startswith(kinds)}
@@ -73,24 +77,24 @@ def _company(scene: Scene, stage: Stage, exact: bool) -> list[Case]:
 
 
 def _continue(stage: Stage, going: Sequence[tuple[Case, list[Row]]], done: int, chunk: int | None) -> None:
-    """All of them from the same point. Raises Violation for other numbers than alone."""
+    """Continue all rows from the same point. Raises Violation if any number differs from a row's own run."""
     requests = []
     for case, _ in going:
         tokens = len(case.prompt) + done
         requests.append(case_request(stage, case, min(chunk or tokens, tokens), stage.wants, done))
     found = _run(stage, requests, done, chunk)
     if not stage.has(Feature.BATCH_INVARIANT):
-        return  # the transcripts have judged them
+        return  # the golden transcripts already judged them
     for (case, whole), rows in zip(going, found, strict=True):
         for mine, other in zip(_numbers(rows), _numbers(whole)[done:], strict=True):
             if mine != other:
                 raise Violation(
-                    "bits", f"{case.id}: continued after {done} tokens it makes {mine}, in one go {other}: not the same bits"
+                    "bits", f"{case.id}: continued after {done} tokens it makes {mine}, in one run {other}: the bits differ"
                 )
 
 
 def _run(stage: Stage, requests: Sequence[Request], done: int, chunk: int | None) -> list[list[Row]]:
-    """Their rows, until each has made its tokens; every prompt goes on in each step that has room."""
+    """Run the requests until each has generated its tokens, and return their results; prompts advance in every step with room."""
     batch = stage.start(*requests)
     ids = [request.id for request in requests]
     while any(len(stage.play.tokens(id)) < _MADE - done for id in ids):
@@ -113,5 +117,5 @@ def _made(rows: Sequence[Row]) -> tuple[int, ...]:
 
 
 def _numbers(rows: Sequence[Row]) -> list[object]:
-    """What there is to say of each token."""
+    """Return everything reported about each token."""
     return [(row.tokens, row.logprobs, row.top) for row in rows if row.tokens]

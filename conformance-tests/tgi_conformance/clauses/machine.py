@@ -1,4 +1,4 @@
-"""One state machine over all verbs, against the oracle."""
+"""A state machine over all verbs, compared with the oracle."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ REACHED = (
     "prefill refused",
     "several requests start together",
 )
-"""What the machine must have come by, or it has proved nothing."""
+"""Situations the state machine must reach, or the run proves nothing."""
 
 
 FURTHER = {"paging": "a row grows by a block", "seeds": "sampling differs within a batch", "mixing": "rows join a batch"}
-"""What it must have come by where a feature is declared."""
+"""Situations it must also reach where a feature is declared."""
 
 _OFTEN = 10
-"""How often each of them makes a proof, at an effort of 1: some seeds hardly ever merge."""
+"""How often each situation must be reached at an effort of 1; some seeds hardly ever merge."""
 
 _TRIES = 5
-"""How often it begins anew while something was reached too seldom: a little effort is no reason to have proved nothing."""
+"""How many seeds to try while some situation was reached too seldom, so that even a low effort proves something."""
 
 
-@clause("machine.laws", "Any sequence of verbs keeps every law of the protocol.", Level.L1, situations=REACHED, rows=2)
+@clause("machine.laws", "Any sequence of verbs obeys every law of the protocol.", Level.L1, situations=REACHED, rows=2)
 def laws(scene: Scene) -> None:
-    """Drawn by hypothesis, shortened by it where a law is broken."""
-    from tgi_conformance.machine import explore  # hypothesis takes a third of a second to import
+    """Hypothesis draws the sequences, and shrinks one that breaks a law."""
+    from tgi_conformance.machine import explore  # importing hypothesis takes a third of a second
 
     wanted = {*REACHED, *(situation for need, situation in FURTHER.items() if not missing(scene, (need,)))}
     often = max(1, int(_OFTEN * scene.effort))

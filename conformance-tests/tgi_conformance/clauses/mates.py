@@ -1,4 +1,4 @@
-"""A row never depends on its batch mates: what it makes in company is what it makes alone."""
+"""A row never depends on its batch mates: it makes the same tokens in a batch as alone."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _FURTHER = {
     "logit_bias": Sampling(logit_bias=((3, 1.5), (4, -30.0))),
     "typical_p": Sampling(True, 1.1, typical_p=0.6, seed=5),
 }
-"""Ways that are known to decide some tokens; other fields are tried with the first value of the contract's table."""
+"""Ways known to change some tokens; other fields use the first value to try from the contract's table."""
 
 
 def ways(stage: Stage) -> tuple[Sampling, ...]:
-    """The ways above, and one for each further field that the session declares."""
+    """Return the ways above, and one for each further field that the session declares."""
     fields = {item.value for item in stage.capabilities.sampling}
     more = _FURTHER | {
         spec.name: using(spec, spec.tried[0], temperature=1.1, seed=5) for spec in DECLARED if spec.name not in _FURTHER
@@ -42,7 +42,7 @@ def ways(stage: Stage) -> tuple[Sampling, ...]:
 
 
 def company(stage: Stage, hows: tuple[Sampling, ...]) -> list[Request]:
-    """One request per way, as many as there is room for, which can start in one step: those beyond max_prefill_rows are of one token."""
+    """Build a request per way, as many as can start in one step; those beyond max_prefill_rows have a one-token prompt."""
     room, long = min(stage.capacity.max_rows, 8), stage.capacity.max_prefill_rows
     prompts = [stage.prompts[index % len(stage.prompts)] for index in range(room)]
     prompts = [prompt if index < long else prompt[:1] for index, prompt in enumerate(prompts)]
@@ -62,11 +62,9 @@ def together(scene: Scene) -> None:
     stage.decode(stage.start(*company(stage, (Sampling(),) * 8)), steps=6)
 
 
-@clause(
-    "mates.same-prompt", "Rows with one and the same prompt make the same tokens, each from its own blocks.", Level.L2, rows=3
-)
+@clause("mates.same-prompt", "Rows with the same prompt make the same tokens, each from its own blocks.", Level.L2, rows=3)
 def same_prompt(scene: Scene) -> None:
-    """Three twins, of which the first leaves."""
+    """Three identical rows, of which the first leaves."""
     stage = scene.stage()
     requests = [stage.request(stage.prompts[0], want=stage.wants) for _ in range(3)]
     batch = stage.decode(stage.start(*requests), steps=2)
@@ -75,7 +73,7 @@ def same_prompt(scene: Scene) -> None:
 
 @clause("mates.merge", "Merging batches changes no token.", Level.L2, situations=("batches merge",), rows=4)
 def merge(scene: Scene) -> None:
-    """Batches of different ages, merged in both orders and by threes."""
+    """Batches of different ages, merged in both orders and three at a time."""
     stage = scene.stage()
     prompts = (stage.prompts[0], stage.prompts[5])[: stage.capacity.max_rows - 3]
     first = stage.decode(stage.start(*(stage.request(prompt, want=stage.wants) for prompt in prompts)), steps=2)
@@ -86,9 +84,9 @@ def merge(scene: Scene) -> None:
     stage.decode(fourth, both, third, steps=4)
 
 
-@clause("mates.filter", "Filter changes no token of the rows that it keeps.", Level.L2, situations=("a row leaves",), rows=2)
+@clause("mates.filter", "Filter changes no token of the rows it keeps.", Level.L2, situations=("a row leaves",), rows=2)
 def filtered(scene: Scene) -> None:
-    """Rows leave one by one from a batch of five, from its middle."""
+    """From a batch of five, the middle row leaves again and again."""
     stage = scene.stage()
     requests = company(stage, (Sampling(),) * 5)
     batch = stage.start(*requests)
@@ -99,14 +97,14 @@ def filtered(scene: Scene) -> None:
 
 @clause(
     "mates.sampling",
-    "Each row is sampled by its own request's parameters, whatever its mates ask for.",
+    "Each row is sampled with its own request's parameters, whatever its batch mates use.",
     Level.L2,
     needs=("seeds",),
     situations=("sampling differs within a batch",),
     rows=2,
 )
 def sampling(scene: Scene) -> None:
-    """Every way in one batch, in two orders; then the first leaves."""
+    """Every way in one batch, in two orders; then the first row leaves."""
     for order in (1, -1):
         stage = scene.stage()
         requests = company(stage, ways(stage)[::order])
@@ -129,9 +127,9 @@ def sampling_merge(scene: Scene) -> None:
     stage.decode(*reversed(batches), steps=5)
 
 
-@clause("mates.wants", "Each row gets what its own request asks for, no more and no less.", Level.L2, needs=("logprobs",), rows=4)
+@clause("mates.wants", "Each row gets exactly the outputs that its own request asks for.", Level.L2, needs=("logprobs",), rows=4)
 def wants(scene: Scene) -> None:
-    """Rows that want everything beside rows that want nothing."""
+    """Rows that ask for everything next to rows that ask for less or nothing."""
     stage = scene.stage()
     plain = replace(stage.wants, logprobs=False, top_n=0, prompt_logprobs=False)
     kinds = (
@@ -153,9 +151,14 @@ def repeat(scene: Scene) -> None:
         stage.filter(stage.decode(stage.start(stage.request(stage.prompts[0], want=stage.wants)), steps=6), ())
 
 
-@clause("mates.seeds", "The same seed makes the same tokens again; other seeds make others.", Level.L2, needs=("seeds",))
+@clause(
+    "mates.seeds",
+    "The same seed makes the same tokens again, and different seeds make different ones.",
+    Level.L2,
+    needs=("seeds",),
+)
 def seeds(scene: Scene) -> None:
-    """Six tokens from a flat distribution by eight seeds, and again in another session and in company."""
+    """Six tokens from a flat distribution with eight seeds, then again with the row alone."""
     stage = scene.stage()
     made = set()
     for seed in range(8):
@@ -164,4 +167,4 @@ def seeds(scene: Scene) -> None:
         stage.filter(stage.decode(stage.start(request), steps=5), ())
         made.add(tuple(token for row in scene.makes_alone(request, 6) for token in row.tokens))
     if len(made) < 4:
-        raise Violation("seeds", f"eight seeds at temperature 2.5 made only {len(made)} different texts")
+        raise Violation("seeds", f"eight seeds at temperature 2.5 made only {len(made)} different continuations")

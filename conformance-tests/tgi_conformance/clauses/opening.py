@@ -1,4 +1,4 @@
-"""Opening a session: what it declares, what it promises, and its first step."""
+"""Opening a session: what it declares, which limits it promises, and its first step."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tgi_core.backend import (
 )
 
 _SHARE = 0.02
-"""How much of the memory a cache may fill here; others use the machine too."""
+"""Fraction of memory that a cache may fill here; other processes use the machine too."""
 
 
 @clause(
     "open.capabilities",
-    "A session declares what it can do, constantly, and in numbers that make sense.",
+    "A session declares its capabilities; they never change, and their numbers make sense.",
     Level.L1,
     essential=True,
 )
 def capabilities(scene: Scene) -> None:
-    """Asked before and after warmup."""
+    """Ask before and after warmup."""
     session = scene.opened(scene.target.session)
     try:
         declared = session.capabilities()
@@ -48,19 +48,19 @@ def capabilities(scene: Scene) -> None:
 
 def _sensible(declared: Capabilities) -> None:
     if declared.vocab_size < 2 or declared.max_positions < 1:
-        raise Violation("range", f"vocab_size {declared.vocab_size}, max_positions {declared.max_positions}")
+        raise Violation("range", f"impossible vocab_size {declared.vocab_size} or max_positions {declared.max_positions}")
     if not declared.block_sizes or min(declared.block_sizes) < 1:
-        raise Violation("range", f"block sizes {declared.block_sizes}")
+        raise Violation("range", f"impossible block sizes {declared.block_sizes}")
 
 
 @clause(
     "open.fields",
-    "A session declares the sampling fields that it honours by their names, not whatever a later contract may have.",
+    "A session names the sampling fields it honours one by one, so it does not declare those a later contract adds.",
     Level.L1,
     provisional=True,
 )
 def fields(scene: Scene) -> None:
-    """Opened while the contract has a field more."""
+    """Open a session while the contract has an extra field."""
     with a_later_field() as later:
         session = scene.opened(scene.target.session)
         try:
@@ -68,12 +68,14 @@ def fields(scene: Scene) -> None:
         finally:
             close(session)
     if later in declared:
-        raise Violation("fields", "it declares every member of SamplingField, those that a later contract adds too: name them")
+        raise Violation(
+            "fields", "it declares every member of SamplingField, even one added by a later contract: name the fields it honours"
+        )
 
 
 @clause(
     "open.promise",
-    "Warmup promises limits of at least one row, within which one row of the promised length fits.",
+    "Warmup promises limits that admit at least one row of the promised length.",
     Level.L1,
     essential=True,
 )
@@ -87,12 +89,12 @@ def promise(scene: Scene) -> None:
 def _kept(promised: Capacity) -> None:
     limits = (promised.max_rows, promised.max_row_tokens, promised.max_step_tokens, promised.max_prefill_rows, promised.in_flight)
     if not all(type(limit) is int for limit in limits):
-        raise Violation("range", f"a promise that is no number: {promised}")
+        raise Violation("range", f"a promised limit is not an integer: {promised}")
     if min(limits) < 1 or promised.draft < 0 or promised.compiles < 0 or not promised.groups:
-        raise Violation("range", f"a promise of nothing: {promised}")
+        raise Violation("range", f"a promised limit is too small to be useful: {promised}")
     for group in promised.groups:
         if group.block_size < 1 or group.num_blocks < 1:
-            raise Violation("range", f"a cache group without room: {group}")
+            raise Violation("range", f"an empty cache group: {group}")
         if group.kind is CacheKind.FULL and group.num_blocks * group.block_size < promised.max_row_tokens:
             raise Violation(
                 "range", f"{group.num_blocks} blocks of {group.block_size} do not hold a row of {promised.max_row_tokens}"
@@ -100,32 +102,34 @@ def _kept(promised: Capacity) -> None:
 
 
 def _as_large_as_asked(promised: Capacity, plan: WarmupPlan) -> None:
-    """A plan's cache is as many tokens as its blocks hold, whatever size the promised ones have; rounded to whole rows at most."""
+    """Check that the cache holds as many tokens as the plan's blocks, whatever the promised block size.
+
+    It may hold half as many, and at most one row more. Raises Violation.
+    """
     if plan.num_blocks is None or plan.block_size is None:
         return
     asked = plan.num_blocks * plan.block_size
     for group in promised.groups:
         held = group.num_blocks * group.block_size
-        if group.kind is not CacheKind.FULL or group.block_size == plan.block_size:  # more blocks than asked for do no harm
+        if group.kind is not CacheKind.FULL or group.block_size == plan.block_size:  # more blocks than requested do no harm
             continue
-        if group.block_size >= promised.max_row_tokens:  # a row is one block, as long as rows may be
+        if group.block_size >= promised.max_row_tokens:  # one block holds a whole row, as long as rows may be
             continue
         if not asked // 2 <= held <= asked + promised.max_row_tokens:
             raise Violation(
                 "range",
-                f"{plan.num_blocks} blocks of {plan.block_size} were asked for, {asked} tokens; {group.num_blocks} blocks of "
+                f"{plan.num_blocks} blocks of {plan.block_size} were requested, {asked} tokens; {group.num_blocks} blocks of "
                 f"{group.block_size} are promised, {held} tokens",
             )
 
 
 @clause(
     "open.partial-plan",
-    "A limit that the plan leaves open is the backend's choice, and a small cache promises short rows.",
+    "The backend chooses any limit the plan leaves open, and promises short rows when the cache is small.",
     Level.L1,
 )
 def partial_plan(scene: Scene) -> None:
-    """Each limit is left open in turn, the number of blocks within a small share of memory; then two blocks for rows as long as they
-    allow."""
+    """Leave each limit open in turn, then the row length with only two blocks, then the number of blocks."""
     plan = small_plan(scene.declared[0].block_sizes)
     for name in ("max_rows", "max_row_tokens", "max_step_tokens", "block_size"):
         _works(scene.stage(replace(plan, **{name: None})))  # type: ignore[arg-type]
@@ -134,7 +138,7 @@ def partial_plan(scene: Scene) -> None:
 
 
 def _fills_memory(scene: Scene, plan: WarmupPlan) -> None:
-    """As many blocks as a share of memory holds, which is what a server asks for; none may be left."""
+    """Let the cache fill a small share of memory, as a server does; it is no violation if none is left."""
     target = scene.target
     options = OpenOptions(str(target.model), target.dtype, memory_fraction=_SHARE)
     session = scene.opened(lambda: target.wrapped(target.open(options)))
@@ -149,38 +153,38 @@ def _fills_memory(scene: Scene, plan: WarmupPlan) -> None:
 def _works(stage: Stage) -> None:
     _kept(stage.capacity)
     for group in stage.capacity.groups:
-        # Where a row is one block, a block is as long as the plan lets rows be.
+        # Where one block holds a whole row, it is as long as the plan lets rows be.
         whole_rows = group.block_size >= stage.capacity.max_row_tokens
         if group.kind is CacheKind.FULL and not whole_rows and group.block_size not in stage.capabilities.block_sizes:
-            raise Violation("range", f"blocks of {group.block_size} are promised, {stage.capabilities.block_sizes} are declared")
+            raise Violation(
+                "range", f"blocks of {group.block_size} are promised, but only {stage.capabilities.block_sizes} are declared"
+            )
     if stage.capacity.max_row_tokens >= 4:
         stage.decode(stage.start(stage.request(stage.prompts[1])))
 
 
-@clause("open.block-sizes", "Every block size that is declared can be asked for, and is what is promised then.", Level.L1)
+@clause("open.block-sizes", "A plan can request every declared block size, and gets it.", Level.L1)
 def block_sizes(scene: Scene) -> None:
-    """The smaller ones; a row runs over each, and two blocks hold no longer row than is promised."""
+    """The six smallest, with two blocks each: the promised row fits in them, and a row can run."""
     for size in sorted(scene.declared[0].block_sizes)[:6]:
         stage = scene.stage(WarmupPlan(2, None, 2 * size, num_blocks=2, block_size=size))
         group = stage.capacity.groups[0]
         if group.kind is CacheKind.FULL and group.block_size != size:
-            raise Violation(
-                "range", f"blocks of {size} are declared and were asked for; the promise has blocks of {group.block_size}"
-            )
+            raise Violation("range", f"declared blocks of {size} were requested, but blocks of {group.block_size} are promised")
         _kept(stage.capacity)
         stage.decode(stage.start(stage.request((4,))))
 
 
-@clause("open.first-step", "A prompt in one step makes one token and a live batch.", Level.L1, essential=True)
+@clause("open.first-step", "A prompt that runs in one step makes one token and a live batch.", Level.L1, essential=True)
 def first_step(scene: Scene) -> None:
     """One request, then one more token."""
     stage = scene.stage()
     stage.decode(stage.start(stage.request(stage.prompts[0])))
 
 
-@clause("open.invalid-model", "A model that is not there, or damaged, is an InvalidModel that names the file.", Level.L1)
+@clause("open.invalid-model", "A missing or damaged model raises an InvalidModel that names the file.", Level.L1)
 def invalid_model(scene: Scene) -> None:
-    """An empty directory, and a config.json that is no JSON."""
+    """An empty directory, and a config.json that is not JSON."""
     with tempfile.TemporaryDirectory() as folder:
         _refuses_to_open(scene, Path(folder))
         (Path(folder) / "config.json").write_text("{not json")
@@ -192,18 +196,18 @@ def _refuses_to_open(scene: Scene, model: Path) -> None:
         scene.opened(lambda: scene.target.open(OpenOptions(str(model), dtype=scene.target.dtype)))
     except InvalidModel as error:
         if "config.json" not in str(error) and str(model) not in str(error):
-            raise Violation("message", f"the message names no file: {error}") from error
+            raise Violation("message", f"the message names neither config.json nor the folder: {error}") from error
         return
     except BackendError as error:
         raise Violation("refusal", f"it raised {type(error).__name__}: {error}") from error
     except Exception as error:
-        raise Violation("refusal", f"it raised {type(error).__name__}, no error of the contract: {error}") from error
+        raise Violation("refusal", f"it raised {type(error).__name__}, which is not an error of the contract: {error}") from error
     raise Violation("refusal", "it opened")
 
 
-@clause("open.stats", "Stats counts the steps, and never goes back.", Level.L1)
+@clause("open.stats", "stats counts the steps and never goes backwards.", Level.L1)
 def stats(scene: Scene) -> None:
-    """Three steps."""
+    """After three steps."""
     stage = scene.stage()
     session = stage.play.session
     before = session.stats().steps

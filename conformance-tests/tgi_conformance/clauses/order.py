@@ -11,19 +11,19 @@ from tgi_core.backend import InvalidRequest
 
 
 def four(stage: Stage) -> int:
-    """A batch of four rows."""
+    """Start a batch of four rows."""
     return stage.start(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:4]))
 
 
 @clause(
     "order.batch",
-    "Rows come in the order of the batch: merged batches as listed, then new requests.",
+    "Rows come in batch order: merged batches as listed, then new requests.",
     Level.L1,
     situations=("batches merge",),
     rows=4,
 )
 def batch_order(scene: Scene) -> None:
-    """Two batches, merged the other way round."""
+    """Two batches, merged in reverse order."""
     stage = scene.stage()
     first = stage.start(*(stage.request(prompt) for prompt in stage.prompts[:2]))
     second = stage.start(*(stage.request(prompt) for prompt in stage.prompts[2:4]))
@@ -44,13 +44,13 @@ def read_once(scene: Scene) -> None:
 
 @clause(
     "order.run-ahead",
-    "A step may be launched before the last one is read, and makes the tokens that it makes in lock step.",
+    "A step may be launched before the previous one is read, and makes the same tokens as in lock step.",
     Level.L1,
     needs=("run_ahead",),
     situations=("a step is launched ahead",),
 )
 def run_ahead(scene: Scene) -> None:
-    """Always one step ahead, over block boundaries."""
+    """Always one step ahead, across block boundaries."""
     stage = scene.stage()
     step = stage.launch(*(stage.request(prompt, want=stage.wants) for prompt in stage.prompts[: min(3, stage.capacity.max_rows)]))
     for _ in range(8):
@@ -62,14 +62,14 @@ def run_ahead(scene: Scene) -> None:
 
 @clause(
     "order.join-ahead",
-    "New rows may join a batch whose last step is not read.",
+    "New rows may join a batch whose last step is unread.",
     Level.L1,
     needs=("run_ahead", "mixing"),
     situations=("rows join a batch", "an earlier step is unread"),
     rows=3,
 )
 def join_ahead(scene: Scene) -> None:
-    """Two joins in a row, read afterwards."""
+    """Two joins in a row, each before the previous step is read."""
     stage = scene.stage()
     first = stage.launch(stage.request(stage.prompts[0]))
     second = stage.launch(stage.request(stage.prompts[1]), beside=first)
@@ -81,14 +81,14 @@ def join_ahead(scene: Scene) -> None:
 
 @clause(
     "order.filter-ahead",
-    "Filter takes effect between the steps around it, read or not.",
+    "Filter takes effect between the steps before and after it, whether they have been read or not.",
     Level.L1,
     needs=("run_ahead",),
     situations=("a late row is ignored", "a row leaves"),
     rows=3,
 )
 def filter_ahead(scene: Scene) -> None:
-    """The row that leaves is still in the step launched before."""
+    """The removed row is still in the step launched before."""
     stage = scene.stage()
     requests = [stage.request(prompt) for prompt in stage.prompts[:3]]
     step = stage.launch(*requests)
@@ -101,13 +101,13 @@ def filter_ahead(scene: Scene) -> None:
 
 @clause(
     "order.given-up",
-    "Steps that were launched before everything is cleared are not read, and a later one is read next.",
+    "Steps launched before everything is cleared are never read; the next step read is a later one.",
     Level.L1,
     situations=("a step is given up",),
     rows=3,
 )
 def given_up(scene: Scene) -> None:
-    """As many as may be unread, twice: as the server does after an error."""
+    """Leave as many steps unread as allowed, twice, as the server does after an error."""
     stage = scene.stage()
     for _ in range(2):
         step = stage.launch(stage.request(stage.prompts[0]), stage.request(stage.prompts[1]))

@@ -1,4 +1,4 @@
-"""The package: what can be said of a plugin without its device."""
+"""The package: what can be checked about a plugin without its device."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ HEAVY = frozenset(
         "vllm",
     ]
 )
-"""Frameworks and vendor libraries that a plugin imports when it is opened, not before."""
+"""Frameworks and vendor libraries that a plugin may import only when it opens a session."""
 
 
 def entry_of(scene: Scene) -> EntryPoint:
-    """The entry point under test."""
+    """Return the entry point under test. Raises NotReached."""
     if scene.target.entry is None:
-        raise NotReached("the session was handed over in person: there is no package to look at")
+        raise NotReached("the session was passed in directly, so there is no package to check")
     return scene.target.entry
 
 
 def seen(scene: Scene) -> Seen:
-    """What a child process saw, looked once."""
+    """Return what a child process saw; it looks once."""
     return scene.target.seen or _looked(entry_of(scene).module)
 
 
@@ -65,7 +65,7 @@ def _looked(module: str) -> Seen:
 
 
 def loaded(scene: Scene) -> Plugin:
-    """The plugin as the core loads it."""
+    """Load the plugin as the core does. Raises Violation."""
     plugin = load(entry_of(scene))
     if plugin.status is PluginStatus.BROKEN:
         raise Violation("load", plugin.reason)
@@ -75,12 +75,15 @@ def loaded(scene: Scene) -> Plugin:
 def _manifest(scene: Scene) -> Manifest:
     manifest = loaded(scene).manifest
     if manifest is None:
-        raise Violation("manifest", "there is no manifest")
+        raise Violation("manifest", "the plugin has no manifest")
     return manifest
 
 
 @clause(
-    "package.loads", "The module behind the entry point imports, and implements the three plugin hooks.", Level.L0, essential=True
+    "package.loads",
+    "The module behind the entry point can be imported and implements the three plugin hooks.",
+    Level.L0,
+    essential=True,
 )
 def loads(scene: Scene) -> None:
     """In this process, as the core does it."""
@@ -99,32 +102,34 @@ def import_clean(scene: Scene) -> None:
 
 @clause(
     "package.manifest",
-    "The manifest names the plugin as its entry point does, its vendor, its version and its kind of device.",
+    "The manifest has the entry point's name, a vendor, a version and a kind of device.",
     Level.L0,
 )
 def manifest(scene: Scene) -> None:
-    """Asked twice, since it is pure."""
+    """Ask twice: the manifest must not change."""
     found, again = _manifest(scene), _manifest(scene)
     if found != again:
-        raise Violation("manifest", f"it says {found}, then {again}")
+        raise Violation("manifest", f"the manifest changed: {found}, then {again}")
     if found.name != entry_of(scene).name:
-        raise Violation("manifest", f"the entry point is called {entry_of(scene).name}, the manifest {found.name}")
+        raise Violation("manifest", f"the entry point is named {entry_of(scene).name}, the manifest {found.name}")
     if not re.fullmatch(r"\d+(\.\d+)*([abrc.+-].*)?", found.version):
-        raise Violation("manifest", f"version {found.version!r} is no version number")
+        raise Violation("manifest", f"version {found.version!r} is not a version number")
     if not found.vendor or not re.fullmatch(r"[a-z][a-z0-9_-]*", found.device_kind):
-        raise Violation("manifest", f"vendor {found.vendor!r}, device kind {found.device_kind!r}")
+        raise Violation(
+            "manifest", f"no vendor or a malformed device kind: vendor {found.vendor!r}, device kind {found.device_kind!r}"
+        )
 
 
 @clause(
     "package.api",
-    "It was built against the API of this core or a newer minor one, and requires none that the core lacks.",
+    "The plugin requires an API version that the core provides and that is no newer than the one it was built against.",
     Level.L0,
 )
 def api(scene: Scene) -> None:
-    """Majors equal; what is required is no newer than what it was built with."""
+    """Major versions are equal, and the required version is not newer than the one it was built with."""
     found = _manifest(scene)
     if found.api_requires > found.api_built:
-        raise Violation("api", f"it requires API {found.api_requires} and was built with {found.api_built}")
+        raise Violation("api", f"it requires API {found.api_requires}, newer than {found.api_built}, which it was built with")
     plugin = loaded(scene)
     if plugin.status is PluginStatus.INCOMPATIBLE:
         raise Violation("api", f"{plugin.reason} ({API_VERSION[0]}.{API_VERSION[1]})")
@@ -137,7 +142,7 @@ def api(scene: Scene) -> None:
     essential=True,
 )
 def probe(scene: Scene) -> None:
-    """In a child process, with a time limit."""
+    """In a child process with a time limit."""
     found = seen(scene)
     if found.trouble:
         raise Violation("probe", found.trouble)
@@ -145,13 +150,13 @@ def probe(scene: Scene) -> None:
         raise Violation("probe", f"backend_probe returned {found.probe['wrong']}, not a Probe")
     status, reason, hint = found.probe["status"], found.probe["reason"], found.probe["hint"]
     if status == "ready" and not found.probe["devices"]:
-        raise Violation("probe", "it is READY and names no device")
+        raise Violation("probe", "the probe says READY but names no device")
     if status != "ready" and not (reason and hint):
-        raise Violation("probe", f"it is {status.upper()} with reason {reason!r} and hint {hint!r}")
+        raise Violation("probe", f"the probe says {status.upper()} without a reason or a hint: reason {reason!r}, hint {hint!r}")
 
 
-@clause("package.probe-clean", "The probe imports no torch.", Level.L0, provisional=True)
+@clause("package.probe-clean", "The probe does not import torch.", Level.L0, provisional=True)
 def probe_clean(scene: Scene) -> None:
-    """Where its device can be found without."""
+    """It finds its device without any heavy library."""
     if heavy := sorted(HEAVY & set(seen(scene).probing)):
         raise Violation("import", f"the probe imports {', '.join(heavy)}")

@@ -1,8 +1,8 @@
-"""Features together: every two that a session declares meet in one traffic of four rows, each row held to what it makes alone.
+"""Pairs of features: any two that a session declares occur in the same four rows, and each row is compared with its run alone.
 
-A covering array chooses which features are on: any two of them are on together, off together, and on one without the other. The clause
-of a feature runs the lines of the array in which it is on, on a golden checkpoint without a sliding window, and on one with it where that
-opens.
+A covering array chooses which features are on: any two are on together, off together, and each on without the other. A feature's
+clause runs the lines of the array in which the feature is on, on a golden checkpoint without a sliding window and, if it opens, on
+one with a sliding window.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WINDOWED = "gemma2"
 """The golden checkpoint with a sliding window."""
 
 _CHUNK, _STEPS, _DONE = 3, 7, 3
-"""Tokens of a chunk, steps after all have come, and tokens that a continued request has made."""
+"""Tokens of a chunk, steps after all rows have joined, and tokens that a continued request had generated."""
 
 _PENALTIES = {
     SamplingField.REPETITION_PENALTY: ("repetition_penalty", 1.9),
@@ -47,8 +47,7 @@ _PENALTIES = {
 
 
 def covering(names: Sequence[str]) -> list[frozenset[str]]:
-    """Sets of names, all of them first, such that any two names are both in some set, both out of some, and each in one without the
-    other."""
+    """Return a covering array of strength two over names that are on or off; its first line has all names on."""
     missing = {
         frozenset(pair) for a, b in combinations(names, 2) for pair in product(((a, True), (a, False)), ((b, True), (b, False)))
     }
@@ -66,7 +65,7 @@ def covering(names: Sequence[str]) -> list[frozenset[str]]:
 
 
 def declared(stage: Stage) -> list[str]:
-    """What can be on or off here."""
+    """Return the features that can be switched on or off here."""
     found, promised = stage.capabilities, stage.capacity
     fits = stage.capacity.groups[0].block_size + 24 <= promised.max_row_tokens
     can = {
@@ -85,7 +84,7 @@ def declared(stage: Stage) -> list[str]:
 
 
 class Traffic:
-    """Four rows: one that is there, two that start behind its first block where prefixes are reused, and a stranger."""
+    """Four rows: an owner, two that start behind its first block where prefixes are reused, and an unrelated one."""
 
     def __init__(self, scene: Scene, stage: Stage, on: frozenset[str], number: int) -> None:
         self.scene, self.stage, self.on, self.number = scene, stage, on, number
@@ -94,7 +93,7 @@ class Traffic:
         self.adapters = (names[number % len(names)], names[(number + 1) % len(names)]) if names else (None, None)
 
     def run(self) -> None:
-        """They come, share some steps, one leaves, the others go on."""
+        """Start the rows, share some steps, let one leave, and let the others go on."""
         stage = self.stage
         owner = self._request(0, stage.varied(self._text(self.cached + 6)))
         new = [self._sharer(owner, 1), self._sharer(owner, 2), self._request(3, stage.varied(self._text(7)), self.adapters[1])]
@@ -105,11 +104,11 @@ class Traffic:
         stage.clear(None)
 
     def _text(self, length: int) -> tuple[int, ...]:
-        """Another one for each line."""
+        """Return a text that differs for each line."""
         return tuple((5 * index + index // 3 + 3 * self.number) % 50 for index in range(length))
 
     def _sharer(self, owner: Request, row: int) -> Request:
-        """Another text behind the owner's first block; continued from tokens that it has made."""
+        """Build a request behind the owner's first block, with its own text; continued from generated tokens if that is on."""
         prompt = (*owner.tokens[: self.cached], *self.stage.folded(self.stage.varied(self._text(4 + row)[row:])))
         if "continue" not in self.on:
             return self._request(row, prompt, shares=owner)
@@ -118,7 +117,9 @@ class Traffic:
         request = self._request(row, (*prompt, *made[:_DONE]), shares=owner, prompt_len=len(prompt))
         rest = [token for made in self._alone(replace(request, masked=False), _DONE) for token in made.tokens]
         if self.stage.play.judge.exact and rest[:_DONE] != made[_DONE : 2 * _DONE]:
-            raise Violation("continue", f"after {made[:_DONE]} came {made[_DONE:]}, continued there it makes {rest[:_DONE]}")
+            raise Violation(
+                "continue", f"{made[:_DONE]} was followed by {made[_DONE:]}; continued from there it makes {rest[:_DONE]}"
+            )
         return request
 
     def _alone(self, request: Request, count: int) -> list[Row]:
@@ -142,7 +143,7 @@ class Traffic:
         )
 
     def _how(self, row: int) -> Sampling:
-        """By row and line: no two rows are sampled alike."""
+        """Return sampling by row and line; no two rows are sampled alike."""
         field = self.stage.capabilities.sampling
         penalties = {name: value for key, (name, value) in _PENALTIES.items() if key in field and "penalties" in self.on}
         how = Sampling(**penalties)  # type: ignore[arg-type]
@@ -151,7 +152,10 @@ class Traffic:
         return self.stage.seeded(replace(how, do_sample=True, temperature=1.5 + row / 4, seed=100 * self.number + row))
 
     def _joined(self, batch: Ref, new: list[Request]) -> Ref:
-        """The new rows in one step with those that run, or in one of their own; the step before is not read yet where steps run ahead."""
+        """Start the new rows together with the running ones, or in a separate step, and merge.
+
+        Where steps run ahead, the previous step is still unread.
+        """
         stage = self.stage
         if "mixing" not in self.on:
             return stage.decode(batch, stage.start(*new))
@@ -163,7 +167,7 @@ class Traffic:
         return stage.read(joined)
 
     def _start_together(self, new: list[Request]) -> bool:
-        """Whether the promise allows them one step beside a row."""
+        """Return whether the limits allow the new rows to start in one step next to a running row."""
         promised = self.stage.capacity
         return len(new) <= promised.max_prefill_rows and sum(request.take for request in new) < promised.max_step_tokens
 
@@ -173,7 +177,7 @@ class Traffic:
         return batch
 
     def _go(self, batch: Ref, steps: int) -> Ref:
-        """Steps, as far ahead as is promised where they run ahead."""
+        """Run `steps` steps, as far ahead as promised where steps run ahead."""
         unread = list[Ref]()
         ahead = self.stage.capacity.in_flight - 1 if "run-ahead" in self.on else 0
         for _ in range(steps):
@@ -186,14 +190,14 @@ class Traffic:
         return batch
 
     def _grants(self, batch: Ref) -> list[Grant]:
-        """A chunk or a token for each row; a token of their prompt for those beyond max_prefill_rows."""
+        """Grant each row a chunk or a token; rows beyond max_prefill_rows get one token of their prompt."""
         rows, room = self.stage.play.oracle.batches[batch], self.stage.capacity.max_prefill_rows
         chunked = [row for row in rows if row.owed > 1][:room]
         return [self.stage.grant(row, min(_CHUNK, row.owed) if row in chunked else 1) for row in rows]
 
 
 def _stages(scene: Scene) -> Iterator[Stage]:
-    """With adapters where they are declared; first without a sliding window, then with one, for devices that run real models."""
+    """Yield stages with adapters where declared: without a sliding window, then with one on devices that run real models."""
     adapts = scene.adapted is not None and Feature.LORA in scene.adapted.features
     setup = Setup(masks=OWN, golden=adapted_golden(scene.target.device_kind), adapters=adapts, alone=True)
     yield Stage(scene.play(setup), scene.seed)
@@ -205,7 +209,10 @@ def _stages(scene: Scene) -> Iterator[Stage]:
 
 
 def _windowed(scene: Scene, setup: Setup) -> Stage:
-    """Without adapters where the backend runs them on other models only. Raises InvalidModel, Unsupported."""
+    """Open the checkpoint with a sliding window, without adapters if the backend runs them on other models only.
+
+    Raises InvalidModel, Unsupported.
+    """
     setup = replace(setup, golden=WINDOWED)
     try:
         return Stage(scene.play(setup), scene.seed)
@@ -227,19 +234,19 @@ def _together(name: str) -> Check:
 
 
 _CLAUSES = {
-    "adapters": ("A row runs under its adapter", ("lora",)),
-    "chunks": ("A prompt in chunks makes its tokens", ("chunked_prefill",)),
-    "continue": ("A continued request goes on", ()),
+    "adapters": ("A row runs under its own adapter", ("lora",)),
+    "chunks": ("A prompt in chunks makes the same tokens", ("chunked_prefill",)),
+    "continue": ("A continued request makes the same tokens", ()),
     "logprobs": ("Logprobs are those of the row alone", ("logprobs",)),
-    "masks": ("A row is masked by its own mask, and its source told of its own tokens,", ("masks",)),
+    "masks": ("A row obeys its own mask, and its mask source receives its own tokens,", ("masks",)),
     "mixing": ("Rows that join a batch change no token", ("mixing",)),
-    "penalties": ("Penalties count what they count", ("repetition_penalty",)),
-    "prefix": ("A request behind a prefix makes its tokens", ("prefix_reuse",)),
-    "run-ahead": ("Steps that are launched ahead make the same tokens", ("run_ahead",)),
-    "seeds": ("A draw depends on seed and position alone", ("seeds",)),
+    "penalties": ("Penalties count the right tokens", ("repetition_penalty",)),
+    "prefix": ("A request behind a prefix makes the same tokens", ("prefix_reuse",)),
+    "run-ahead": ("Steps launched ahead make the same tokens", ("run_ahead",)),
+    "seeds": ("A draw depends on seed and position only", ("seeds",)),
 }
 
 for _name, (_sentence, _needs) in _CLAUSES.items():
-    clause(f"pairs.{_name}", f"{_sentence} beside every other feature that is declared.", Level.L2, needs=_needs, rows=4)(
+    clause(f"pairs.{_name}", f"{_sentence} together with every other declared feature.", Level.L2, needs=_needs, rows=4)(
         _together(_name)
     )

@@ -18,8 +18,10 @@ from tgi_core.backend import InvalidModel, OutputOptions, Request, Unsupported, 
 def golden_stages(
     scene: Scene, dtype: str | None = None, masks: str | None = None, plan: WarmupPlan | None = None
 ) -> Iterator[tuple[Golden, Stage]]:
-    """A session on each golden checkpoint. One of an architecture that the backend refuses is left out; some must open, and so must
-    the one that it is tested on by default."""
+    """Yield each golden checkpoint with a session on it, skipping those whose architecture the backend refuses.
+
+    Raises InvalidModel if the default checkpoint, or every checkpoint, is refused.
+    """
     refused: InvalidModel | None = None
     opened = 0
     for name in names(scene.target.device_kind):
@@ -42,13 +44,13 @@ def _greedy(case: Case) -> bool:
 
 
 def sampled_as_declared(stage: Stage, case: Case) -> bool:
-    """Whether everything that a case samples by is declared."""
+    """Return whether everything that a case's sampling uses is declared."""
     declared = {item.value for item in (*stage.capabilities.features, *stage.capabilities.sampling)}
     return declared.issuperset(needs_of(Request(1, case.prompt, len(case.prompt), 0, (), len(case.prompt), case.sampling, PLAIN)))
 
 
 def _run(stage: Stage, cases: list[Case], want: OutputOptions) -> None:
-    """All tokens of some cases, as many at a time as there is room for."""
+    """Generate all tokens of the cases, as many cases at a time as fit."""
     room = min(stage.capacity.max_rows, 4)
     for first in range(0, len(cases), room):
         batch = stage.start(
@@ -71,7 +73,7 @@ def _compare(scene: Scene, chosen: Callable[[Case], bool], want: Callable[[Stage
         _run(stage, cases, want(stage))
         compared += len(cases)
     if not compared:
-        raise NotReached("no golden case fits what the session declares")
+        raise NotReached("no golden case fits the declared capabilities")
     scene.situations["golden cases compared"] += compared
 
 
@@ -83,21 +85,21 @@ def _everything(stage: Stage) -> OutputOptions:
     return stage.wants
 
 
-@clause("parity.greedy", "Greedy tokens are those of the golden transcripts.", Level.L2, essential=True)
+@clause("parity.greedy", "Greedy tokens match the golden transcripts.", Level.L2, essential=True)
 def greedy(scene: Scene) -> None:
-    """Prompts of 1 to 18 tokens, over block boundaries and a sliding window."""
+    """Prompts of 1 to 18 tokens, across block boundaries and a sliding window."""
     _compare(scene, _greedy, _plain)
 
 
-@clause("parity.one-by-one", "They are the same for a prompt that runs alone.", Level.L2)
+@clause("parity.one-by-one", "Greedy tokens match the golden transcripts when a prompt runs alone.", Level.L2)
 def one_by_one(scene: Scene) -> None:
-    """Each greedy case in a step of its own."""
+    """Each greedy case in separate steps."""
     for golden, stage in golden_stages(scene):
         for case in filter(_greedy, golden.cases):
             _run(stage, [case], PLAIN)
 
 
-@clause("parity.logprobs", "Logprobs of tokens are those of the golden transcripts.", Level.L2, needs=("logprobs",))
+@clause("parity.logprobs", "Token logprobs match the golden transcripts.", Level.L2, needs=("logprobs",))
 def logprobs(scene: Scene) -> None:
     """Of greedy rows."""
     _compare(scene, _greedy, lambda stage: OutputOptions(True))
@@ -105,22 +107,22 @@ def logprobs(scene: Scene) -> None:
 
 @clause(
     "parity.top",
-    "The likeliest tokens and their logprobs are those of the golden transcripts.",
+    "The most likely tokens and their logprobs match the golden transcripts.",
     Level.L2,
     needs=("top_n", "logprobs"),
 )
 def top(scene: Scene) -> None:
-    """Four of them."""
+    """The top four."""
     _compare(scene, _greedy, lambda stage: OutputOptions(True, 4))
 
 
-@clause("parity.prompt", "Logprobs of prompts are those of the golden transcripts.", Level.L2, needs=("prompt_logprobs",))
+@clause("parity.prompt", "Prompt logprobs match the golden transcripts.", Level.L2, needs=("prompt_logprobs",))
 def prompt(scene: Scene) -> None:
-    """Beside rows that ask for none."""
+    """Together with rows that ask for none."""
     _compare(scene, _greedy, lambda stage: OutputOptions(False, 0, True))
 
 
-@clause("parity.sampled", "Sampled tokens and logprobs are those of the published formula.", Level.L2, needs=("formula",))
+@clause("parity.sampled", "Sampled tokens and logprobs match the published formula.", Level.L2, needs=("formula",))
 def sampled(scene: Scene) -> None:
     """Temperature, top-k, top-p and typical-p."""
     ways = ("temperature", "cool", "top-k", "top-p", "top-k-top-p", "typical")
@@ -134,11 +136,11 @@ def sampled(scene: Scene) -> None:
     needs=("formula", "repetition_penalty"),
 )
 def repetition(scene: Scene) -> None:
-    """Greedy and sampled, of the prompt's tokens too."""
+    """Greedy and sampled; it also counts the prompt's tokens."""
     _compare(scene, lambda case: case.id.startswith("repetition"), _everything)
 
 
-@clause("parity.counts", "Frequency and presence penalties and bias make the golden tokens.", Level.L2, needs=("formula",))
+@clause("parity.counts", "Frequency and presence penalties and logit bias make the golden tokens.", Level.L2, needs=("formula",))
 def counts(scene: Scene) -> None:
     """As far as they are declared."""
     _compare(scene, lambda case: case.id.startswith(("frequency", "presence", "counts", "bias")), _everything)
@@ -146,19 +148,20 @@ def counts(scene: Scene) -> None:
 
 @clause(
     "parity.masked",
-    "Masked rows make the golden tokens: the mask comes before temperature and filters, and logprobs are of what it leaves.",
+    "Masked rows make the golden tokens: the mask applies before temperature and filters, and logprobs are renormalized "
+    "under it.",
     Level.L2,
     needs=("formula", "masks"),
     situations=("golden cases compared",),
 )
 def masked(scene: Scene) -> None:
-    """Greedy, sampled, and behind a penalty and filters."""
+    """Greedy, sampled, and combined with a penalty and filters."""
     _compare_masked(scene)
 
 
 @clause(
     "parity.end-of-text",
-    "A row goes on past the model's end-of-text token: stopping is not the backend's.",
+    "A row continues past the model's end-of-text token: stopping is not the backend's job.",
     Level.L2,
     situations=("end of text passed",),
 )
@@ -173,11 +176,11 @@ def end_of_text(scene: Scene) -> None:
 
 @clause(
     "parity.other-dtypes",
-    "In other dtypes logprobs stay within the declared tolerance, and tokens differ only where rounding decides.",
+    "In other dtypes, logprobs stay within the declared tolerance, and tokens differ only where rounding decides.",
     Level.L2,
 )
 def other_dtypes(scene: Scene) -> None:
-    """bfloat16 and float16, where the backend opens them; a dtype that it does not run is refused as Unsupported."""
+    """bfloat16 and float16, where the backend opens them; it refuses other dtypes as Unsupported."""
     for dtype in ("bfloat16", "float16"):
         try:
             for golden, stage in golden_stages(scene, dtype):

@@ -1,4 +1,4 @@
-"""Prompts in chunks, new rows beside running ones, and prefixes that are there already: none of it changes a token."""
+"""Prompts in chunks, new rows next to running ones, and cached prefixes: none of them changes a token."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Grant, InvalidRequest, Request, UnknownRequest
 
 LONG = tuple((5 * index + index // 3) % 50 for index in range(23))
-"""A prompt worth cutting."""
+"""A prompt long enough to split."""
 
 
 def finish(stage: Stage, batch: int, id: int, chunk: int) -> int:
-    """Run the rest of a prompt in chunks; other rows go on."""
+    """Run the rest of a prompt in chunks while other rows go on."""
     while stage.row(id).owed:
         row = stage.row(id)
         grants = [stage.grant(row, min(chunk, row.owed))]
@@ -27,13 +27,13 @@ def finish(stage: Stage, batch: int, id: int, chunk: int) -> int:
 
 @clause(
     "chunks.tokens",
-    "A prompt in chunks makes the tokens of the prompt in one piece, and none before it is complete.",
+    "A prompt in chunks makes the tokens of the same prompt in one piece, and none before it is complete.",
     Level.L2,
     needs=("chunked_prefill",),
     situations=("a prompt begins in part", "a prompt goes on"),
 )
 def chunks(scene: Scene) -> None:
-    """In pieces of many sizes, with everything that a row can return."""
+    """In chunks of many sizes, with everything a row can return."""
     for chunk in (1, 2, 3, 5, 7, 16):
         stage = scene.stage()
         request = stage.request(stage.varied(LONG), take=chunk, want=stage.wants)
@@ -42,14 +42,14 @@ def chunks(scene: Scene) -> None:
 
 @clause(
     "chunks.rest",
-    "A row whose prompt is incomplete sits out unless it is granted its next chunk.",
+    "A row whose prompt is incomplete sits out unless its next chunk is granted.",
     Level.L1,
     needs=("chunked_prefill",),
     situations=("a row sits out", "a prompt goes on"),
     rows=2,
 )
 def rest(scene: Scene) -> None:
-    """It waits while its mate decodes, then goes on."""
+    """It waits while its batch mate decodes, then goes on."""
     stage = scene.stage()
     waits, mate = stage.request(stage.varied(LONG), take=5), stage.request(stage.prompts[0])
     batch = stage.start(waits, mate)
@@ -58,9 +58,9 @@ def rest(scene: Scene) -> None:
     stage.decode(finish(stage, batch, waits.id, 6), steps=2)
 
 
-@clause("chunks.too-much", "A chunk is no longer than what is left of the prompt.", Level.L1, needs=("chunked_prefill",))
+@clause("chunks.too-much", "A chunk is never longer than the rest of the prompt.", Level.L1, needs=("chunked_prefill",))
 def too_much(scene: Scene) -> None:
-    """One more is an InvalidRequest, and the exact rest is not."""
+    """One token more is an InvalidRequest; exactly the rest is accepted."""
     stage = scene.stage()
     request = stage.request(stage.varied(LONG), take=5)
     batch = stage.start(request)
@@ -78,7 +78,7 @@ def too_much(scene: Scene) -> None:
     rows=2,
 )
 def leave(scene: Scene) -> None:
-    """Its blocks go to a newcomer."""
+    """A newcomer gets its blocks."""
     stage = scene.stage()
     leaves, stays = stage.request(stage.varied(LONG), take=9), stage.request(stage.prompts[0])
     batch = stage.filter(stage.start(leaves, stays), [stays.id])
@@ -88,14 +88,14 @@ def leave(scene: Scene) -> None:
 
 @clause(
     "mixing.tokens",
-    "New rows that join a running batch in one step change no token, theirs or others'.",
+    "New rows that join a running batch in one step change no token, neither theirs nor the others'.",
     Level.L2,
     needs=("mixing",),
     situations=("rows join a batch",),
     rows=4,
 )
 def mixing(scene: Scene) -> None:
-    """Rows join one after another, and two at a time."""
+    """Rows join one at a time, and two at a time."""
     stage = scene.stage()
     batch = stage.start(stage.request(stage.prompts[0], want=stage.wants))
     batch = stage.start(stage.request(stage.prompts[1], want=stage.wants), beside=batch)
@@ -105,14 +105,14 @@ def mixing(scene: Scene) -> None:
 
 @clause(
     "mixing.chunks",
-    "Chunks of new prompts run beside rows that decode.",
+    "Chunks of new prompts run in the same steps as rows that decode.",
     Level.L2,
     needs=("mixing", "chunked_prefill"),
     situations=("rows join a batch", "a prompt goes on"),
     rows=3,
 )
 def mixing_chunks(scene: Scene) -> None:
-    """A long prompt joins in pieces; another joins while it is incomplete; one sits out the join."""
+    """A long prompt joins in chunks; another joins while the first is incomplete; one sits out the join."""
     stage = scene.stage()
     old, new = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.varied(LONG), take=4, want=stage.wants)
     batch = stage.start(new, beside=stage.start(old))
@@ -128,18 +128,18 @@ def _sharing(stage: Stage, first: Request, cached: int, tail: tuple[int, ...], t
 
 @clause(
     "prefix.tokens",
-    "A request may start behind blocks that another row has filled, and makes the tokens that it makes without.",
+    "A request may start behind blocks that another row filled, and makes the tokens it makes without them.",
     Level.L2,
     needs=("prefix_reuse",),
     situations=("a prefix is reused",),
     rows=4,
 )
 def prefix(scene: Scene) -> None:
-    """While the owner lives and decodes; two sharers; then the owner leaves and its prefix is still read."""
+    """Two requests share the prefix while its owner lives and decodes; the owner leaves, and its prefix is still read."""
     stage = scene.stage()
     size = stage.capacity.groups[0].block_size
     if 2 * size + 10 > stage.capacity.max_row_tokens:
-        raise NotReached(f"a prefix of whole blocks of {size} does not fit a row of {stage.capacity.max_row_tokens}")
+        raise NotReached(f"a prefix of whole {size}-token blocks does not fit a row of {stage.capacity.max_row_tokens} tokens")
     owner = stage.request(stage.varied((3 * index + 1) % 50 for index in range(2 * size + 2)), want=stage.wants)
     batch = stage.start(owner)
     first = stage.start(_sharing(stage, owner, size, (8, 9, 7)))
@@ -159,20 +159,20 @@ def prefix(scene: Scene) -> None:
     rows=2,
 )
 def prefix_chunks(scene: Scene) -> None:
-    """One block of prefix, then pieces of two."""
+    """A one-block prefix, then chunks of two tokens."""
     stage = scene.stage()
     size = stage.capacity.groups[0].block_size
     if size + 12 > stage.capacity.max_row_tokens:
-        raise NotReached(f"a prefix of a block of {size} does not fit a row of {stage.capacity.max_row_tokens}")
+        raise NotReached(f"a prefix of one {size}-token block does not fit a row of {stage.capacity.max_row_tokens} tokens")
     owner = stage.request(stage.varied((7 * index + 2) % 50 for index in range(size + 1)))
     stage.start(owner)
     sharer = _sharing(stage, owner, size, (1, 2, 3, 4, 5), take=2)
     stage.decode(finish(stage, stage.start(sharer), sharer.id, 2), steps=3)
 
 
-@clause("prefix.range", "What is cached leaves at least one token to run.", Level.L1, needs=("prefix_reuse",))
+@clause("prefix.range", "A cached prefix leaves at least one token to run.", Level.L1, needs=("prefix_reuse",))
 def prefix_range(scene: Scene) -> None:
-    """All of the prompt cached is an InvalidRequest."""
+    """A fully cached prompt is an InvalidRequest."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     stage.start(request)

@@ -1,4 +1,4 @@
-"""Nothing within the promise runs out of memory, and one more than the promise is refused."""
+"""Nothing within the promised limits runs out of memory, and anything beyond them is refused."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import CapacityExceeded, Request
 
 _MOST_TOKENS = 4096
-"""The suite runs no more than this to the brim."""
+"""Most tokens that the suite fills."""
 
 
 def _long(stage: Stage, length: int, shift: int) -> Request:
     return stage.request(stage.varied((3 * index + shift) % 50 for index in range(length)))
 
 
-@clause("promise.brim", "Rows, tokens of a step, and blocks can be used up to the promise without OutOfMemory.", Level.L3)
+@clause("promise.brim", "Rows, step tokens and blocks can be used up to the promised limits without OutOfMemory.", Level.L3)
 def brim(scene: Scene) -> None:
-    """As many rows as promised, each as long as promised, started in steps as large as promised, and decoded together to the end."""
+    """Start as many rows as promised, each as long as promised, in steps as large as promised, and decode them together to the
+    end."""
     stage = scene.stage()
     rows, length = stage.capacity.max_rows, stage.capacity.max_row_tokens
     size, blocks = stage.capacity.groups[0].block_size, stage.capacity.groups[0].num_blocks
     rows = min(rows, blocks // -(-length // size))
     if rows * length > _MOST_TOKENS:
-        raise NotReached(f"{rows} rows of {length} tokens are promised; the suite fills {_MOST_TOKENS} tokens")
+        raise NotReached(f"{rows} rows of {length} tokens are promised; the suite fills at most {_MOST_TOKENS} tokens")
     prompt = min(length - 3, stage.capacity.max_step_tokens)
     batches = [stage.start(_long(stage, prompt, index)) for index in range(rows)]
     stage.decode(*batches, steps=min(3, length - prompt))
@@ -34,7 +35,7 @@ def brim(scene: Scene) -> None:
 
 
 def _one_more(stage: Stage) -> Request:
-    """A request of one token on a spare block, or on a block id that would be one, where every block is taken."""
+    """Build a one-token request on a spare block; where no block is free, on the last one."""
     spare = next((free for free in (stage.free(0),) if free), ())
     return Request(
         999_999, (1,), 1, 0, ((spare[0] if spare else stage.capacity.groups[0].num_blocks,),) * len(stage.capacity.groups), 1
@@ -47,7 +48,7 @@ def step(scene: Scene) -> None:
     stage = scene.stage()
     limit, length = stage.capacity.max_step_tokens, stage.capacity.max_row_tokens
     if limit > _MOST_TOKENS:
-        raise NotReached(f"a step of {limit} tokens is promised; the suite fills {_MOST_TOKENS}")
+        raise NotReached(f"a step of {limit} tokens is promised; the suite fills at most {_MOST_TOKENS} tokens")
     whole, rest = divmod(limit, length)
     lengths = [length] * whole + ([rest] if rest else [])
     most = min(stage.capacity.max_prefill_rows, stage.capacity.max_rows)

@@ -1,4 +1,4 @@
-"""Tensor parallelism: two ranks on this machine share a model, and answer as one does."""
+"""Tensor parallelism: two ranks on this machine share a model and answer as one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tgi_core.backend import Grant, UnknownBatch, UnknownRequest, Unsupported
 
 
 def _stage(scene: Scene, golden: str | None = None) -> Stage:
-    """A session of two ranks, in the scenario's hands."""
+    """Open a session of two ranks. Raises Violation."""
     try:
         return Stage(scene.play(Setup(golden=golden, ranks=2)), scene.seed)
     except Unsupported as error:
-        raise Violation("ranks", f"tensor_parallel is declared, and a group of two ranks raised Unsupported: {error}") from error
+        raise Violation("ranks", f"tensor_parallel is declared, but a group of two ranks raised Unsupported: {error}") from error
 
 
 @clause(
     "ranks.refusal",
-    "A group of ranks is refused, or opens, promises the same limits on each rank, and runs.",
+    "A group of ranks is either refused, or it opens, promises the same limits on each rank, and runs.",
     Level.L2,
     needs=("tensor_parallel",),
 )
 def opens(scene: Scene) -> None:
-    """Two ranks over loopback; closed, and opened once more."""
+    """Two ranks over loopback, closed and opened again."""
     for _ in range(2):
         stage = _stage(scene)
         stage.decode(stage.start(stage.request(stage.prompts[0])), steps=2)
@@ -55,14 +55,14 @@ def tokens(scene: Scene) -> None:
 
 @clause(
     "ranks.verbs",
-    "Every verb and every refusal is the same on all ranks, and rank 0's tokens go on in the others' caches.",
+    "Every verb and every refusal is the same on all ranks, and rank 0's tokens enter the other ranks' caches.",
     Level.L2,
     needs=("tensor_parallel",),
     situations=("batches merge", "a row leaves", "decode refused", "filter refused", "everything is cleared"),
     rows=2,
 )
 def verbs(scene: Scene) -> None:
-    """Rows sampled in many ways merge, leave and are cleared; wrong calls come in between."""
+    """Rows sampled in many ways merge, leave and are cleared, with invalid calls in between."""
     stage = _stage(scene)
     requests = company(stage, ways(stage)[:4])
     first, second = stage.start(*requests[:2]), stage.start(*requests[2:])

@@ -1,8 +1,9 @@
-"""Rows held to the published formula instead of to themselves: a defect that two features bring about together is there when the row is
-alone as well, and no comparison with that shows it.
+"""Compare rows with the published formula: a defect caused by two features together is invisible to a comparison with the row run
+alone.
 
-What a row makes is reckoned from plain rows: greedy ones with the same tokens and adapter, alone, whole and without a mask, that report
-the whole distribution. A repetition penalty depends on the signs of logits, so theirs have it too, and nothing else.
+A row's expected output is calculated from plain rows: greedy, run alone with the same tokens and adapter, unchunked and unmasked,
+reporting the whole distribution. Because a repetition penalty depends on the signs of the logits, plain rows use the same one, but
+no other option.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from tgi_conformance.verdict import Violation
 from tgi_core.backend import Determinism, Feature, OutputOptions, Request, Row, Sampling, TopToken
 
 Ask = Callable[[Request, int], list[Row]]
-"""The first results of a request that has the device to itself."""
+"""Returns the first results of a request that runs alone on the device."""
 
 NEAR = 2e-3
-"""Nats by which a logprob may differ from what is reckoned."""
+"""Largest accepted difference, in nats, between a logprob and its expected value."""
 
 _UNLISTED = -15.0
 """No logit that a plain row leaves out of the whole distribution is higher than this."""
@@ -29,13 +30,13 @@ _NEEDED = {Feature.LOGPROBS, Feature.TOP_N}
 
 
 def reckonable(stage: Stage) -> bool:
-    """Whether plain rows of this session report what is needed, exactly enough."""
+    """Return whether this session's plain rows report what is needed, and exactly enough."""
     capabilities = stage.capabilities
     return capabilities.determinism is Determinism.CORE and capabilities.features >= _NEEDED and stage.play.judge.exact
 
 
 def reckon(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
-    """The first and the last token of each of these requests, with logprobs, top tokens and prompt logprobs. Raises Violation."""
+    """Check the first and last token of each request, with logprobs, top tokens and prompt logprobs. Raises Violation."""
     for request in requests:
         tokens, rows = list(request.tokens), stage.play.results.get(request.id, [])
         if request.want.prompt_logprobs:
@@ -48,14 +49,14 @@ def reckon(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
 
 
 def _plain(request: Request, tokens: Sequence[int], want: OutputOptions) -> Request:
-    """The same tokens, and nothing that was asked for but the adapter and the repetition penalty."""
+    """Return the same request without any option but the adapter and the repetition penalty."""
     length, how = len(tokens), Sampling(repetition_penalty=request.sampling.repetition_penalty)
     fields = {"cached": 0, "take": length, "masked": False, "blocks": ()}
     return replace(request, tokens=tuple(tokens), prompt_len=length, sampling=how, want=want, **fields)  # type: ignore[arg-type]
 
 
 def _scores(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], unlisted: Scores) -> Scores:
-    """After penalties and mask; `unlisted` tokens count where a plain row does not list them."""
+    """Return scores after penalties and mask; `unlisted` supplies tokens that a plain row does not list."""
     plain = ask(_plain(request, tokens, OutputOptions(True, stage.capabilities.vocab_size)), 1)[0].top[0]
     how = replace(request.sampling, repetition_penalty=1.0)
     found = penalized(unlisted | {item.id: item.logprob for item in plain}, how, tokens, request.prompt_len)
@@ -66,7 +67,7 @@ def _scores(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], unl
 
 
 def _expected(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int]) -> Draw | None:
-    """None where it cannot be told: a model may give a masked row tokens that no plain row lists."""
+    """Return the expected draw, or None if it is uncertain: a masked row may choose a token that no plain row lists."""
     scores = _scores(stage, ask, request, tokens, {})
     if not scores:
         return None
@@ -85,11 +86,13 @@ def _token(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], row:
     if expected is None:
         return
     if row.tokens[0] != expected.token:
-        raise Violation("formula", f"{what} made token {row.tokens[0]} at {len(tokens)}, by the formula {expected.token}")
+        raise Violation(
+            "formula", f"{what} made token {row.tokens[0]} at position {len(tokens)}, but the formula gives {expected.token}"
+        )
     for value in row.logprobs:
         if not abs(value - expected.logprob) <= NEAR:
             raise Violation(
-                "formula", f"{what}: token {expected.token} has logprob {value:.5f}, by the formula {expected.logprob:.5f}"
+                "formula", f"{what}: token {expected.token} has logprob {value:.5f}, but the formula gives {expected.logprob:.5f}"
             )
     _top(what, row.top, expected.token, expected.logprob)
 
@@ -98,11 +101,13 @@ def _top(what: str, tops: Sequence[Sequence[TopToken]], token: int, logprob: flo
     for top in tops:
         for item in top:
             if item.id == token and not abs(item.logprob - logprob) <= NEAR:
-                raise Violation("top", f"{what}: top token {token} has logprob {item.logprob:.5f}, by the formula {logprob:.5f}")
+                raise Violation(
+                    "top", f"{what}: top token {token} has logprob {item.logprob:.5f}, but the formula gives {logprob:.5f}"
+                )
 
 
 def _prompt(ask: Ask, request: Request, values: Sequence[float | None]) -> None:
-    """Those of a prompt that runs alone, greedily, unmasked and whole."""
+    """Compare prompt logprobs with those of the prompt run alone, greedily, unmasked and in one piece. Raises Violation."""
     prompt = request.tokens[: request.prompt_len]
     plain = replace(
         _plain(request, request.tokens, OutputOptions(False, 0, True)), prompt_len=request.prompt_len, sampling=Sampling()
@@ -113,12 +118,12 @@ def _prompt(ask: Ask, request: Request, values: Sequence[float | None]) -> None:
         for mine, other in zip(values, expected, strict=True)
     )
     if not same:
-        text = f"row {request.id} ({_features(request)}): the logprobs of its prompt of {len(prompt)} tokens are others than by itself"
+        text = f"row {request.id} ({_features(request)}): {len(prompt)} prompt logprobs differ from those of the prompt alone"
         raise Violation("prompt", text)
 
 
 def _features(request: Request) -> str:
-    """What a row uses, for people."""
+    """Return a readable list of the features a row uses."""
     used = {
         str(request.sampling): request.sampling != Sampling(),
         "masked": request.masked,

@@ -1,4 +1,4 @@
-"""What cannot be honoured is refused before the device is touched, never ignored."""
+"""Anything that cannot be honoured is refused before the device is touched, never ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tgi_core.backend import SAMPLING, CapacityExceeded, InvalidRequest, OutputO
 
 @clause(
     "refusal.undeclared",
-    "Every feature that is not declared is refused as Unsupported, and its batch mates are not admitted.",
+    "Every undeclared feature is refused as Unsupported, and none of the request's batch mates is admitted.",
     Level.L1,
 )
 def undeclared(scene: Scene) -> None:
@@ -28,7 +28,7 @@ def undeclared(scene: Scene) -> None:
                 raise Violation(violation.law, f"{extension.name}: {violation}") from violation
 
 
-@clause("refusal.sampling", "Sampling that no formula can honour is an InvalidRequest.", Level.L1)
+@clause("refusal.sampling", "Sampling parameters out of range are an InvalidRequest.", Level.L1)
 def sampling(scene: Scene) -> None:
     """Each number out of its range."""
     stage = scene.stage()
@@ -44,9 +44,9 @@ def sampling(scene: Scene) -> None:
     stage.decode(stage.start(request))
 
 
-@clause("refusal.prompt", "A request without tokens, or beyond the longest row, is refused.", Level.L1)
+@clause("refusal.prompt", "A request without tokens, or longer than the longest row, is refused.", Level.L1)
 def prompt(scene: Scene) -> None:
-    """InvalidRequest for the first, CapacityExceeded for the second."""
+    """As InvalidRequest and as CapacityExceeded."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     stage.refuse(InvalidRequest, Prefill((replace(request, tokens=(), prompt_len=0, take=0),)))

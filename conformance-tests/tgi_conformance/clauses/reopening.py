@@ -1,4 +1,4 @@
-"""Sessions that come and go leave the process as it was."""
+"""Opening and closing sessions leaves nothing behind in the process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tgi_conformance.verdict import DoesNotApply, Level, Violation
 from tgi_core.backend import WarmupPlan
 
 _REOPENS, _FEWEST, _BUDGET_S = 30, 5, 8.0
-"""Sessions opened one after the other: so many, or fewer where that takes longer than the budget."""
+"""Sessions opened one after another: usually the first number, at least the second once the budget (in seconds) is spent."""
 _CACHE_BYTES, _MOST_BLOCKS = 4 << 20, 1 << 16
-"""What their caches hold, if so many blocks do, so that a cache that stays is seen beside what an allocator keeps."""
+"""Bytes that each session's cache should hold, so that a leaked cache stands out from allocator noise, and the most blocks to ask
+for."""
 _ROOM_BYTES = _CACHE_BYTES // 4
-"""By how much a process may grow with each session: allocators and the suite's own records take some."""
+"""How many bytes a process may grow per session: allocators and the suite's own records take some."""
 _PATIENCE_S = 2.0
-"""How long threads and descriptors may outlive `close`."""
+"""Seconds that threads and descriptors may outlive `close`."""
 _PROCESS = Path("/proc/self")
 
 
@@ -39,14 +40,14 @@ class Held:
 
     @classmethod
     def now(cls) -> Self:
-        """As /proc says."""
+        """Read the current values from /proc."""
         gc.collect()
         pages = int((_PROCESS / "statm").read_text().split()[1])
         return cls(pages * resource.getpagesize(), len([*(_PROCESS / "task").iterdir()]), len([*(_PROCESS / "fd").iterdir()]))
 
     @classmethod
     def settled(cls, before: Sequence[Held]) -> Held:
-        """After a session, once it holds no more than after the last one, or after a while."""
+        """Return what is held once threads and descriptors are no more than before, or when patience runs out."""
         held, end = cls.now(), time.monotonic() + _PATIENCE_S
         while (
             before and (held.threads, held.descriptors) > (before[-1].threads, before[-1].descriptors) and time.monotonic() < end
@@ -58,7 +59,7 @@ class Held:
 
 @contextlib.contextmanager
 def _earlier_objects_left_alone() -> Iterator[None]:
-    """The collector runs after every session; what there was before the first one need not be looked through each time."""
+    """Exclude objects from before the first session from garbage collection, which runs after every session."""
     frozen = gc.get_freeze_count()
     gc.collect()
     gc.freeze()
@@ -70,11 +71,12 @@ def _earlier_objects_left_alone() -> Iterator[None]:
             gc.freeze()
 
 
-@clause("leaks.reopen", "Sessions that were closed leave no memory, threads or open files behind.", Level.L3)
+@clause("leaks.reopen", "Closed sessions leave no memory, threads or open files behind.", Level.L3)
 def reopen(scene: Scene) -> None:
-    """One after the other, each with a cache of some MiB; the later half is held to what the process held after the earlier one."""
+    """Open and close sessions with caches of some MiB, and compare the process after the second half with the process after the
+    first half."""
     if not (_PROCESS / "statm").exists():
-        raise DoesNotApply("no /proc here, which says what a process holds")
+        raise DoesNotApply("without /proc the suite cannot tell what the process holds")
     plan, seen = _roomy(scene, small_plan(scene.declared[0].block_sizes)), list[Held]()
     end = time.monotonic() + _BUDGET_S
     with _earlier_objects_left_alone():
@@ -85,7 +87,7 @@ def reopen(scene: Scene) -> None:
 
 
 def _live(scene: Scene, plan: WarmupPlan) -> int:
-    """One session from open to close; how many bytes it said it held."""
+    """Open, use and close one session; return the bytes that it reported."""
     stage = scene.stage(plan, fresh=True)
     stage.decode(stage.start(stage.request(stage.prompts[0])))
     num_bytes = _num_bytes(stage)
@@ -98,7 +100,10 @@ def _num_bytes(stage: Stage) -> int:
 
 
 def _roomy(scene: Scene, plan: WarmupPlan) -> WarmupPlan:
-    """With blocks enough for the cache to be seen, by what a session with the usual ones and one with twice as many say."""
+    """Return the plan with enough blocks for a leaked cache to show.
+
+    A block's size is calculated from what sessions with the usual number of blocks and with twice as many report.
+    """
     if plan.num_blocks is None:
         return plan
     small, large = _num_bytes(scene.stage()), _live(scene, replace(plan, num_blocks=2 * plan.num_blocks))
@@ -118,4 +123,4 @@ def _compare(scene: Scene, early: Held, late: Held, sessions: int) -> None:
                 "leak", f"the process has {after} {what}, {before} before the last {sessions} sessions were opened and closed"
             )
     if grown > _ROOM_BYTES:
-        raise Violation("leak", f"each session that was closed leaves {grown / 2**20:.1f} MiB behind")
+        raise Violation("leak", f"each closed session leaves {grown / 2**20:.1f} MiB behind")

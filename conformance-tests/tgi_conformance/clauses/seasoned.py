@@ -1,7 +1,6 @@
-"""Rows after a past: whatever has happened to a session, and however often, rows of every kind make what each makes alone.
+"""Rows in a session with a history: whatever has happened, and however often, rows of every kind make the tokens they make alone.
 
-Each clause is about one event. It comes again and again, and right after it rows start, go on and leave; which kinds of rows those are
-changes from one time to the next.
+Each clause repeats one event. Right after each occurrence rows start, decode and leave; their kinds vary from one time to the next.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from tgi_conformance.verdict import Level
 from tgi_core.backend import Grant, Request, UnknownBatch
 
 TIMES = 9
-"""How often an event comes."""
+"""How often an event is repeated."""
 
 Event = Callable[[Company, list[Spec]], Ref]
-"""Makes an event happen, and leaves one batch of rows of these kinds: new ones, or those that it happened to."""
+"""Makes an event happen, and returns one batch with rows of the given kinds: new ones, or those involved in the event."""
 
 
 def _started(here: Company, specs: list[Spec]) -> Ref:
@@ -30,7 +29,7 @@ def _started(here: Company, specs: list[Spec]) -> Ref:
 
 
 def _plain(here: Company, count: int) -> Ref:
-    """Rows of no interest."""
+    """Start plain rows that only serve the event."""
     return here.stage.start(*(here.stage.request(here.stage.prompts[index % 6][:4]) for index in range(count)))
 
 
@@ -72,13 +71,13 @@ def _refusal(here: Company, specs: list[Spec]) -> Ref:
 
 
 def _preemption(here: Company, specs: list[Spec]) -> Ref:
-    """The rows of a batch leave, and go on as new ones from what they have."""
+    """Remove the rows of a batch and continue them as new requests from their tokens."""
     stage, batch = here.stage, _started(here, specs)
     rows = [row.request for row in stage.play.oracle.batches[batch]]
     stage.filter(batch, ())
     batches = []
     for request in rows:
-        if not request.masked:  # a source may be told of tokens that it allowed itself
+        if not request.masked:  # a mask source may only receive tokens that it allowed itself
             tokens = (*request.tokens, *stage.play.tokens(request.id))
             fields: dict[str, Any] = {"adapter": request.adapter, "prompt_len": request.prompt_len}
             again = stage.request(tokens[: stage.capacity.max_row_tokens - 6], request.sampling, want=request.want, **fields)
@@ -96,7 +95,7 @@ def _pause(here: Company, specs: list[Spec]) -> Ref:
 
 
 def _ahead(here: Company, specs: list[Spec]) -> Ref:
-    """As many steps as may be unread."""
+    """Launch as many steps as may be unread."""
     stage, batch = here.stage, _started(here, specs)
     steps = [batch := stage.go_on(batch) for _ in range(stage.capacity.in_flight)]
     for step in steps:
@@ -126,17 +125,17 @@ def _again_and_again(scene: Scene, event: Event, times: int, masks: str = OWN) -
 
 def _about(id: str, sentence: str, event: Event, level: Level = Level.L2, *needs: str, times: int = TIMES, **more: str) -> None:
     def check(scene: Scene) -> None:
-        """Nine times, then rows of all kinds."""
+        """Repeat the event, then run rows of all kinds."""
         _again_and_again(scene, event, times, **more)
 
-    clause(id, f"{sentence}, rows of every kind make what they make alone.", level, needs=needs, rows=4)(check)
+    clause(id, f"{sentence}, rows of every kind make the tokens they make alone.", level, needs=needs, rows=4)(check)
 
 
 _about("mates.after-merges", "After many merges", _merge)
 _about("mixing.after-joins", "After many joins", _join, Level.L2, "mixing")
 _about("drop.after-removals", "After many rows have left", _removal)
 _about("clear.after-clears", "After many batches were cleared", _clear)
-_about("clear.after-everything", "After everything was cleared again and again", _clear_all)
+_about("clear.after-everything", "After everything was cleared repeatedly", _clear_all)
 _about("refusal.after-refusals", "After many verbs were refused", _refusal)
 _about("continue.after-preemptions", "After many rows were continued", _preemption)
 _about("growth.after-pauses", "After many pauses", _pause)

@@ -1,7 +1,6 @@
-"""Many rows, high blocks, many removals: what holds for six rows on a few blocks holds for as many as a backend promises when it is asked
-for many.
+"""Many rows, high block ids, many removals: what holds for six rows on a few blocks holds for as many as a backend promises.
 
-What is promised is what is tried: a backend that promises less than it is asked for is tried with that.
+The clauses ask for large limits, and try whatever smaller ones a backend promises.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import OutOfMemory, Request, WarmupPlan
 
 ROWS, ROW_TOKENS, STEP_TOKENS = 65, 64, 512
-"""One more than sixty-four, where words of 32 and of 64 bits end and warps and tiles are full."""
+"""The number of rows is one more than 64, past 32-bit and 64-bit words and full warps and tiles."""
 
 _HALF, _ROOM = 33, 20
-"""Rows that come first, and positions that each may reach."""
+"""Rows that start first, and positions that each row may reach."""
 
 
 def wide_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
-    """Many rows of some blocks."""
+    """Return a plan for many short rows."""
     return plan_of(block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
 
 
 def crowd(stage: Stage, first: int, count: int) -> list[Request]:
-    """Different requests, by number, sampled in all ways; fewer where no more are promised."""
+    """Build up to `count` different requests, sampled in all ways, as many as fit. Raises NotReached."""
     promised = stage.capacity
     length = min(7, promised.max_row_tokens - 12)
     if length < 3:
-        raise NotReached(f"rows of {promised.max_row_tokens} tokens are too short to come, go and grow")
+        raise NotReached(f"rows of {promised.max_row_tokens} tokens are too short for this traffic")
     blocks = min(len(stage.free(index)) // -(-_ROOM // group.block_size) for index, group in enumerate(promised.groups))
     room = min(min(promised.max_rows, promised.max_step_tokens) - len(stage.play.oracle.rows), blocks)
     hows = ways(stage)
@@ -45,12 +44,12 @@ def crowd(stage: Stage, first: int, count: int) -> list[Request]:
 
 
 def _prompt(stage: Stage, number: int) -> tuple[int, ...]:
-    """No two of them begin alike; their lengths are mixed."""
+    """Return a prompt by number; no two begin alike, and lengths are mixed."""
     return (*stage.varied((number % 50, 7 + number // 50)), *stage.prompts[number % 6][: number % 5])
 
 
 def come_and_go(scene: Scene, stage: Stage) -> None:
-    """Rows come until the house is full, leave from all over it, and others come in their places."""
+    """Add rows until the session is full, remove some throughout the batch, and let others take their places."""
     first = crowd(stage, 0, _HALF)
     batch = stage.decode(stage.start(*first), steps=2)
     second = crowd(stage, _HALF, ROWS - _HALF)
@@ -65,17 +64,15 @@ def come_and_go(scene: Scene, stage: Stage) -> None:
     stage.decode(stage.filter(batch, [*stay[-1:], *(request.id for request in third[-1:])]))
 
 
-@clause(
-    "mates.wide", "As many rows as are promised make the tokens that each makes alone, through merges and removals.", Level.L2
-)
+@clause("mates.wide", "As many rows as promised make the tokens that each makes alone, through merges and removals.", Level.L2)
 def wide(scene: Scene) -> None:
-    """33 rows, then 65, then every third leaves and others take their places; each with its own prompt and way of sampling."""
+    """33 rows, then 65, then every third leaves and others take their places; each has its own prompt and way of sampling."""
     come_and_go(scene, scene.stage(wide_plan(scene.declared[0].block_sizes), shared=True))
 
 
 @clause(
     "invariant.wide",
-    "Tokens and logprobs are the same bits among as many rows as are promised.",
+    "Tokens and logprobs are the same bits among as many rows as promised.",
     Level.L2,
     needs=("batch_invariant",),
 )
@@ -86,12 +83,12 @@ def wide_bits(scene: Scene) -> None:
 
 
 _BLOCKS, _BYTES = 70_000, 600_000_000
-"""More block ids than sixteen bits have, where they fit so many bytes."""
+"""Blocks to ask for, more than 16-bit ids can count, and the most bytes that they may take."""
 
 
-@clause("cover.high-blocks", "A block's id is as good as another's, up to the last of a large cache.", Level.L1)
+@clause("cover.high-blocks", "Every block id works alike, up to the last of a large cache.", Level.L1)
 def high_blocks(scene: Scene) -> None:
-    """Rows on the first blocks and on the last; and on blocks whose ids differ in one high bit alone."""
+    """Rows on the first block, on the last, and on blocks whose ids differ in a single high bit."""
     stage = _large_cache(scene)
     last = stage.capacity.groups[0].num_blocks
     scene.figures["block ids"] = last
@@ -109,7 +106,8 @@ def high_blocks(scene: Scene) -> None:
 
 
 def _large_cache(scene: Scene) -> Stage:
-    """A session with as many blocks as a share of memory holds, by what a small cache takes; with fewer where that is too many."""
+    """Open a session with as many blocks as the byte limit allows, judging by the bytes of a small cache; with fewer if memory
+    runs out."""
     small = scene.stage()
     cache = sum(share.num_bytes for share in small.capacity.memory if share.name == "kv cache")
     plan = small_plan(scene.declared[0].block_sizes)
@@ -127,9 +125,9 @@ def _large_cache(scene: Scene) -> Stage:
 _REMOVALS = 1001
 
 
-@clause("capacity.thousand", "A place is as good after a thousand rows have left it as it was at first.", Level.L1)
+@clause("capacity.thousand", "A place works as well after a thousand rows have used it as it did at first.", Level.L1)
 def thousand(scene: Scene) -> None:
-    """A full house again and again, that is left by filter, by clear of its batch, and by clear of everything."""
+    """Fill the session again and again, and empty it by filter, by clearing the batch, and by clearing everything."""
     stage = scene.stage()
     rows = min(stage.capacity.max_rows, stage.capacity.max_step_tokens)
     removed = 0
