@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`conformance_tests`, imported when it is asked for: the rest of the suite does not need pytest."""
+    """Import `conformance_tests` on first use, so that the rest of the suite does not need pytest."""
     if name != "conformance_tests":
         raise AttributeError(name)
     from tgi_conformance.pytest_plugin import conformance_tests

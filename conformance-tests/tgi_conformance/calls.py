@@ -1,8 +1,8 @@
 """The verbs of a run as values, so that a sequence can be judged, shortened, written to a file and run again.
 
-Requests, rows and blocks get their ids from the suite, so calls carry them as they are. Handles and steps come from the backend; a
-call names them by `Ref`: the number of the call that returned them. 0 is the empty batch, a negative number a handle that was never
-given out.
+The suite chooses the ids of requests and blocks, so calls carry them directly. Handles and steps come from the backend; a call
+names them by `Ref`, the number of the call that returned them. 0 is the empty batch, and a negative number a handle that was never
+issued.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STRANGER: Ref = -1
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """New requests, beside a live batch or the empty one."""
+    """Start new requests, together with a live batch or alone."""
 
     batch: tuple[Request, ...]
     cached: Ref = NOTHING
@@ -30,7 +30,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Go on with batches."""
+    """Run one step of the batches."""
 
     batches: tuple[Ref, ...]
     grants: tuple[Grant, ...] = ()
@@ -53,7 +53,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Drop a batch, or all (None)."""
+    """Drop a batch, or all batches (None)."""
 
     batch: Ref | None
 
@@ -67,12 +67,12 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def verb(call: Call) -> str:
-    """The hook that a call goes to."""
+    """Return the name of the session hook that a call invokes."""
     return _NAMES[type(call)]
 
 
 def references(call: Call) -> tuple[Ref, ...]:
-    """Earlier calls whose results this one takes."""
+    """Return the earlier calls whose results this one takes."""
     match call:
         case Prefill():
             named: tuple[Ref | None, ...] = (call.cached,)
@@ -86,7 +86,7 @@ def references(call: Call) -> tuple[Ref, ...]:
 
 
 def moved(call: Call, now: Callable[[Ref], Ref]) -> Call:
-    """A call that takes other results."""
+    """Return the call with its references mapped through `now`."""
     match call:
         case Prefill():
             return replace(call, cached=now(call.cached))
@@ -101,18 +101,18 @@ def moved(call: Call, now: Callable[[Ref], Ref]) -> Call:
 
 
 def renumbered(trace: Trace) -> Trace:
-    """The same calls, numbered without gaps."""
+    """Return the same calls, numbered without gaps."""
     numbers = {old: new for new, (old, _) in enumerate(trace, 1)}
     return [(numbers[old], moved(call, lambda ref: numbers.get(ref, ref))) for old, call in trace]
 
 
 def encode(number: Ref, call: Call) -> dict[str, Any]:
-    """A call as JSON."""
+    """Return a call as a JSON object."""
     return {"call": number, "verb": verb(call)} | asdict(call)
 
 
 def decode(value: dict[str, Any]) -> tuple[Ref, Call]:
-    """The inverse of `encode`. Raises KeyError, TypeError, ValueError for anything else."""
+    """Decode what `encode` returned. Raises KeyError, TypeError, ValueError for anything else."""
     kind = _KINDS[value["verb"]]
     fields = {name: item for name, item in value.items() if name not in ("call", "verb", "outcome")}
     if "batch" in fields and kind is Prefill:
@@ -147,11 +147,11 @@ def _request(value: dict[str, Any]) -> Request:
 
 
 def sentence(number: Ref, call: Call) -> str:
-    """A call in one short line, for people."""
+    """Describe a call in one short line."""
     match call:
         case Prefill():
             rows = ", ".join(_row(request) for request in call.batch) or "nothing"
-            beside = f" beside {_name(call.cached)}" if call.cached else ""
+            beside = f" joining {_name(call.cached)}" if call.cached else ""
             text = f"prefill {rows}{beside}{_grants(call.grants)}"
         case Decode():
             text = f"decode {', '.join(map(_name, call.batches)) or 'nothing'}{_grants(call.grants)}"

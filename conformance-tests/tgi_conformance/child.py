@@ -1,6 +1,6 @@
-"""Looking at a plugin in a process of its own, so that what it imports, hangs on or breaks stays there.
+"""Import and probe a plugin in a child process, which contains its imports, hangs and crashes.
 
-`python -m tgi_conformance.child MODULE` imports the plugin and probes it; one JSON object per stage goes to standard output.
+`python -m tgi_conformance.child MODULE` prints one JSON object per stage to standard output.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ TIME_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a child saw. `imported` are the top-level modules that the plugin's import added, `probing` those that its probe added;
-    `trouble` is what went wrong, "" if nothing did."""
+    """What the child process saw.
+
+    `imported` are the top-level modules that importing the plugin added, `probing` those that its probe added; `trouble` says what
+    went wrong, or is "".
+    """
 
     imported: tuple[str, ...] = ()
     probing: tuple[str, ...] = ()
@@ -43,7 +46,9 @@ def look(module: str, time_limit_s: float = TIME_LIMIT_S) -> Seen:
         )
     except subprocess.TimeoutExpired as expired:
         output = expired.stdout.decode() if isinstance(expired.stdout, bytes) else expired.stdout or ""
-        return _seen(output, f"it took more than {time_limit_s:g} s ({TIME_LIMIT_S:g} s, or --time-limit where that is less)")
+        return _seen(
+            output, f"it took more than {time_limit_s:g} s (the limit is {TIME_LIMIT_S:g} s, or --time-limit if that is less)"
+        )
     last = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
     return _seen(child.stdout, last if child.returncode else "")
 
@@ -64,7 +69,7 @@ def _top_level() -> set[str]:
 
 
 def main(module: str) -> None:
-    """What runs in the child."""
+    """Run the stages in the child process."""
     before = _top_level()
     plugin = importlib.import_module(module)
     imported = _top_level()

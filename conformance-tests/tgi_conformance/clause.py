@@ -1,4 +1,4 @@
-"""What a clause is: one law of the contract, as a value, with the scenario that tries it."""
+"""A clause: one law of the contract as a value, with the scenario that tests it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from tgi_conformance.scene import Scene
 
 Check = Callable[["Scene"], None]
-"""Tries a law. Raises Violation where it is broken, NotReached where it could not be tried."""
+"""Tests a law. Raises Violation if it is broken, NotReached if it could not be tested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One law. `id` is part of the suite's surface and is never renamed.
+    """One law. `id` is public and is never renamed.
 
-    `needs` names the features (see `features.py`) without which the clause does not apply, and `rows` how many must live at the same
-    time; `situations` must each have been reached at least once, or nothing was proved. A provisional clause is run and reported, and
-    blocks no level. After an essential one has failed the rest is not worth running.
+    `needs` names the features (see `features.py`) without which the clause does not apply, and `rows` how many rows must be alive
+    at once. A run proves something only if it reaches each of `situations`. A provisional clause is run and reported, but blocks no
+    level. If an essential clause fails, the rest is not worth running.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Clause:
 
     @property
     def topic(self) -> str:
-        """The part of the id before the point."""
+        """The part of the id before the dot."""
         return self.id.partition(".")[0]
 
 
@@ -58,7 +58,7 @@ def clause(
 
     def register(check: Check) -> Check:
         if id in _ALL:
-            raise ValueError(f"two clauses are called {id}")
+            raise ValueError(f"two clauses have the id {id}")
         _ALL[id] = Clause(id, sentence, level, check, needs, situations, provisional, essential, rows)
         return check
 
@@ -66,5 +66,5 @@ def clause(
 
 
 def registered() -> tuple[Clause, ...]:
-    """All clauses, in the order of their definition."""
+    """Return all clauses in the order of their definition."""
     return tuple(_ALL.values())

@@ -1,4 +1,4 @@
-"""The order in which clauses are tried, and when it is pointless to go on."""
+"""The order in which clauses run, and when to stop."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ Attempt = Callable[[Clause], Result]
 
 @dataclass(slots=True)
 class Gate:
-    """A level is tried after the one below it holds; nothing is tried after an essential clause has failed."""
+    """Decides whether to run a clause: not if a lower level failed, unless `keep_going`, and never after an essential clause
+    failed."""
 
     keep_going: bool = False
     _closed: str = ""
     _failed: dict[Level, str] = field(default_factory=dict)
 
     def why_not(self, clause: Clause) -> str:
-        """Why a clause need not be tried, or ""."""
+        """Return why a clause need not run, or ""."""
         if self._closed:
             return self._closed
         below = [(level, id) for level, id in self._failed.items() if level.value < clause.level.value]
         return f"{below[0][1]} of {below[0][0].value} failed" if below and not self.keep_going else ""
 
     def note(self, clause: Clause, result: Result) -> None:
-        """What came of a clause."""
+        """Record a clause's result."""
         if result.verdict not in (Verdict.FAIL, Verdict.ERROR) or clause.provisional:
             return
         self._failed.setdefault(clause.level, clause.id)
@@ -45,10 +46,10 @@ def run_course(
     absent: str = "",
     starting: Callable[[Clause], None] = lambda clause: None,
 ) -> Iterator[tuple[Clause, Result]]:
-    """Try clauses in order. `absent` says why there is no device, so that only L0 can be tried."""
+    """Run clauses in order. `absent` says why there is no device, in which case only L0 clauses run."""
     gate = Gate(keep_going)
     for clause in clauses:
-        why = "not asked for" if not wanted(clause) else gate.why_not(clause)
+        why = "not requested" if not wanted(clause) else gate.why_not(clause)
         if not why and absent and clause.level is not Level.L0:
             why = absent
         if why:

@@ -1,4 +1,4 @@
-"""The extended features: how a session declares each, and what must happen when one is asked for that was not declared."""
+"""The extended features: how a session declares each one, and how it must refuse one that it did not declare."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Refusal = Callable[[Scene], None]
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A named group beyond `text-core`. `refusal` is None where there is nothing that could be refused, for the reason in `why`."""
+    """A named feature beyond `text-core`. `refusal` is None where nothing can be refused, and `why` gives the reason."""
 
     name: str
     sentence: str
@@ -40,7 +40,7 @@ class Extension:
     refusal: Refusal | None
     why: str = ""
     structural: bool = False
-    """A trait of the device, not a feature: clauses that need it still belong to `text-core`."""
+    """A trait of the device rather than a feature: clauses that need it still belong to `text-core`."""
 
 
 def _flag(feature: Feature) -> Declared:
@@ -57,7 +57,7 @@ def _seeded(scene: Scene) -> bool:
 
 
 def _adapts(scene: Scene) -> bool:
-    """Sessions declare it where they are opened with adapters; one that always does claims it as well."""
+    """Return whether a session opened with adapters declares lora; declaring it without adapters claims it too."""
     declared = (scene.declared[0], scene.adapted)
     return any(found is not None and Feature.LORA in found.features for found in declared)
 
@@ -72,14 +72,14 @@ def _pages(scene: Scene) -> bool:
 
 
 def _refused(change: Callable[[Stage, Request], Request]) -> Refusal:
-    """The request is refused as Unsupported, its innocent mate is not admitted, and the session goes on."""
+    """Check that the request is refused as Unsupported, its valid batch mate is not admitted, and the session still works."""
 
     def refusal(scene: Scene) -> None:
         stage = scene.stage()
         mate, plain = stage.request(stage.prompts[0]), stage.request(stage.prompts[2])
         wanting = change(stage, plain)
         if not stage.play.oracle.expect(Prefill((mate, wanting))).errors:
-            raise Violation("constant", "a session without a mask source declares it, one with a mask source does not")
+            raise Violation("constant", "sessions with and without a mask source do not declare the same features")
         stage.refuse(Unsupported, Prefill((mate, wanting)))
         stage.decode(stage.start(mate), steps=2)
 
@@ -121,8 +121,8 @@ def _no_ranks(scene: Scene) -> None:
     except Unsupported:
         return
     except BackendError as error:
-        raise Violation("refusal", f"a group of two ranks raised {type(error).__name__}, and must raise Unsupported") from error
-    raise Violation("refusal", "a group of two ranks was opened, although tensor_parallel is not declared")
+        raise Violation("refusal", f"a group of two ranks raised {type(error).__name__} instead of Unsupported") from error
+    raise Violation("refusal", "a group of two ranks opened, although tensor_parallel is not declared")
 
 
 EXTENSIONS: dict[str, Extension] = {
@@ -136,7 +136,7 @@ EXTENSIONS: dict[str, Extension] = {
         ),
         Extension(
             "top_n",
-            "the likeliest tokens at each position",
+            "the most likely tokens at each position",
             _flag(Feature.TOP_N),
             _refused(lambda s, r: replace(r, want=OutputOptions(False, 2))),
         ),
@@ -147,7 +147,7 @@ EXTENSIONS: dict[str, Extension] = {
             _refused(lambda s, r: replace(r, want=OutputOptions(False, 0, True))),
         ),
         Extension(
-            "chunked_prefill", "a prompt in pieces", _flag(Feature.CHUNKED_PREFILL), _refused(lambda s, r: replace(r, take=3))
+            "chunked_prefill", "a prompt in chunks", _flag(Feature.CHUNKED_PREFILL), _refused(lambda s, r: replace(r, take=3))
         ),
         Extension(
             "mixing",
@@ -156,13 +156,16 @@ EXTENSIONS: dict[str, Extension] = {
             _no_mixing,
         ),
         Extension(
-            "prefix_reuse", "a request starts behind blocks that are filled", _flag(Feature.PREFIX_REUSE), _refused(_reuses)
+            "prefix_reuse",
+            "a request starts behind blocks that are already filled",
+            _flag(Feature.PREFIX_REUSE),
+            _refused(_reuses),
         ),
         Extension("masks", "grammar masks", _flag(Feature.MASKS), _refused(lambda s, r: replace(r, masked=True))),
         *(Extension(spec.name, spec.sentence, _field(spec), _refused(_sampled_by(spec))) for spec in DECLARED),
         Extension(
             "seeds",
-            "a seed makes the same tokens again",
+            "the same seed makes the same tokens again",
             _seeded,
             None,
             "every request has a seed, so none can be refused for it",
@@ -172,14 +175,14 @@ EXTENSIONS: dict[str, Extension] = {
             "the published sampling formula",
             lambda scene: scene.declared[0].determinism is Determinism.CORE,
             None,
-            "a level, not a request",
+            "a declared level, not something a request asks for",
         ),
         Extension(
             "run_ahead",
-            "steps are launched before the last is read",
+            "steps are launched before the previous one is read",
             lambda scene: scene.declared[1].in_flight > 1,
             None,
-            "in_flight is 1: lock step",
+            "in_flight is 1, so steps run in lock step",
             structural=True,
         ),
         Extension(
@@ -187,16 +190,16 @@ EXTENSIONS: dict[str, Extension] = {
             "a step can be made to fail",
             lambda scene: scene.breakable,
             None,
-            "there are no masks, and no conformance_fail",
+            "there is neither a mask source nor conformance_fail",
             structural=True,
         ),
         Extension("paging", "a row spans several blocks", _pages, None, "a block holds a whole row", structural=True),
         Extension(
             "batch_invariant",
-            "the same bits whatever runs beside a row",
+            "the same bits whatever else is in the batch",
             _flag(Feature.BATCH_INVARIANT),
             None,
-            "a promise, not a request",
+            "a promise, not something a request asks for",
         ),
         Extension("lora", "adapters", _adapts, _refused(lambda s, r: replace(r, adapter="an-adapter"))),
         Extension("media", "images in the prompt", _flag(Feature.MEDIA), _refused(lambda s, r: replace(r, media=(b"picture",)))),
@@ -204,9 +207,9 @@ EXTENSIONS: dict[str, Extension] = {
         Extension("tensor_parallel", "several ranks share a model", _flag(Feature.TENSOR_PARALLEL), _no_ranks),
     )
 }
-"""By name, in the order of the support matrix."""
+"""Extensions by name, in the order of the support matrix."""
 
 
 def missing(scene: Scene, needs: tuple[str, ...]) -> list[Extension]:
-    """The needed features that this session does not declare."""
+    """Return the needed features that this session does not declare."""
     return [EXTENSIONS[name] for name in needs if not EXTENSIONS[name].declared(scene)]

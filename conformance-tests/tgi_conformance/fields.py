@@ -1,4 +1,4 @@
-"""Fields of `Sampling` as the suite tries them, from the contract's table."""
+"""The fields of `Sampling` with values to test, from the contract's table."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from tgi_core.backend import SAMPLING, Sampling, SamplingField, SamplingSpec, SamplingStage
 
 DECLARED = tuple(spec for spec in SAMPLING if spec.field is not None and spec.stage is not SamplingStage.DRAW)
-"""Those that a session may leave undeclared, and must refuse then."""
+"""Fields that a session may leave undeclared, and must then refuse."""
 
 FILTERS = tuple(spec for spec in SAMPLING if spec.stage is SamplingStage.FILTER)
 
 
 def using(spec: SamplingSpec, value: Any, **others: Any) -> Sampling:
-    """Sampling by one field; a filter needs a row that is drawn."""
+    """Return sampling that uses one field; filters and draws set `do_sample`."""
     return Sampling(**{"do_sample": spec.stage is not SamplingStage.PENALTY, **others, spec.name: value})
 
 
 def wrong(spec: SamplingSpec) -> tuple[Sampling, ...]:
-    """Sampling by numbers out of its range."""
+    """Return sampling with values of one field that are out of its range."""
     if spec.range is None:
         return ()
     low = spec.range.low if spec.range.low_open else spec.range.low - 1
@@ -32,17 +32,17 @@ def wrong(spec: SamplingSpec) -> tuple[Sampling, ...]:
 
 
 def used(how: Sampling) -> set[str]:
-    """Names of the fields that must be declared for a row."""
+    """Return the names of the fields that must be declared for a row."""
     return {spec.name for spec in DECLARED if spec.is_used(how)}
 
 
 _HUGE = 1e30
-"""Ends beyond which only what is infinite is surely wrong."""
+"""Limits above this are treated as unbounded: only infinity is surely out of range."""
 
 
 @contextmanager
 def a_later_field() -> Iterator[SamplingField]:
-    """While this runs, `SamplingField` has a member more, as it will in a later minor of the contract."""
+    """Add a member to `SamplingField` within the context, as a later minor version of the contract will."""
     later = object.__new__(SamplingField)
     later._name_, later._value_ = "LATER", "a_field_of_a_later_minor"
     SamplingField._member_map_["LATER"] = later

@@ -1,13 +1,13 @@
-"""Known failures: what a vendor's conformance.toml says will fail, why, and until when.
+"""Known failures: what a vendor's conformance.toml expects to fail, why, and until when.
 
     [[known]]
     clause = "formula.typical"
     reason = "typical-p is computed in float16"
-    kind = "ours"            # ours: we will repair it; upstream: somebody else must; never: the device cannot
+    kind = "ours"            # ours: we will fix it; upstream: others must fix it; never: the device cannot
     until = 2027-03-01
     link = "https://…"       # optional
 
-They are strict: one that does not fail, or whose date has passed, is a failure itself.
+They are strict: an entry whose clause does not fail, or whose date has passed, counts as a failure.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KINDS = ("ours", "upstream", "never")
 
 
 class BadKnown(ValueError):
-    """conformance.toml is wrong; the message names the file and the entry."""
+    """An invalid conformance.toml; the message names the file and the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One failure that is expected through the day `until`."""
+    """A failure that is expected up to and including the day `until`."""
 
     clause: str
     reason: str
@@ -42,7 +42,7 @@ class Known:
 
 
 def read_known(path: Path, clauses: Collection[str]) -> dict[str, Known]:
-    """By clause. Raises BadKnown for a broken file, or an id that no clause has."""
+    """Read known failures, keyed by clause. Raises BadKnown for an invalid file or an unknown clause id."""
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -51,15 +51,15 @@ def read_known(path: Path, clauses: Collection[str]) -> dict[str, Known]:
         raise BadKnown(f"{path}: {error}") from error
     entries = value.get("known", [])
     if set(value) - {"known"} or not isinstance(entries, list):
-        raise BadKnown(f"{path}: holds tables [[known]] and nothing else")
+        raise BadKnown(f"{path}: may contain only [[known]] tables")
     found = [_known(path, index, entry, clauses) for index, entry in enumerate(entries, 1)]
     if len({known.clause for known in found}) < len(found):
-        raise BadKnown(f"{path}: a clause stands there twice")
+        raise BadKnown(f"{path}: a clause is listed twice")
     return {known.clause: known for known in found}
 
 
 def _known(path: Path, index: int, entry: Any, clauses: Collection[str]) -> Known:
-    where = f"{path}: [[known]] number {index}"
+    where = f"{path}: [[known]] entry {index}"
     if not isinstance(entry, dict) or not {"clause", "reason", "kind", "until"} <= set(entry) <= {
         "clause",
         "reason",
@@ -69,20 +69,20 @@ def _known(path: Path, index: int, entry: Any, clauses: Collection[str]) -> Know
     }:
         raise BadKnown(f"{where} needs clause, reason, kind and until, and may have link")
     if entry["clause"] not in clauses:
-        raise BadKnown(f"{where}: no clause is called {entry['clause']!r}; see tgi-conformance list")
+        raise BadKnown(f"{where}: there is no clause {entry['clause']!r}; see tgi-conformance list")
     if entry["kind"] not in KINDS or not entry["reason"]:
-        raise BadKnown(f"{where}: kind is one of {', '.join(KINDS)}, and reason says why")
+        raise BadKnown(f"{where}: kind must be one of {', '.join(KINDS)}, and reason must not be empty")
     if type(entry["until"]) is not datetime.date:
-        raise BadKnown(f"{where}: until is a date, as 2027-03-01")
+        raise BadKnown(f"{where}: until must be a date such as 2027-03-01")
     return Known(entry["clause"], str(entry["reason"]), entry["kind"], entry["until"], str(entry.get("link", "")))
 
 
 def apply(result: Result, known: Known | None, today: datetime.date) -> Result:
-    """A result in the light of what was said beforehand."""
+    """Return the result after taking a known failure into account."""
     if known is None or result.verdict in (Verdict.NOT_RUN, Verdict.ERROR):
         return result
     if result.verdict is not Verdict.FAIL:
-        return result.become(Verdict.FAIL, f"{FILE} says that it fails ({known.reason}), and it does not: remove the entry")
+        return result.become(Verdict.FAIL, f"{FILE} expects this to fail ({known.reason}), but it did not: remove the entry")
     if today > known.until:
         return result.become(Verdict.FAIL, f"known until {known.until}, which has passed ({known.reason}): {result.message}")
     return result.become(Verdict.KNOWN, f"{known.kind}, until {known.until}: {known.reason} ({result.message})")

@@ -1,4 +1,4 @@
-"""The state machine: rules over the verbs, each judged by the oracle as it goes."""
+"""A hypothesis state machine over the verbs; the oracle judges each call as it is made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _some = st.integers(0, 29)
 
 
 class Verbs(RuleBasedStateMachine):
-    """Live traffic: rows start, join, go on, pause, leave, and now and then somebody calls a verb that must be refused."""
+    """Live traffic: rows start, join, decode, pause and leave, interspersed with calls that must be refused."""
 
     scene: Scene
 
@@ -35,11 +35,11 @@ class Verbs(RuleBasedStateMachine):
         self.oracle = self.stage.play.oracle
         self.used: list[Ref] = [STRANGER]
         self.ways = ways(self.stage)
-        size = min(self.oracle.capacity.groups[0].block_size, 32)  # rows that are about to need a block
+        size = min(self.oracle.capacity.groups[0].block_size, 32)  # prompts that are about to need another block
         self.prompts = (tuple(range(1, size + 1)), *self.stage.prompts, tuple(range(2, size + 1)) or (2,))
 
     def teardown(self) -> None:
-        """Sessions are many; only one that failed is kept for the report."""
+        """Keep only a failed session for the report, since there are many."""
         play = self.stage.play
         self.scene.leave()
         if not play.failed and play in self.scene.plays:
@@ -47,7 +47,7 @@ class Verbs(RuleBasedStateMachine):
 
     @initialize(first=_some, second=_some, count=st.integers(1, 2))
     def begin(self, first: int, second: int, count: int) -> None:
-        """Two batches, or too little ever happens beside another."""
+        """Start two batches; otherwise other batches are rarely alive when something happens."""
         for number in (first, second):
             if self.room() > 0:
                 self.make_way()
@@ -55,23 +55,23 @@ class Verbs(RuleBasedStateMachine):
                 long = number + self.oracle.capacity.max_prefill_rows
                 self.stage.launch(*(self.new(item if item > number else 0, 0, short=item >= long) for item in numbers))
 
-    # what there is
+    # state
 
     @property
     def batches(self) -> list[Ref]:
-        """Live batches, the oldest first."""
+        """Live batches, oldest first."""
         return sorted(self.oracle.batches)
 
     def pick(self, number: int) -> Ref:
-        """One live batch."""
+        """Choose a live batch."""
         return self.batches[number % len(self.batches)]
 
     def room(self) -> int:
-        """Rows that may start."""
+        """Return how many more rows may start."""
         return self.oracle.capacity.max_rows - len(self.oracle.rows)
 
     def new(self, number: int, chunk: int, *, short: bool = False) -> Request:
-        """A request, by a number; a `short` one is of one token."""
+        """Build a request by number; a `short` one has a one-token prompt."""
         prompt = self.prompts[number % len(self.prompts)][: 1 if short else None]
         take = None
         if chunk and len(prompt) > 1 and Feature.CHUNKED_PREFILL in self.oracle.capabilities.features:
@@ -80,7 +80,7 @@ class Verbs(RuleBasedStateMachine):
         return self.stage.request(prompt, self.ways[(number // 7) % len(self.ways)], take, want=want)
 
     def make_way(self, *batches: Ref) -> tuple[Ref, ...]:
-        """Read what must be read before a launch, and drop rows that are as long as may be."""
+        """Read steps until another can be launched, and drop rows that have reached their longest length."""
         while len(self.oracle.steps) >= self.oracle.capacity.in_flight:
             self.stage.read(min(self.oracle.steps))
         kept = []
@@ -91,12 +91,12 @@ class Verbs(RuleBasedStateMachine):
         return tuple(batch for batch in kept if batch)
 
     def filter_away(self, batch: Ref, keep: list[int]) -> Ref:
-        """Filter, and remember the dead handle."""
+        """Filter a batch, and remember its dead handle."""
         self.used.append(batch)
         return self.stage.filter(batch, keep)
 
     def grants(self, rows: list[OracleRow], numbers: int) -> list[Grant]:
-        """Chunks for prompts, blocks for rows that need them, and a pause for one now and then."""
+        """Grant prompts their chunks and rows the blocks they need, and now and then pause a row."""
         grants = []
         long = 0
         for index, row in enumerate(rows):
@@ -116,7 +116,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.room() > 0)
     @rule(first=_some, count=st.integers(1, 3), chunk=st.integers(0, 4), joins=st.integers(0, 2), numbers=_some)
     def start(self, first: int, count: int, chunk: int, joins: int, numbers: int) -> None:
-        """New rows, by themselves or beside a batch."""
+        """Start new rows, alone or in a live batch."""
         mixes = self.oracle.capabilities.mixing is not Mixing.NONE
         beside = self.make_way(self.pick(joins)) if joins and self.batches and mixes else self.make_way()
         cached = beside[0] if beside else NOTHING
@@ -130,7 +130,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(first=_some, count=st.integers(1, 3), numbers=_some, order=st.booleans())
     def decode(self, first: int, count: int, numbers: int, order: bool) -> None:
-        """One batch, or several merged."""
+        """Decode one batch, or merge several."""
         chosen = self.batches[first % len(self.batches) :][:count]
         batches = self.make_way(*(chosen if order else reversed(chosen)))
         if batches:
@@ -138,13 +138,13 @@ class Verbs(RuleBasedStateMachine):
             grants = self.grants(rows, numbers)
             self.used += batches
             self.stage.go_on(*batches, grants=grants)
-            if numbers % 3 == 2:  # somebody comes late with a handle that has just been used
+            if numbers % 3 == 2:  # a late call with a handle that was just used
                 self.stage.refuse(UnknownBatch, Decode(batches[:1]) if numbers % 2 else Filter(batches[-1], ()))
 
     @precondition(lambda self: self.oracle.steps)
     @rule()
     def read(self) -> None:
-        """The oldest step that is unread."""
+        """Read the oldest unread step."""
         self.stage.read(min(self.oracle.steps))
 
     @precondition(lambda self: self.batches)
@@ -158,20 +158,20 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: len(self.batches) > 1)
     @rule(batch=_some, everything=st.integers(0, 7))
     def clear(self, batch: int, everything: int) -> None:
-        """One batch; everything only now and then, or deep states starve."""
+        """Clear one batch, or rarely everything, because that would prevent deep states."""
         self.used += self.batches if everything == 7 else [self.pick(batch)]
         self.stage.clear(None if everything == 7 else self.pick(batch))
 
     @rule(number=_some, kind=st.integers(0, 8))
     def refuse(self, number: int, kind: int) -> None:
-        """A verb that the oracle says must be refused."""
+        """Call a verb that the oracle says must be refused."""
         call = self.wrong(number, kind)
         if not self.oracle.expect(call).errors:
             return
         self.stage.play.call(call)
 
     def wrong(self, number: int, kind: int) -> Call:
-        """A call with one mistake."""
+        """Build a call with one mistake."""
         dead, batches = self.used[-1 - number % min(4, len(self.used))], self.batches
         if kind == 0:
             return Decode((dead, *batches[:1]))
@@ -195,7 +195,7 @@ class Verbs(RuleBasedStateMachine):
 
 
 def explore(scene: Scene, seed: int) -> None:
-    """Run the machine by a seed. Raises Violation with the shortest sequence found, which is then the scene's culprit."""
+    """Run the machine with a seed. Raises Violation with the shortest sequence found, whose session becomes the scene's culprit."""
     machine: Any = type("Machine", (Verbs,), {"scene": scene})
     machine = hypothesis.seed(seed)(machine)
     chosen = settings(
@@ -217,4 +217,4 @@ def explore(scene: Scene, seed: int) -> None:
         scene.plays[:] = [last]
         raise violation
     except Flaky as error:
-        raise Violation("flaky", f"the same calls gave different results: {str(error).splitlines()[0]}") from error
+        raise Violation("flaky", f"the same calls had different results: {str(error).splitlines()[0]}") from error

@@ -1,8 +1,8 @@
-"""What the contract says will happen: the suite's own account of rows, handles, takes and blocks.
+"""What the contract says will happen: the suite's own record of rows, handles, takes and blocks.
 
-It is written from the contract's sentences alone and shares no line with `tgi_core.backend.ledger` or any backend, so that a mistake
-there is not made here too. `expect` predicts a call without changing anything; `accept` takes note that it succeeded. Where a call
-breaks several rules at once, any of their errors will do.
+It is written from the contract's text alone and shares no code with `tgi_core.backend.ledger` or any backend, so a mistake there is
+not repeated here. `expect` predicts the outcome of a call without changing anything; `accept` records that it succeeded. Where a
+call breaks several rules at once, any of their errors is accepted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Why = tuple[type[BackendError], str]
 
 @dataclass(slots=True, eq=False)
 class OracleRow:
-    """One request's life: positions below `done` are in launched steps; `blocks` per cache group."""
+    """A request's state: positions below `done` are in launched steps; `blocks` has one list per cache group."""
 
     request: Request
     done: int
@@ -43,13 +43,13 @@ class OracleRow:
 
     @property
     def owed(self) -> int:
-        """Tokens that it brought and no step has taken yet."""
+        """How many of the request's tokens no step has taken yet."""
         return max(0, len(self.request.tokens) - self.done)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A row's part of a step: positions start…start + take - 1. `makes` is the index in the row of the token it yields, or None."""
+    """A row's part of a step: positions start…start + take - 1. `makes` is the index in the row of its new token, or None."""
 
     row: OracleRow
     start: int
@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """`errors`: the call must raise one of these; empty: it must succeed. `parts`: what its step will run."""
+    """What a call must do: raise one of `errors`, or succeed if there are none; its step then runs `parts`."""
 
     errors: tuple[Why, ...] = ()
     parts: tuple[Part, ...] = ()
@@ -69,20 +69,20 @@ class Expected:
 
 @dataclass(slots=True)
 class Oracle:
-    """The books of one session."""
+    """The expected state of one session."""
 
     capabilities: Capabilities
     capacity: Capacity
     batches: dict[Ref, list[OracleRow]] = field(default_factory=dict)
     """Live batches by the call that returned their handle."""
     steps: dict[Ref, tuple[Part, ...]] = field(default_factory=dict)
-    """Launched steps that are not read, and not given up."""
+    """Launched steps that are neither read nor given up."""
     origins: dict[Ref, frozenset[Ref]] = field(default_factory=dict)
-    """Of each live batch, the calls that launched the steps it comes from."""
+    """The calls that launched the steps each live batch comes from."""
     lineage: dict[Ref, frozenset[Ref]] = field(default_factory=dict)
-    """The same of each launched step, itself included."""
+    """The calls that launched the steps each launched step comes from, including its own."""
     given_up: set[Ref] = field(default_factory=set)
-    """Steps that nobody will read: their batch died, or everything was cleared."""
+    """Steps that will never be read, because their batch died or everything was cleared."""
     used_ids: set[int] = field(default_factory=set)
 
     @property
@@ -91,7 +91,7 @@ class Oracle:
         return [row for rows in self.batches.values() for row in rows]
 
     def expect(self, call: Call) -> Expected:
-        """What the contract says of a call, now."""
+        """Return what the contract says a call must do in the current state."""
         match call:
             case Prefill():
                 return self._prefill(call)
@@ -105,7 +105,7 @@ class Oracle:
                 return self._clear(call)
 
     def accept(self, number: Ref, call: Call, expected: Expected) -> None:
-        """A call succeeded."""
+        """Record that a call succeeded."""
         match call:
             case Prefill() | Decode():
                 self._launch(number, call, expected)
@@ -123,8 +123,10 @@ class Oracle:
                     self._give_up(list(self.steps))
 
     def kill(self, step: Ref) -> list[OracleRow]:
-        """Reading a step failed: its batch and all derived from it are gone, whoever has left or joined since. Returns the rows that
-        died."""
+        """Record that reading a step failed, and return the rows that died.
+
+        The step's batch and every batch derived from it are gone, whichever rows have left or joined since.
+        """
         self._give_up([ref for ref in self.steps if step in self.lineage[ref]])
         return [row for ref, origins in list(self.origins.items()) if step in origins for row in self._end(ref)]
 
@@ -140,25 +142,25 @@ class Oracle:
             self.given_up.add(ref)
 
     def illegal(self, call: Call) -> str:
-        """Why the core itself would break the contract by this call, or "": then it proves nothing about a backend."""
+        """Return how this call itself would break the contract, or "". Such a call proves nothing about a backend."""
         if isinstance(call, Prefill | Decode) and len(self.steps) >= self.capacity.in_flight:
             return "more unread steps than in_flight"
         if (
             isinstance(call, Prefill)
             and {request.id for request in call.batch if request.id not in self._live_ids()} & self.used_ids
         ):
-            return "a request id is used again"
+            return "a request id is reused"
         if isinstance(call, Read) and call.step in self.given_up:
-            return "a step that was given up is not read"
+            return "a step that was given up must not be read"
         if isinstance(call, Read) and call.step in self.steps and call.step != min(self.steps):
-            return "steps are read in order"
+            return "steps must be read in order"
         return "a block has two owners" if isinstance(call, Prefill | Decode) and self._shares_blocks(call) else ""
 
     def _live_ids(self) -> set[int]:
         return {row.request.id for row in self.rows}
 
     def _shares_blocks(self, call: Prefill | Decode) -> bool:
-        """Whether a block that is not the computed prefix of its owner goes to a second row."""
+        """Return whether a second row gets a block that is not part of its owner's computed prefix."""
         for group in range(len(self.capacity.groups)):
             owned = {block for row in self.rows for block in row.blocks[group]}
             asked = [grant.blocks[group] for grant in call.grants if len(grant.blocks) > group]
@@ -184,7 +186,7 @@ class Oracle:
     def _prefill(self, call: Prefill) -> Expected:
         errors: list[Why] = []
         if not call.batch:
-            errors.append((InvalidRequest, "there is no request"))
+            errors.append((InvalidRequest, "there are no requests"))
         if call.cached != NOTHING and self.capabilities.mixing is Mixing.NONE:
             errors.append((Unsupported, "mixing is not declared"))
         running = self._named([call.cached] if call.cached != NOTHING else [], errors)
@@ -192,9 +194,9 @@ class Oracle:
         for request in call.batch:
             errors += broken_rules(request, self.capabilities, self.capacity)
             if request.id in live:
-                errors.append((InvalidRequest, f"request {request.id} lives already"))
+                errors.append((InvalidRequest, f"request {request.id} is already alive"))
         if len({request.id for request in call.batch}) < len(call.batch):
-            errors.append((InvalidRequest, "a request stands twice in the batch"))
+            errors.append((InvalidRequest, "a request appears twice in the batch"))
         if len(live) + len(call.batch) > self.capacity.max_rows:
             errors.append(
                 (CapacityExceeded, f"{len(live) + len(call.batch)} rows are more than max_rows {self.capacity.max_rows}")
@@ -218,7 +220,7 @@ class Oracle:
         if call.step in self.given_up:
             return Expected()
         if call.step not in self.steps:
-            return Expected(((InvalidRequest, "this step was read before, or never launched"),))
+            return Expected(((InvalidRequest, "this step was already read, or never launched"),))
         return Expected(parts=self.steps[call.step])
 
     def _filter(self, call: Filter) -> Expected:
@@ -238,7 +240,7 @@ class Oracle:
         rows: list[OracleRow] = []
         for ref in refs:
             if ref not in self.batches:
-                errors.append((UnknownBatch, "its handle was used before, or never given out"))
+                errors.append((UnknownBatch, "its handle was already used, or never issued"))
             rows += self.batches.get(ref, [])
         return rows
 
@@ -267,7 +269,9 @@ class Oracle:
             errors.append((CapacityExceeded, f"{total} tokens are more than max_step_tokens {self.capacity.max_step_tokens}"))
         long = sum(take > 1 for take in takes)
         if long > self.capacity.max_prefill_rows:
-            errors.append((CapacityExceeded, f"{long} rows prefill, max_prefill_rows is {self.capacity.max_prefill_rows}"))
+            errors.append(
+                (CapacityExceeded, f"{long} rows take more than one token, max_prefill_rows is {self.capacity.max_prefill_rows}")
+            )
         parts = []
         for row, take in zip(rows, takes, strict=True):
             if take > 0:
@@ -278,7 +282,7 @@ class Oracle:
     def _row_rules(self, row: OracleRow, take: int, more: tuple[tuple[int, ...], ...]) -> Iterable[Why]:
         id, end = row.request.id, row.done + take
         if 0 < take < row.owed and Feature.CHUNKED_PREFILL not in self.capabilities.features:
-            yield Unsupported, f"row {id} is given part of its prompt, and chunked_prefill is not declared"
+            yield Unsupported, f"row {id} takes part of its prompt, but chunked_prefill is not declared"
         if end > self.capacity.max_row_tokens:
             yield CapacityExceeded, f"row {id} would reach {end} tokens, max_row_tokens is {self.capacity.max_row_tokens}"
         if more and len(more) != len(self.capacity.groups):
@@ -290,11 +294,11 @@ class Oracle:
             if any(not 1 <= block <= group.num_blocks for block in table):
                 yield InvalidRequest, f"row {id} has a block id outside 1…{group.num_blocks}"
             if len(set(table)) < len(table):
-                yield InvalidRequest, f"row {id} has a block twice"
+                yield InvalidRequest, f"row {id} has the same block twice"
             if len(table) * group.block_size < end:
                 yield InvalidRequest, f"row {id}: its blocks do not cover position {end - 1}"
 
-    # changes
+    # state changes
 
     def _launch(self, number: Ref, call: Prefill | Decode, expected: Expected) -> None:
         granted = {grant.request_id: grant.blocks for grant in call.grants}

@@ -1,4 +1,4 @@
-"""The suite in a backend's own pytest, one test per clause.
+"""The suite within a backend's own pytest run, one test per clause.
 
 from tgi_conformance.pytest_plugin import conformance_tests
 
@@ -34,10 +34,11 @@ def conformance_tests(
     seed: int = 0,
     effort: float = 1.0,
 ) -> Callable[..., None]:
-    """A test function, parametrized by clause up to `level`. UNSUPPORTED skips with its reason; whatever blocks a level fails.
+    """Return a test function, parametrized by clause up to `level`.
 
-    `backend` is an entry-point name, or a `Target` for a session that is not installed. `known` is the file of known failures, by default
-    conformance.toml in the working directory.
+    UNSUPPORTED skips the test with its reason; any verdict that blocks a level fails it. `backend` is an entry-point name, or a
+    `Target` for a session that is not installed. `known` is the file of known failures, by default conformance.toml in the working
+    directory.
     """
     target = backend if isinstance(backend, Target) else resolve(backend, model).target
     alone = Alone(target)
@@ -45,15 +46,15 @@ def conformance_tests(
     expected = read_known(file, {clause.id for clause in CLAUSES}) if file else {}
     chosen = [clause for clause in CLAUSES if clause.level.value <= Level(level).value]
     if target.entry is None:
-        # What is no installed plugin cannot be looked at as a package, nor be opened by another process.
+        # A target that is not an installed plugin has no package to check, and no other process can open it.
         chosen = [clause for clause in chosen if clause.level is not Level.L0 and "tensor_parallel" not in clause.needs]
 
     @pytest.mark.parametrize("clause", chosen, ids=lambda clause: clause.id)
     def test(clause: Clause, request: pytest.FixtureRequest) -> None:
-        """The backend keeps the clause."""
+        """Check that the backend satisfies the clause."""
         module = request.node.getparent(pytest.Module)
         if module is not None:
-            module.addfinalizer(alone.close)  # the clauses share sessions, and the device is not theirs alone
+            module.addfinalizer(alone.close)  # clauses share sessions, which must not keep the device afterwards
         result = apply(attempt(clause, target, alone, seed, effort), expected.get(clause.id), datetime.date.today())
         if result.verdict is Verdict.UNSUPPORTED:
             pytest.skip(result.message)

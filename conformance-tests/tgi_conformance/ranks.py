@@ -1,6 +1,6 @@
-"""Two ranks over loopback, as one session: rank 0 here, rank 1 in a process of its own, joined by the core's own relay.
+"""Two ranks over loopback as one session: rank 0 in this process, rank 1 in another, joined by the core's own relay.
 
-`python -m tgi_conformance.ranks FD NAME` is rank 1 of one group after another.
+`python -m tgi_conformance.ranks FD NAME` serves as rank 1 of one group after another.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ _SETTINGS_BYTES = 8192
 
 
 class SecondRank:
-    """Rank 1 of a run's groups, a `rank_peers.Process`. Its process serves one group after another: importing what runs a model
-    takes seconds. It is started when first needed, and again after one that was killed or failed."""
+    """Rank 1 of a run's groups, as a `rank_peers.Process`.
+
+    Its process serves one group after another, because importing what runs a model takes seconds. It starts on first use, and again
+    after being killed or failing.
+    """
 
     def __init__(self) -> None:
         self._process: RankProcess | None = None
@@ -39,7 +42,7 @@ class SecondRank:
         self._serving = False
 
     def join(self, target: Target) -> Peer:
-        """Rank 1 of a new group."""
+        """Join a new group as rank 1."""
         if self._process is None or self._serving or self._process.outcome(0) is not None:
             self.close()
             self._start(target.name)
@@ -51,7 +54,7 @@ class SecondRank:
         return Peer(1, Link(ours), self)
 
     def outcome(self, seconds: float) -> str | None:
-        """How its part in the group has ended; None while it goes on."""
+        """Return how rank 1 left the group, or None while it takes part."""
         if self._process is None:
             return "was ended"
         if self._serving:
@@ -59,11 +62,11 @@ class SecondRank:
                 ready.register(self._control, selectors.EVENT_READ)
                 if not ready.select(seconds):
                     return None
-            self._serving = not self._control.recv(1)  # nothing: the process has ended
+            self._serving = not self._control.recv(1)  # empty if the process has ended
         return self._process.outcome(1.0) if self._serving else "ended with its group"
 
     def kill(self) -> None:
-        """End the process, unless it has left its group and waits for the next."""
+        """End the process, unless it has left its group and waits for the next one."""
         if self._serving:
             self.close()
 
@@ -83,13 +86,16 @@ class SecondRank:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env=same_imports(),
-                stderr=subprocess.DEVNULL,  # rank 0 hears of its errors, and reports them
+                stderr=subprocess.DEVNULL,  # rank 0 receives and reports its errors
             )
         self._process = RankProcess(child)
 
 
 def open_group(target: Target, second: SecondRank) -> object:
-    """The session of all ranks. A backend that keeps them in one process is opened once. Raises BackendError, Violation."""
+    """Open a session across all ranks. Raises BackendError, Violation.
+
+    A backend that runs all ranks in one process is opened only once.
+    """
     if target.one_process:
         return target.open(OpenOptions(str(target.model), target.dtype, Group(world=WORLD, local_world=WORLD)))
     folder = Path(tempfile.mkdtemp(prefix="tgi-conformance-"))
@@ -99,11 +105,11 @@ def open_group(target: Target, second: SecondRank) -> object:
     except StartupError as error:
         raise Violation("ranks", f"two ranks did not open: {error}") from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # the ranks have met
+        shutil.rmtree(folder, ignore_errors=True)  # by now the ranks have connected
 
 
 def main(control: socket.socket, name: str) -> None:
-    """Follow rank 0 through its groups until there are no more, or an error: rank 0 knows that, and tells it."""
+    """Follow rank 0 through its groups until there are no more or an error occurs, which rank 0 reports."""
     while True:
         settings, descriptors, _, _ = socket.recv_fds(control, _SETTINGS_BYTES, 1)
         if not descriptors:

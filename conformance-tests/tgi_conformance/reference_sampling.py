@@ -1,9 +1,10 @@
-"""The published sampling formula, written a second time from its description, for one distribution at a time.
+"""The published sampling formula, implemented a second time from its description, for one distribution at a time.
 
-Nothing here comes from `tgi_core.backend.sampling`: Philox-4x32-10 with key (low, high word of the seed) and counter (low, high word of
-the position, 0, 0), the top 24 bits of the first word as a fraction; repetition penalty on every distinct token of the row, frequency
-and presence penalty on what was generated, bias; temperature, top-k, top-p, min-p, typical-p; then the first token in rising id order at
-which the cumulative probability exceeds the fraction.
+Nothing here comes from `tgi_core.backend.sampling`. Philox-4x32-10 takes the key (low, high word of the seed) and the counter (low,
+high word of the position, 0, 0); the top 24 bits of its first output word are the fraction. Logits get the repetition penalty on
+every distinct token of the row, frequency and presence penalties on generated tokens, and the bias; then temperature, top-k, top-p,
+min-p and typical-p apply. The draw is the first token in ascending id order at which the cumulative probability exceeds the
+fraction.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ Scores = dict[int, float]
 """Token id to logit or logprob."""
 
 CLOSE = 2e-5
-"""Cumulative probabilities nearer than this to a cut may fall on either side, by rounding."""
+"""Rounding may put cumulative probabilities closer than this to a boundary on either side of it."""
 
 
 def fraction(seed: int, position: int) -> float:
-    """A number in [0, 1)."""
+    """Return the random number in [0, 1) for a seed and position."""
     low = 0xFFFFFFFF
     counter = [position & low, position >> 32 & low, 0, 0]
     key = [seed & low, seed >> 32 & low]
@@ -34,14 +35,14 @@ def fraction(seed: int, position: int) -> float:
 
 
 def logprobs(scores: Scores) -> Scores:
-    """Normalized to probabilities that sum to one, as logarithms."""
+    """Normalize scores to logprobs."""
     highest = max(scores.values())
     norm = highest + math.log(math.fsum(math.exp(score - highest) for score in scores.values()))
     return {token: score - norm for token, score in scores.items()}
 
 
 def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: int) -> Scores:
-    """Penalties and bias. The repetition penalty depends on a logit's sign, so it needs true logits."""
+    """Apply penalties and bias. The repetition penalty depends on a logit's sign, so it needs true logits."""
     made = list(tokens[prompt_len:])
     biases = dict.fromkeys(scores, 0.0)
     for token, bias in how.logit_bias:
@@ -59,7 +60,7 @@ def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: 
 
 
 def filtered(scores: Scores, how: Sampling) -> Scores:
-    """Logprobs after temperature, top-k, top-p, min-p and typical-p."""
+    """Return logprobs after temperature, top-k, top-p, min-p and typical-p."""
     kept = logprobs({token: score / how.temperature for token, score in scores.items()})
     ranked = sorted(kept, key=lambda token: (-kept[token], token))
     if how.top_k:
@@ -78,7 +79,7 @@ def filtered(scores: Scores, how: Sampling) -> Scores:
 
 
 def _head(ranked: Sequence[int], kept: Scores, mass: float) -> list[int]:
-    """The shortest head whose probability reaches `mass`."""
+    """Return the shortest head whose probability reaches `mass`."""
     reached = 0.0
     for count, token in enumerate(ranked, 1):
         reached += math.exp(kept[token])
@@ -89,7 +90,7 @@ def _head(ranked: Sequence[int], kept: Scores, mass: float) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A token, its logprob, and whether rounding could not have made it another."""
+    """A token, its logprob, and whether rounding cannot have changed the choice."""
 
     token: int
     logprob: float
@@ -97,7 +98,7 @@ class Draw:
 
 
 def draw(scores: Scores, how: Sampling, position: int, close: float = CLOSE) -> Draw:
-    """The token at `position` of a row, from scores after penalties and mask."""
+    """Draw the token at `position` of a row, from scores after penalties and mask."""
     if not how.do_sample:
         return _greedy(logprobs(scores), close)
     kept = filtered(scores, how)
@@ -135,18 +136,18 @@ def _moved(mass: float, by: float) -> float:
 
 
 def _lifted(share: float, by: float) -> float:
-    """The same for a bound that is off at 0."""
+    """Move a bound that is disabled at 0."""
     return min(1.0, max(1e-6, share + by)) if share else share
 
 
 def _level(scores: Scores, count: int, close: float) -> bool:
-    """Whether the best `count` end between equals."""
+    """Return whether the cut after the best `count` scores separates equals."""
     ranked = sorted(scores.values(), reverse=True)
     return 0 < count < len(ranked) and ranked[count - 1] - ranked[count] < 10 * close
 
 
 def _tied(scores: Scores, how: Sampling, close: float) -> bool:
-    """Whether the tokens on both sides of the cut of top-k or top-p are as good as equal, or those of typical-p's as typical."""
+    """Return whether a cut separates tokens that are nearly equal, for top-k or top-p, or nearly equally typical, for typical-p."""
     nucleus = filtered(scores, replace(how, min_p=0.0, typical_p=1.0))
     whole = filtered(scores, replace(how, top_p=1.0, min_p=0.0, typical_p=1.0))
     if _level(scores, how.top_k, close) or _level(whole, len(nucleus), close):

@@ -1,4 +1,4 @@
-"""Running a recorded failure again, call by call, under the oracle."""
+"""Run a recorded failure again, call by call, with the oracle."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tgi_core.backend import Feature, WarmupPlan
 
 
 class BadRecording(ValueError):
-    """A file that is no recorded failure; the message says why."""
+    """A file that is not a recorded failure; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A failure as it was written down."""
+    """A recorded failure."""
 
     header: dict[str, Any]
     setup: Setup
@@ -32,12 +32,12 @@ class Recording:
 
     @property
     def clause(self) -> str:
-        """Whose failure it is."""
+        """Id of the clause that failed."""
         return str(self.header["clause"])
 
 
 def read_recording(path: Path) -> Recording:
-    """From a file. Raises BadRecording."""
+    """Read a recording from a file. Raises BadRecording."""
     try:
         header, *lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
         trace = [decode(line) for line in lines]
@@ -49,7 +49,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def _never(path: Path) -> Recording:
-    raise BadRecording(f"{path}: names no clause or backend")
+    raise BadRecording(f"{path}: names neither a clause nor a backend")
 
 
 def _setup(value: dict[str, Any]) -> Setup:
@@ -57,9 +57,9 @@ def _setup(value: dict[str, Any]) -> Setup:
     if plan is not None:
         plan = WarmupPlan(**plan | {"features": frozenset(map(Feature, plan["features"]))})
     if value["masks"] not in (None, *SOURCES):
-        raise ValueError(f"no mask source is called {value['masks']}")
+        raise ValueError(f"there is no mask source {value['masks']}")
     if value["golden"] is not None and value["golden"] not in {path.name for path in HERE.iterdir()}:
-        raise ValueError(f"no golden checkpoint is called {value['golden']}")
+        raise ValueError(f"there is no golden checkpoint {value['golden']}")
     return Setup(
         *(
             plan,
@@ -75,14 +75,14 @@ def _setup(value: dict[str, Any]) -> Setup:
 
 
 def replay(recording: Recording, target: Target) -> Iterator[str]:
-    """What each call does, in sentences. Raises Violation where a law is broken, BackendError when the session does not open."""
+    """Yield a sentence for each call. Raises Violation if a law is broken, BackendError if the session does not open."""
     alone = Alone(target)
     play = SessionDriver.open(target, recording.setup, alone)
     try:
         for number, call in recording.trace:
             text = sentence(number, call)
             if not play.possible(call):
-                yield f"{text}: left out, what it refers to does not exist here"
+                yield f"{text}: left out, because what it refers to does not exist here"
                 continue
             expected = play.oracle.expect(call)
             play.call(call, number)
@@ -96,7 +96,7 @@ def replay(recording: Recording, target: Target) -> Iterator[str]:
 
 
 def write_recording(folder: Path, clause: str, lines: tuple[dict[str, Any], ...]) -> Path:
-    """One file per clause, named by it."""
+    """Write a recording to a file named after its clause."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{clause}.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What came of one clause, as a value that goes between processes and into reports."""
+"""A clause's outcome, as a value that can cross process boundaries and go into reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgi_conformance.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One clause's outcome: the shortest `sequence` that shows a failure, the lines of its file, and what was measured."""
+    """One clause's outcome: the shortest `sequence` that shows a failure, its recording's lines, and what was measured."""
 
     clause: str
     verdict: Verdict
@@ -22,12 +22,12 @@ class Result:
     failure: tuple[dict[str, Any], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For a pipe or a report."""
+        """Return the result as a JSON object."""
         return asdict(self) | {"verdict": self.verdict.value}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Result:
-        """The inverse. Raises KeyError, TypeError, ValueError."""
+        """Restore what `as_json` returned. Raises KeyError, TypeError, ValueError."""
         fields = dict(value) | {
             "verdict": Verdict(value["verdict"]),
             "sequence": tuple(value["sequence"]),
@@ -36,10 +36,10 @@ class Result:
         return cls(**fields)
 
     def become(self, verdict: Verdict, message: str) -> Result:
-        """The same with another verdict."""
+        """Return the same result with another verdict and message."""
         return replace(self, verdict=verdict, message=message)
 
 
 def not_run(clause: str, why: str) -> Result:
-    """A clause that was not tried."""
+    """Return the result of a clause that was not run."""
     return Result(clause, Verdict.NOT_RUN, why)

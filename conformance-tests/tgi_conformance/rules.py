@@ -1,4 +1,4 @@
-"""What the contract asks of one request by itself: ranges, limits, and features that the session must have declared."""
+"""What the contract requires of a single request: ranges, limits, and declared features."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tgi_core.backend import (
 
 
 def needs_of(request: Request) -> Iterator[str]:
-    """Values of the features and sampling fields beyond `text-core` that a request uses."""
+    """Yield the features and sampling fields beyond `text-core` that a request uses, by value."""
     want = request.want
     features = (
         (Feature.PREFIX_REUSE, request.cached > 0),
@@ -37,7 +37,7 @@ def needs_of(request: Request) -> Iterator[str]:
 
 
 def broken_rules(request: Request, capabilities: Capabilities, capacity: Capacity) -> Iterable[tuple[type[BackendError], str]]:
-    """Errors that this request calls for, with the reason."""
+    """Yield the errors that this request must raise, with reasons."""
     declared = {item.value for item in (*capabilities.features, *capabilities.sampling)}
     for name in needs_of(request):
         if name not in declared:

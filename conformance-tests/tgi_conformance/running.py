@@ -1,4 +1,4 @@
-"""One run over a backend: its device is looked for, clauses are tried in a process of their own, known failures are taken into account."""
+"""One run on a backend: probe its device, run the clauses in a child process, and apply known failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tgi_conformance.worker import Settings, Worker
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to try, and how."""
+    """What to run, and how."""
 
     settings: Settings
     time_limit_s: float
@@ -31,7 +31,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the probe found. `absent` says why nothing but L0 can be tried, "" when the device is there."""
+    """What the probe found. `absent` says why only L0 can run, or is "" if the device is there."""
 
     devices: tuple[str, ...] = ()
     verified_on_hardware: bool = False
@@ -39,17 +39,17 @@ class Found:
 
 
 class Telling(Protocol):
-    """Who hears how the run goes."""
+    """Receives progress and results of a run."""
 
     def starting(self, clause: Clause) -> None:
-        """A clause is being tried."""
+        """Report that a clause starts."""
 
     def result(self, clause: Clause, result: Result) -> None:
-        """What came of it."""
+        """Report a clause's result."""
 
 
 def perform(plan: Plan, subject: Subject, telling: Telling) -> tuple[list[tuple[Clause, Result]], Found]:
-    """Try every clause that is wanted; the others are NOT RUN."""
+    """Run every wanted clause; the others are NOT RUN."""
     seen = look(subject.target.entry.module, min(TIME_LIMIT_S, plan.time_limit_s)) if subject.target.entry else None
     found = probed(seen)
     worker = Worker(replace(plan.settings, seen=seen), plan.time_limit_s)
@@ -68,7 +68,7 @@ def perform(plan: Plan, subject: Subject, telling: Telling) -> tuple[list[tuple[
 
 
 def probed(seen: Seen | None) -> Found:
-    """Whether the device is there. A session that comes without a package needs none."""
+    """Return what the probe found. A session without a package needs no probe."""
     if seen is None:
         return Found()
     probe = seen.probe

@@ -1,4 +1,4 @@
-"""What a clause's scenario gets: sessions under the oracle's eyes, and what the backend declares."""
+"""What a clause's scenario works with: sessions watched by the oracle, and what the backend declares."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _T = TypeVar("_T")
 
 @dataclass
 class Scene:
-    """One run of one clause. `seed` is for what is drawn at random; `effort` scales how much; `shorten` is for people who read failures.
+    """One run of one clause.
 
-    One session is in its hands at a time: whoever asks for a stage has left the one before. `fresh` sessions are never used again.
+    `seed` drives everything random, and `effort` scales how much is tried; `shorten` shrinks failing sequences for people to read.
+    A scene uses one session at a time: asking for a stage leaves the previous one. `fresh` sessions are never reused.
     """
 
     target: Target
@@ -35,38 +36,43 @@ class Scene:
     situations: Counter[str] = field(default_factory=Counter)
     plays: list[SessionDriver] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
-    """What was measured on the way; reported."""
+    """Measurements for the report."""
 
     def stage(
         self, plan: WarmupPlan | None = None, masks: str | None = None, *, fresh: bool = False, shared: bool = False
     ) -> Stage:
-        """A session in the scenario's hands, on which nothing lives; a `fresh` one for scenarios that close or break it, a `shared` one
-        by a plan that others ask for too."""
+        """Return a stage on an empty session.
+
+        Use `fresh` for scenarios that close or break the session, and `shared` for a plan that other scenarios use too.
+        """
         return Stage(self.play(Setup(plan, masks), fresh=fresh, shared=shared), self.seed)
 
     def play(self, setup: Setup, *, fresh: bool = False, shared: bool = False) -> SessionDriver:
-        """A session on which nothing lives."""
+        """Return a driver for an empty session."""
         self.leave()
         planned = setup.plan is not None and not shared
         special = (
             planned or setup.masks not in (None, ALTERNATING, OWN, SLOW, BREAKING, FAILING) or setup.ranks > 1
-        )  # nobody else asks for one
+        )  # no other scenario uses such a session
         play = SessionDriver.open(self.target, setup, self.alone, self.situations, fresh=fresh or special or self.fresh)
         self.plays.append(play)
         return play
 
     def leave(self) -> None:
-        """Be done with the session in hand. Raises Violation for what could not be judged before."""
+        """Leave the current session. Raises Violation for anything that could not be judged before."""
         if self.plays:
             self.plays[-1].leave()
 
     def opened(self, open: Callable[[], _T]) -> _T:
-        """What `open` opens on the device, with the room that other sessions leave when they need not stay."""
+        """Leave the session and call `open`, which opens something on the device; close idle sessions if it needs room."""
         self.leave()
         return self.alone.sessions.admit(open)
 
     def makes_alone(self, request: Request, count: int, yardstick: Yardstick | None = None) -> list[Row]:
-        """The first `count` results of a request that has the device to itself; `yardstick` is that of a session in other circumstances."""
+        """Return the first `count` results of a request run alone on the device.
+
+        `yardstick` comes from a session with another setup.
+        """
         return self.aside(lambda: (yardstick or self.alone).rows(request, count))[:count]
 
     @property
@@ -76,11 +82,11 @@ class Scene:
 
     @property
     def tolerance(self) -> float:
-        """By how much a logprob may differ, in nats."""
+        """Largest accepted difference of a logprob, in nats."""
         return TOLERANCE.get(self.target.dtype, TOLERANCE["bfloat16"])
 
     def same(self, request: Request, mine: Sequence[Row], alone: Sequence[Row]) -> bool:
-        """Whether rows make the tokens that a request makes alone, up to where rounding may have chosen another."""
+        """Return whether rows have the tokens of a request run alone, up to a choice that rounding may have changed."""
         for row, other in zip(mine, alone, strict=True):
             if row.tokens != other.tokens:
                 return not self.target.exact and close_call(request, other, self.tolerance)
@@ -93,11 +99,11 @@ class Scene:
 
     @property
     def adapted(self) -> Capabilities | None:
-        """What a session that is opened with the golden adapters declares; None where they are refused."""
+        """What a session opened with the golden adapters declares, or None if they are refused."""
         return self.aside(lambda: self.alone.adapted)
 
     def aside(self, ask: Callable[[], _T]) -> _T:
-        """An answer for which the session in hand may have to make way."""
+        """Call `ask`; if the device has no room, put the current session aside meanwhile."""
         try:
             return ask()
         except Occupied:
@@ -110,10 +116,10 @@ class Scene:
 
     @property
     def culprit(self) -> SessionDriver | None:
-        """The session that broke a law, or the last one."""
+        """The session that broke a law, or else the last one."""
         return next((play for play in self.plays if play.failed), self.plays[-1] if self.plays else None)
 
     def end(self) -> None:
-        """Drop the session in hand, where a scenario did not come to its end."""
+        """Drop the current session, if the scenario did not finish."""
         if self.plays:
             self.plays[-1].drop()

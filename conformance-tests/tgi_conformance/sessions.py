@@ -1,5 +1,7 @@
-"""The sessions that a run holds open. Opening one may take a device minutes, and some devices allow one at a time, so that few are
-opened: what a scenario is done with is cleared and lent again, and makes way for others where there is no room for both.
+"""The sessions that a run keeps open.
+
+Opening a session may take a device minutes, and some devices allow only one at a time. So sessions are reused: a scenario's session
+is cleared for the next one, and closed if there is no room for another that is needed.
 """
 
 from __future__ import annotations
@@ -17,23 +19,26 @@ from tgi_core.backend import Adapter, BackendError, Capabilities, Capacity, Devi
 from tgi_core.backend.session import Session
 
 _KEPT = 48
-"""Sessions that nobody uses and that stay open; a golden checkpoint each, and some more."""
+"""Most idle sessions to keep open: one per golden checkpoint, and some more."""
 
 _T = TypeVar("_T")
 
 
 Breaker = Callable[[BackendError], None]
-"""`conformance_fail` of a session, which it may define for the suite alone, beside the hooks. The step that is launched next fails on the
-device with this error, which its rows raise. Late failures can be tried by it where there are no masks."""
+"""The type of `conformance_fail`, which a session may define for the suite in addition to the hooks.
+
+The step launched next fails on the device with the given error, which its rows raise. It allows late failures to be tested where
+masks are not supported.
+"""
 
 
 class Occupied(Exception):
-    """The device has no room for one session more than those in use."""
+    """The device has no room for another session besides those in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What tells sessions apart. `purpose` keeps the yardstick's from the scenarios' where the device has room for both."""
+    """What distinguishes sessions. `purpose` separates the yardstick's from the scenarios' if the device has room for both."""
 
     model: Path
     dtype: str
@@ -46,7 +51,7 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Lent:
-    """An open, warmed session. Ids are never given twice in its life: not to requests by the suite, not to handles and steps by it."""
+    """An open, warmed session. The suite never reuses a request id in it, nor may the session reuse ids of handles and steps."""
 
     wanted: Wanted
     session: Session
@@ -61,13 +66,13 @@ class Lent:
 
     @property
     def breaker(self) -> Breaker | None:
-        """Its own way to make the next step fail; None where it has none."""
+        """The session's own way to make the next step fail, or None."""
         found: Breaker | None = getattr(self.session.implementation, "conformance_fail", None)
         return found
 
 
 class Sessions:
-    """Opens, lends and keeps them. `room` is how many the device was seen to allow at once; None until it refused one."""
+    """Opens sessions, hands them out and keeps them. `room` is how many the device allows at once, or None until it refuses one."""
 
     def __init__(self) -> None:
         self.room: int | None = None
@@ -76,28 +81,29 @@ class Sessions:
         self._second = SecondRank()
 
     def lend(self, target: Target, wanted: Wanted, *, fresh: bool = False) -> Lent:
-        """One that nobody uses, or a new one. Raises Occupied where one in use would have to make way, and BackendError as the backend."""
+        """Return an idle session or a new one. Raises Occupied if one in use would have to be closed, or the backend's
+        BackendError."""
         lent = (None if fresh else self._kept(wanted)) or self.admit(lambda: _opened(target, wanted, self._second))
         lent.uses += 1
         self._busy.append(lent)
         return lent
 
     def give_back(self, lent: Lent) -> None:
-        """One without live rows and unread steps."""
+        """Take back a session without live rows and unread steps."""
         self._busy.remove(lent)
         self._idle.append(lent)
         while len(self._idle) > _KEPT:
             self._close_oldest()
 
     def drop(self, lent: Lent) -> None:
-        """End one that is not to be used again."""
+        """Close a session that will not be used again."""
         if lent in self._busy:
             self._busy.remove(lent)
         close(lent.session)
 
     @contextlib.contextmanager
     def lending(self, target: Target, wanted: Wanted) -> Iterator[Lent]:
-        """For a while; it is dropped where that ends in an error."""
+        """Use a session within the context; drop it if an error occurs."""
         lent = self.lend(target, wanted)
         try:
             yield lent
@@ -107,7 +113,7 @@ class Sessions:
         self.give_back(lent)
 
     def admit(self, open: Callable[[], _T]) -> _T:
-        """Open something on the device. Sessions that nobody uses make way, the longest unused first. Raises as `lend`."""
+        """Open something on the device, closing idle sessions as needed, least recently used first. Raises as `lend`."""
         self._make_way()
         while True:
             others = len(self._idle) + len(self._busy)
@@ -122,7 +128,7 @@ class Sessions:
                 self._close_oldest()
 
     def close(self) -> None:
-        """End them all."""
+        """Close all sessions."""
         for lent in (*self._idle, *self._busy):
             close(lent.session)
         self._idle.clear()
@@ -140,14 +146,14 @@ class Sessions:
         while self.room is not None and self._idle and len(self._idle) + len(self._busy) >= self.room:
             self._close_oldest()
         if self.room is not None and len(self._busy) >= self.room:
-            raise Occupied(f"{len(self._busy)} sessions are in use, and the device allows {self.room}")
+            raise Occupied(f"{len(self._busy)} sessions are in use, and the device allows only {self.room}")
 
     def _close_oldest(self) -> None:
         close(self._idle.pop(0).session)
 
 
 def _serves(there: Wanted, wanted: Wanted) -> bool:
-    """Whether one session will do for both purposes: a mask source does no harm to requests that run alone and are not masked."""
+    """Return whether one session can serve both purposes: a mask source does not affect unmasked requests run alone."""
     masks = None if wanted.purpose and wanted.masks is None else there.masks
     return replace(there, purpose="", masks=masks) == replace(wanted, purpose="")
 

@@ -1,6 +1,6 @@
-"""Making a failing sequence as short as it can be: calls are left out while the same law stays broken.
+"""Shorten a failing sequence: leave out calls as long as the same law is still broken.
 
-Any sequence can be judged, since the oracle predicts every call anew; what the core itself may not do is left out.
+Any sequence can be judged, since the oracle predicts every call anew; calls that the core itself may not make are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIME_LIMIT_S = 10.0
 def shortest(
     target: Target, setup: Setup, alone: Alone, trace: Trace, violation: Violation, time_limit_s: float = TIME_LIMIT_S
 ) -> tuple[Trace, str]:
-    """The trace without what can be left out, and what it then shows."""
+    """Return the shortened trace and the message of its violation."""
     end = time.monotonic() + time_limit_s
     best, message = list(trace), str(violation)
     size = max(1, len(best) // 2)
@@ -42,7 +42,10 @@ def shortest(
 
 
 def without(trace: Trace, dropped: range) -> Trace:
-    """A trace less the calls at these places. What took the result of a step or filter that is gone takes what that one took."""
+    """Return the trace without the calls at these places.
+
+    A call that took the result of a dropped step or filter takes the batch that the dropped call took.
+    """
     gone: dict[Ref, Ref] = {}
     kept: Trace = []
     for place, (number, call) in enumerate(trace):
@@ -55,12 +58,12 @@ def without(trace: Trace, dropped: range) -> Trace:
 
 
 def rerouted(call: Call, gone: Mapping[Ref, Ref]) -> Call:
-    """A call with other batches. A reading keeps its step, and means nothing when that is gone."""
+    """Replace the batches a call takes. A Read keeps its step, and means nothing once that is gone."""
     return call if isinstance(call, Read) else moved(call, lambda ref: gone.get(ref, ref))
 
 
 def replayed(target: Target, setup: Setup, alone: Alone, trace: Trace) -> tuple[Trace, Violation] | None:
-    """Run calls on a fresh session: those up to the first that breaks a law, and how; None if none does."""
+    """Run calls on a fresh session. Return those up to the first violation, and the violation; None if there is none."""
     try:
         play = SessionDriver.open(target, setup, alone)
     except BackendError:

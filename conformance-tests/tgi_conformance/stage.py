@@ -1,4 +1,4 @@
-"""How scenarios drive a session: requests with blocks, steps that grow rows as they need it, and refusals."""
+"""How scenarios drive a session: requests with blocks, steps that grow rows as needed, and expected refusals."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tgi_conformance.verdict import NotReached, SuiteFault
 from tgi_core.backend import BackendError, Capabilities, Capacity, Feature, Grant, OutputOptions, Request, Sampling
 
 PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9), (2,), (6, 5, 3, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4))
-"""Prompts of different lengths, none a multiple of a block."""
+"""Prompts of different lengths, none a multiple of a usual block size."""
 
 PLAIN = OutputOptions(logprobs=False)
 
 _TOKENS, _PERIOD = 50, 512
-"""Prompts are of so many tokens of the vocabulary, and are varied by a text of that length, again and again."""
+"""Prompts use the first 50 tokens of the vocabulary, and are varied with a random text of 512 tokens, repeated as needed."""
 
 
 def _turned(count: int, by: int) -> list[int]:
-    """Block ids count…1, as a pool that gives `1 + by` first."""
+    """Return block ids count…1 as a pool that hands out `1 + by` first."""
     falling = list(range(count, 0, -1))
     return falling[-by:] + falling[:-by] if by else falling
 
 
 class Stage:
-    """A session in a scenario's hands. Blocks come from a pool of its own, and the last one given back is the next one taken.
+    """A session with a block pool, for scenarios. The block given back last is the next one used.
 
-    `seed` draws what a scenario leaves open: the tokens of prompts, ids of requests, seeds of samplers, and the block that comes first.
+    `seed` draws what a scenario leaves open: prompt tokens, request ids, sampler seeds and the first block.
     """
 
     def __init__(self, play: SessionDriver, seed: int = 0) -> None:
@@ -50,33 +50,33 @@ class Stage:
 
     @property
     def capacity(self) -> Capacity:
-        """What the session promised."""
+        """The limits that the session promised."""
         return self.play.capacity
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it declared."""
+        """What the session declared."""
         return self.play.oracle.capabilities
 
     def has(self, feature: Feature) -> bool:
-        """Whether a feature is declared."""
+        """Return whether a feature is declared."""
         return feature in self.capabilities.features
 
     @property
     def wants(self) -> OutputOptions:
-        """Everything that a row can be asked to return here."""
+        """Every output that a row can request here."""
         return all_wants(self.capabilities.features)
 
     def varied(self, prompt: Iterable[int]) -> tuple[int, ...]:
-        """A text of the same length, drawn by the seed; seed 0 leaves it as it is. Texts that begin alike go on beginning alike."""
+        """Return the text varied by the seed; 0 leaves it as it is. Texts with a common prefix keep one."""
         return tuple((token + shift) % _TOKENS if shift else token for token, shift in zip(prompt, itertools.cycle(self._shifts)))
 
     def seeded(self, how: Sampling) -> Sampling:
-        """Sampling by another seed of the same size, drawn by the seed."""
+        """Return the sampling with its seed varied by the stage's seed."""
         return replace(how, seed=how.seed ^ (self._seed << 4 & 0xFFFF))
 
     def folded(self, prompt: Sequence[int]) -> tuple[int, ...]:
-        """A prompt within the vocabulary."""
+        """Return a prompt within the vocabulary."""
         return tuple(token % self.capabilities.vocab_size for token in prompt)
 
     def request(
@@ -89,7 +89,7 @@ class Stage:
         want: OutputOptions = PLAIN,
         **fields: object,
     ) -> Request:
-        """A request with blocks for the tokens that it takes; `shares` is one whose first `cached` tokens it takes over."""
+        """Build a request with blocks for the tokens it takes; `shares` is the request whose first `cached` tokens it reuses."""
         tokens = self.folded(prompt)
         name, cached = id or self._new_id(), int(str(fields.pop("cached", 0)))
         took = len(tokens) - cached if take is None else take
@@ -103,13 +103,14 @@ class Stage:
         return replace(made, **fields)  # type: ignore[arg-type]
 
     def doomed(self, prompt: Sequence[int], **fields: Any) -> Request:
-        """A request that fails after a few tokens: by its mask, or by the session's own way where there are none."""
+        """Build a request that fails after a few tokens: through its mask, or by the session's own means where masks are not
+        declared."""
         lent = self.play.lent
         self._next_doomed = lent.next_doomed = max(self._next_doomed, lent.next_doomed) + 1
         return self.request(prompt, id=self._next_doomed - 1, masked=self.has(Feature.MASKS), **fields)
 
     def _new_id(self) -> int:
-        """One that the session has never seen."""
+        """Return an id that the session has never seen."""
         lent = self.play.lent
         self._next_id = lent.next_id = max(self._next_id, lent.next_id) + 1
         return self._next_id - 1
@@ -122,58 +123,63 @@ class Stage:
         want: OutputOptions = PLAIN,
         prompt_len: int | None = None,
     ) -> Request:
-        """A request for the yardstick only: it has no blocks."""
+        """Build a request without blocks, for the yardstick only."""
         tokens = self.folded(prompt)
         return Request(1, tokens, len(tokens) if prompt_len is None else prompt_len, 0, (), len(tokens), sampling, want)
 
     def grant(self, row: OracleRow, take: int = 1) -> Grant:
-        """`take` tokens for a row, with the blocks that it lacks."""
+        """Grant a row `take` tokens, with the blocks it lacks."""
         id = row.request.id
         tables = tuple(tuple(self._allocate(id, index, len(table), row.done + take)) for index, table in enumerate(row.blocks))
         return Grant(id, take, tables)
 
     def row(self, id: int) -> OracleRow:
-        """A live row."""
+        """Return a live row."""
         return next(row for row in self.play.oracle.rows if row.request.id == id)
 
     def spare_blocks(self, count: int, group: int = 0) -> tuple[int, ...]:
-        """Blocks that no row holds, still free after this."""
+        """Return free blocks without taking them. Raises NotReached."""
         if len(self._free[group]) < count:
             raise NotReached(f"{count} free blocks are needed, {len(self._free[group])} are left")
         return tuple(self._free[group][-count:])
 
     def prefer(self, blocks: Sequence[int], group: int = 0) -> None:
-        """Give these free blocks next, in this order."""
+        """Hand out these free blocks next, in this order."""
         first = set(blocks)
         self._free[group] = [block for block in self._free[group] if block not in first] + list(reversed(blocks))
 
     def free(self, group: int) -> tuple[int, ...]:
-        """All blocks that no row holds."""
+        """Return all free blocks of a cache group."""
         return tuple(self._free[group])
 
     # steps
 
     def launch(self, *requests: Request, beside: Ref = NOTHING, grants: Sequence[Grant] | None = None) -> Ref:
-        """Launch new requests, with the rows of a live batch going on; not read. What does not fit a step is started in several before,
-        and the step that is launched is the next one of all rows."""
+        """Launch new requests together with a live batch, without reading the step.
+
+        Requests that do not fit one step are started in several first; the step launched is then the next one of all rows.
+        """
         if len(parts := self._parts(requests, beside)) > 1:
             return self.go_on(*self._started(parts, beside, grants))
         given = self._growth([beside] if beside else []) if grants is None else tuple(grants)
         return self._must(Prefill(requests, beside, given))
 
     def go_on(self, *batches: Ref, grants: Sequence[Grant] | None = None) -> Ref:
-        """Launch a step of live batches, each row one token further unless `grants` say otherwise; not read."""
+        """Launch a step of live batches without reading it; each row takes one token unless `grants` says otherwise."""
         given = self._growth(batches) if grants is None else tuple(grants)
         return self._must(Decode(batches, given))
 
     def read(self, step: Ref) -> Ref:
-        """Wait for a step; its number, to go on with."""
+        """Wait for a step and return its number, with which to go on."""
         self._must(Read(step))
         self.collect()
         return step
 
     def start(self, *requests: Request, beside: Ref = NOTHING, grants: Sequence[Grant] | None = None) -> Ref:
-        """Launch and read. What does not fit a step is started in several, and merged in one that no row takes a token in."""
+        """Launch requests and read the step.
+
+        Requests that do not fit one step are started in several, which are merged by a step in which no row takes a token.
+        """
         if len(parts := self._parts(requests, beside)) > 1:
             batches = self._started(parts, beside, grants)
             rows = [row.request.id for batch in batches for row in self.play.oracle.batches[batch]]
@@ -181,7 +187,7 @@ class Stage:
         return self.read(self.launch(*requests, beside=beside, grants=grants))
 
     def _parts(self, requests: Sequence[Request], beside: Ref) -> list[list[Request]]:
-        """New requests in as few steps as the promised limits allow, in their order."""
+        """Split new requests into as few steps as the promised limits allow, keeping their order."""
         running = len(self.play.oracle.batches.get(beside, ()))
         parts: list[list[Request]] = []
         tokens = long = 0
@@ -194,7 +200,7 @@ class Stage:
         return parts
 
     def _started(self, parts: Sequence[Sequence[Request]], beside: Ref, grants: Sequence[Grant] | None) -> list[Ref]:
-        """One batch that all have joined, or one for each part."""
+        """Start the parts in steps, and return the batch they have joined, or one batch per part."""
         if not beside:
             return [self.start(*part) for part in parts]
         for part in parts:
@@ -202,52 +208,52 @@ class Stage:
         return [beside]
 
     def decode(self, *batches: Ref, steps: int = 1, grants: Sequence[Grant] | None = None) -> Ref:
-        """Merge and go on for some steps, each read at once."""
+        """Merge batches and run some steps, reading each at once."""
         batch = self.read(self.go_on(*batches, grants=grants))
         for _ in range(steps - 1):
             batch = self.read(self.go_on(batch))
         return batch
 
     def filter(self, batch: Ref, keep: Iterable[int]) -> Ref:
-        """Keep rows; the blocks of the others are free at once. 0 when none are kept."""
+        """Keep rows and free the blocks of the others. Returns 0 if none are kept."""
         ids = tuple(keep)
         ref = self._must(Filter(batch, ids))
         self.collect()
         return ref if ids else NOTHING
 
     def clear(self, batch: Ref | None) -> None:
-        """Drop a batch, or all."""
+        """Drop a batch, or all batches."""
         self._must(Clear(batch))
         self.collect()
 
     def refuse(self, kind: type[BackendError], call: Call) -> None:
-        """Make a call that must raise `kind`."""
+        """Make a call that must raise `kind`. Raises SuiteFault if the oracle expects otherwise."""
         expected = self.play.oracle.expect(call)
         if kind not in {why for why, _ in expected.errors}:
             found = "; ".join(f"{error.__name__} ({why})" for error, why in expected.errors) or "nothing to refuse"
-            raise SuiteFault(f"the scenario wants {kind.__name__} of {sentence(0, call)}, and the oracle finds {found}")
+            raise SuiteFault(f"the scenario expects {kind.__name__} from {sentence(0, call)}, but the oracle expects {found}")
         self.play.call(call)
         self.collect()
 
     def _must(self, call: Call) -> Ref:
-        """A call that the contract allows."""
+        """Make a call that the contract allows."""
         return self.play.call(call, allowed=True)
 
     # blocks
 
     def collect(self) -> None:
-        """Take back the blocks of rows that live no more."""
+        """Take back the blocks of rows that are no longer alive."""
         live = {row.request.id for row in self.play.oracle.rows}
         for id in [id for id in self._held if id not in live and id in self.play.oracle.used_ids]:
             for free, blocks in zip(self._free, self._held.pop(id), strict=True):
                 free.extend(reversed(blocks))
 
     def keep_blocks(self, id: int) -> None:
-        """A row's blocks stay out of the pool after it has left: others read its prefix."""
+        """Never return a row's blocks to the pool, because others read its prefix."""
         self._held.pop(id)
 
     def _growth(self, batches: Iterable[Ref]) -> tuple[Grant, ...]:
-        """Grants for the rows that need a block for their next token; the others go on without."""
+        """Grant blocks to the rows that need one for their next token; the others need no grant."""
         grants = []
         for batch in batches:
             for row in self.play.oracle.batches.get(batch, []):

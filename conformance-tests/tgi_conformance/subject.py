@@ -1,4 +1,4 @@
-"""From a backend's name to what the suite needs of it."""
+"""Resolve a backend's name to what the suite needs of it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
 MUTANT = "mutant:"
-"""What a name starts with that means one of the suite's own broken backends, or one of its good twins."""
+"""Prefix of names of the suite's own broken backends and correct twins."""
 
 GENERATED = "generated:"
-"""What a name starts with that means one made at random: `generated:SEED:NUMBER`."""
+"""Prefix of names of randomly generated backends: `generated:SEED:NUMBER`."""
 
 
 class UnknownBackend(ValueError):
-    """No such backend or model; the message says what there is."""
+    """There is no such backend or model; the message says what there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A target with what its package says of itself, where it loads."""
+    """A target with the distribution and manifest of its package, if it loads."""
 
     target: Target
     distribution: str = ""
@@ -35,7 +35,7 @@ class Subject:
 
 
 def resolve(name: str, model: Path | None = None, dtype: str = "float32") -> Subject:
-    """A backend by name, broken or not. Raises UnknownBackend."""
+    """Find a backend by name, or one of the suite's mutants. Raises UnknownBackend."""
     if model is not None:
         _check_model(model)
     if name.startswith((MUTANT, GENERATED)):
@@ -51,7 +51,7 @@ def resolve(name: str, model: Path | None = None, dtype: str = "float32") -> Sub
 
 
 def packaged(entry: EntryPoint, model: Path | None = None, dtype: str = "float32") -> Subject:
-    """A backend by its entry point."""
+    """Return the backend of an entry point."""
     plugin = load(entry)
     kind = plugin.device_kind
 
@@ -74,7 +74,7 @@ def _mutant(name: str, model: Path | None, dtype: str) -> Subject:
         try:
             drawn: Target = importlib.import_module("tgi_conformance.generated").named(name).target()
         except ValueError as error:
-            raise UnknownBackend(f"--backend {name}: a generated mutant is called {GENERATED}SEED:NUMBER") from error
+            raise UnknownBackend(f"--backend {name}: the name of a generated mutant is {GENERATED}SEED:NUMBER") from error
         return Subject(drawn.on(model or drawn.model, dtype), "tgi-conformance")
     mutants = importlib.import_module("tgi_conformance.mutants")
     short = name.removeprefix(MUTANT)

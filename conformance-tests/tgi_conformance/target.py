@@ -1,4 +1,4 @@
-"""What is put to the test: a backend's plugin, the model that it opens, and the limits that it is asked for."""
+"""What is tested: a backend's plugin, the model it opens, and the limits it is asked for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS = 6, 64, 96
 
 
 def quiet(what: str, done: int, total: int, unit: str) -> None:
-    """Progress that nobody watches."""
+    """Discard progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +32,29 @@ class Target:
     dtype: str = "float32"
     entry: EntryPoint | None = None
     one_process: bool = False
-    """All ranks of a group live in one process."""
+    """All ranks of a group run in one process."""
     seen: Seen | None = None
-    """What a child process saw of the plugin, where one has looked already."""
+    """What a child process saw of the plugin, if one has looked already."""
     built: tuple[int, int] = API_VERSION
-    """The contract that the plugin says it was written against."""
+    """The contract version that the plugin says it was written against."""
 
     @property
     def exact(self) -> bool:
-        """Whether tokens must be identical: identity claims are for float32."""
+        """Whether tokens must be identical, which is required in float32 only."""
         return self.dtype == "float32"
 
     @property
     def vocab_size(self) -> int:
-        """As the model's config.json says."""
+        """The vocabulary size from the model's config.json."""
         return int(text_config(read_json(self.model / "config.json")).get("vocab_size", 256))
 
     def session(self, masks: MaskSource | None = None, adapters: tuple[Adapter, ...] = ()) -> Session:
-        """A fresh session, not warmed."""
+        """Open a fresh session without warming it up."""
         options = OpenOptions(str(self.model), dtype=self.dtype, masks=masks, adapters=adapters)
         return self.opened(lambda: self.open(options))
 
     def opened(self, open: Callable[[], object]) -> Session:
-        """A session of what `open` makes. Raises BackendError, Violation."""
+        """Call `open` and wrap the session. Raises BackendError, Violation."""
         try:
             implementation = open()
         except (BackendError, Violation):
@@ -64,25 +64,25 @@ class Target:
         return self.wrapped(implementation)
 
     def wrapped(self, implementation: object) -> Session:
-        """A session of this backend, as the core calls it."""
+        """Wrap a session as the core does."""
         return Session(implementation, self.name, built=self.built)
 
     def warm(self, session: Session, plan: WarmupPlan | None = None) -> Capacity:
-        """Warm a session with the suite's small limits, or with `plan`."""
+        """Warm a session up with the suite's small limits, or with `plan`."""
         return session.warmup(plan or small_plan(session.capabilities().block_sizes), quiet)
 
     def on(self, model: Path, dtype: str | None = None) -> Target:
-        """The same backend on another model."""
+        """Return the same backend on another model."""
         return replace(self, model=model, dtype=dtype or self.dtype)
 
 
 def small_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
-    """Rows of several blocks where the device allows it; enough blocks for every row."""
+    """Return a small plan: rows of several blocks where the device allows it, and enough blocks for every row."""
     return plan_of(block_sizes, MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS)
 
 
 def plan_of(block_sizes: tuple[int, ...], rows: int, row_tokens: int, step_tokens: int) -> WarmupPlan:
-    """The same with other limits."""
+    """Return such a plan with other limits."""
     several = [size for size in block_sizes if 4 <= size <= MAX_ROW_TOKENS // 2]
     if not block_sizes:
         return WarmupPlan(rows, row_tokens, step_tokens)
@@ -91,7 +91,7 @@ def plan_of(block_sizes: tuple[int, ...], rows: int, row_tokens: int, step_token
 
 
 def close(session: Session) -> None:
-    """End a session that the suite is done with; what goes wrong here is a clause's matter, not this one's."""
+    """Close a session and ignore its errors: clauses about closing test for those."""
     try:
         session.close()
     except BackendError:

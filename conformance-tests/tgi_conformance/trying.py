@@ -1,4 +1,4 @@
-"""Trying one clause: its scenario, what stops it, and the shortest sequence that shows a failure."""
+"""Run one clause: its scenario, what stops it, and the shortest sequence that shows a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tgi_core.backend import BackendError
 
 
 def attempt(clause: Clause, target: Target, alone: Alone, seed: int = 0, effort: float = 1.0, *, shorten: bool = True) -> Result:
-    """One clause on one backend; never raises for what either does. `shorten` a failing sequence, which takes its time."""
+    """Run a clause on a backend; never raises for a mistake of either. `shorten` shrinks a failing sequence, which takes time."""
     begun = time.perf_counter()
     scene = Scene(target, alone, seed, effort, shorten)
     result = _tried(clause, scene)
@@ -41,16 +41,16 @@ def attempt(clause: Clause, target: Target, alone: Alone, seed: int = 0, effort:
 
 
 def _again(clause: Clause, scene: Scene, failed: Result) -> tuple[Result, Scene]:
-    """A failure in a session that earlier clauses had used, in one that nobody has: only that can be shown by itself, and run again."""
+    """Repeat a failure in a fresh session: only there can it be shown and replayed without what earlier clauses did."""
     result = _tried(clause, scene)
     if result.verdict not in (Verdict.PASS, Verdict.UNSUPPORTED):
         return result, scene
-    why = f"{failed.message} (in a session that other clauses had used and cleared; a fresh session keeps the law)"
+    why = f"{failed.message} (in a session that other clauses had used and cleared; in a fresh session the clause passes)"
     return failed.become(Verdict.FAIL, why), scene
 
 
 def _tried(clause: Clause, scene: Scene) -> Result:
-    """What came of a clause. No session stays in hand."""
+    """Run the scenario and drop its session."""
     try:
         return _outcome(clause, scene)
     finally:
@@ -67,7 +67,7 @@ def _outcome(clause: Clause, scene: Scene) -> Result:
             names = "; ".join(item.name + (f" ({item.why})" if item.why else ", and refuses it") for item in absent)
             return Result(clause.id, Verdict.UNSUPPORTED, f"does not declare {names}")
         if clause.rows > 1 and (room := scene.declared[1].max_rows) < clause.rows:
-            return Result(clause.id, Verdict.UNSUPPORTED, f"needs {clause.rows} rows at a time, and max_rows is {room}")
+            return Result(clause.id, Verdict.UNSUPPORTED, f"needs {clause.rows} rows at a time, but max_rows is {room}")
         clause.check(scene)
         scene.leave()
     except Violation as violation:
@@ -87,7 +87,7 @@ def _outcome(clause: Clause, scene: Scene) -> Result:
 
 
 def _where(error: Exception) -> str:
-    """An exception in one line, with its place."""
+    """Describe an exception and its location in one line."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({last.filename.rpartition('/')[2]}:{last.lineno})"
 
@@ -98,7 +98,7 @@ def _told(scene: Scene) -> tuple[str, ...]:
 
 
 def _failed(clause: Clause, scene: Scene, violation: Violation) -> Result:
-    """With the shortest sequence, where the oracle can judge it by itself."""
+    """Return a failure with the shortest sequence, where the oracle can judge it from the calls alone."""
     play = scene.culprit
     if play is None:
         return Result(clause.id, Verdict.FAIL, str(violation))
@@ -112,12 +112,12 @@ def _failed(clause: Clause, scene: Scene, violation: Violation) -> Result:
 
 
 def told(trace: Trace) -> tuple[str, ...]:
-    """A trace in sentences."""
+    """Describe a trace in sentences."""
     return tuple(sentence(number, call) for number, call in trace)
 
 
 def _header(clause: Clause, scene: Scene, setup: Setup, message: str, judged: bool) -> dict[str, Any]:
-    """The first line of a failure's file. `judged` failures show in their calls; others only when the whole clause is run again."""
+    """Return the first line of a recording. Failures that are not `judged` only show when the whole clause runs again."""
     return {
         "suite": __version__,
         "clause": clause.id,

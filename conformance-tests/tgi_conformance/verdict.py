@@ -1,4 +1,4 @@
-"""Verdicts, and what stops a clause from being judged."""
+"""Verdicts, and exceptions that end a clause early."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What came of one clause."""
+    """The outcome of a clause."""
 
     PASS = "pass"
     FAIL = "fail"
     KNOWN = "known"
-    """It fails, as conformance.toml says that it will, until a date."""
+    """It fails as conformance.toml expects, until a date."""
     UNSUPPORTED = "unsupported"
-    """Its feature is not declared, and asking for the feature was refused as it must be."""
+    """Its feature is not declared, and a request for it was refused as required."""
     INCONCLUSIVE = "inconclusive"
     """The situation that the clause is about was never reached."""
     ERROR = "error"
@@ -22,7 +22,7 @@ class Verdict(Enum):
 
 
 class Level(Enum):
-    """How deep a clause looks. L4 is measured and reported, never passed or failed."""
+    """How thorough a clause is. L4 is measured and reported, never passed or failed."""
 
     L0 = "L0"
     L1 = "L1"
@@ -32,19 +32,19 @@ class Level(Enum):
 
     @property
     def title(self) -> str:
-        """What the level is about, in one word."""
+        """One word for what the level covers."""
         return {"L0": "package", "L1": "protocol", "L2": "semantics", "L3": "resilience", "L4": "performance"}[self.value]
 
 
 GRANTED = (Level.L0, Level.L1, Level.L2, Level.L3)
-"""Levels that can be granted, each on top of those before it."""
+"""Levels that can be granted, each on top of the previous ones."""
 
 BLOCKING = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.NOT_RUN})
-"""Verdicts with which no level is granted. A clause of an undeclared feature is UNSUPPORTED, so what is NOT RUN is claimed."""
+"""Verdicts that prevent a level from being granted. Undeclared features are UNSUPPORTED, so NOT RUN means declared."""
 
 
 class Violation(AssertionError):
-    """The backend broke a law. `law` names the rule within the oracle, for telling one failure from another."""
+    """The backend broke a law. `law` names the oracle's rule, to distinguish failures."""
 
     def __init__(self, law: str, message: str) -> None:
         super().__init__(message)
@@ -52,11 +52,11 @@ class Violation(AssertionError):
 
 
 class NotReached(Exception):
-    """The situation that a clause is about cannot be brought about on this backend."""
+    """The situation that a clause is about cannot be reached on this backend."""
 
 
 class DoesNotApply(Exception):
-    """No call can break the law of a clause, within the limits that this backend promised."""
+    """No call can break the clause's law within the limits this backend promised."""
 
 
 class SuiteFault(Exception):

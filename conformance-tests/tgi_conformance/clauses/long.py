@@ -47,7 +47,7 @@ def begin(stage: Stage, request: Request) -> Ref:
 
 
 def _lengths(stage: Stage) -> list[int]:
-    """Return lengths of prompts ending just before 100, before powers of two, and before the longest row is full. Raises NotReached."""
+    """Return lengths of prompts ending just before 100, powers of two, and the end of the longest row. Raises NotReached."""
     most = room(stage, 2) - _MADE
     if not stage.has(Feature.CHUNKED_PREFILL):
         most = min(most, stage.capacity.max_step_tokens)
