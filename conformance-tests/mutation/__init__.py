@@ -1,1 +1,1 @@
-"""Mutation of the reference backend's source: what of it could be wrong without the suite noticing."""
+"""Mutation testing of the reference backend's source: which mistakes the suite would not notice."""

@@ -1,7 +1,7 @@
-"""`python -m mutation [MODULE …]`: changes the reference backend's source in one place at a time and runs the suite on it.
+"""`python -m mutation [MODULE …]`: change the reference backend's source in one place at a time and run the suite on it.
 
-Each mutant runs in a forked process, until a clause fails. What survives must stand in equivalent.toml with the reason why nothing that
-the contract promises has changed; the exit status is 1 otherwise, or when less than nine in ten of the others are killed.
+Each mutant runs in a forked process until a clause fails. A survivor is excused only if equivalent.toml lists it with the reason
+why nothing that the contract promises has changed. The exit status is 1 if less than nine in ten of the others are killed.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tgi_core.backend import reference as _preloaded
 REFERENCE = "tgi_core.backend.reference"
 MODULES = (REFERENCE, "tgi_core.backend.ledger", "tgi_core.backend.sampling", "tgi_core.backend.masking")
 OUTSIDE = ("backend_manifest", "backend_probe")
-"""What L0 looks at in a process of its own, which cannot see a changed module; the package mutants stand for these."""
+"""Functions that L0 tests in a child process, which cannot see a changed module; the package mutants cover them."""
 
 SECONDS = 60.0
 LEAST = 0.9
 LOADED = (Verbs, _preloaded)
-"""Imported before the fork, so that each child starts at once."""
+"""Imported before the fork, so that each child starts fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant: the clause that killed it, or why it survived."""
+    """A mutant's outcome: the clause that killed it, or why it survived."""
 
     mutation: Mutation
     killer: str
@@ -53,7 +53,7 @@ class Fate:
 
 
 def target() -> Target:
-    """The reference backend as it is in this process."""
+    """Return the reference backend as it currently is in this process."""
     module = sys.modules[REFERENCE]
 
     def open_session(options: OpenOptions) -> object:
@@ -63,18 +63,18 @@ def target() -> Target:
 
 
 class ChangedSource(InspectLoader):
-    """Loads our own source, changed in one place."""
+    """Loads a changed syntax tree as a module."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
 
     def get_source(self, fullname: str) -> str:
-        """As text."""
+        """Return the changed source as text."""
         return ast.unparse(self._tree)
 
 
 def install(name: str, mutation: Mutation) -> None:
-    """Put a changed module, and the reference backend over it, in place of the real ones."""
+    """Install a changed module, and a reference backend that uses it, in place of the real ones."""
     importlib.invalidate_caches()
     path = str(sys.modules[name].__file__)
     module = types.ModuleType(name)
@@ -88,7 +88,7 @@ def install(name: str, mutation: Mutation) -> None:
 
 
 def run_suite(name: str, mutation: Mutation, answers: Connection) -> None:
-    """What runs in the child: clauses until one fails."""
+    """Run clauses in the child process until one fails."""
     try:
         install(name, mutation)
         subject = target()
@@ -109,7 +109,7 @@ def run_suite(name: str, mutation: Mutation, answers: Connection) -> None:
 
 
 def fate(name: str, mutation: Mutation) -> Fate:
-    """Run one mutant in a child of its own."""
+    """Run one mutant in a child process."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     child = context.Process(target=run_suite, args=(name, mutation, sending))
@@ -127,7 +127,7 @@ def fate(name: str, mutation: Mutation) -> Fate:
 
 
 def sources() -> dict[str, list[Mutation]]:
-    """All mutations by module."""
+    """Return all mutations by module."""
     found = {}
     for name in MODULES:
         module = importlib.import_module(name)
@@ -137,16 +137,16 @@ def sources() -> dict[str, list[Mutation]]:
 
 
 def equivalent() -> dict[str, str]:
-    """Survivors that change nothing that is promised, with the reason."""
+    """Map survivors that change nothing the contract promises to the reason."""
     entries = tomllib.loads(Path(__file__).with_name("equivalent.toml").read_text(encoding="utf-8"))
     return {f"{entry['module']} {entry['change']}": entry["reason"] for entry in entries["equivalent"]}
 
 
 def main() -> int:
-    """Run, tell, and judge."""
+    """Run the mutations, print the outcome, and return the exit status."""
     parser = argparse.ArgumentParser(prog="mutation", description=__doc__)
     parser.add_argument("modules", nargs="*", default=[REFERENCE], help=f"of {', '.join(MODULES)}; all: every one")
-    parser.add_argument("--only", default="", help="mutants whose name holds this text")
+    parser.add_argument("--only", default="", help="only mutants whose name contains this text")
     chosen = parser.parse_args()
     names = MODULES if chosen.modules == ["all"] else tuple(chosen.modules)
     known, status, begun = equivalent(), 0, time.monotonic()
@@ -160,7 +160,7 @@ def main() -> int:
 
 
 def tell(name: str, fates: list[Fate], known: dict[str, str]) -> int:
-    """Print one module's outcome; 1 when it is not good enough."""
+    """Print one module's outcome; return 1 if too few mutants were killed."""
     alive = [item for item in fates if not item.killer]
     excused = [item for item in alive if f"{name} {item.mutation.name}" in known]
     judged = len(fates) - len(excused)

@@ -36,7 +36,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change: where, what stood there, and what stands there now. `tree` is the whole changed module."""
+    """A change: where, the code before, and the code after. `tree` is the whole changed module."""
 
     place: str
     before: str
@@ -46,12 +46,12 @@ class Mutation:
 
     @property
     def name(self) -> str:
-        """The same whatever the line."""
+        """A name that does not depend on the line."""
         return f"{self.place}: {self.before} -> {self.after}"
 
 
 def mutations(source: str) -> Iterator[Mutation]:
-    """All single changes to a module, docstrings, annotations, messages and imports aside."""
+    """Yield all single changes to a module, except in docstrings, annotations, messages and imports."""
     tree = ast.parse(source)
     seen: dict[str, int] = {}
     for index, (place, node) in enumerate(_nodes(tree)):
@@ -73,7 +73,7 @@ def _short(text: str) -> str:
 
 
 def _nodes(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """What may be changed, with the function that it is in."""
+    """Yield the nodes that may be changed, with the function each is in."""
 
     def walk(node: ast.AST, place: str) -> Iterator[tuple[str, ast.AST]]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -87,7 +87,7 @@ def _nodes(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Without what only people and type checkers read."""
+    """Yield child nodes, except those that only people and type checkers read."""
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise):
         return
     for name, value in ast.iter_fields(node):
@@ -103,7 +103,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _variants(node: ast.AST) -> int:
-    """How many changes a node allows."""
+    """Return how many changes a node allows."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in _COMPARISONS:
             return 1

@@ -89,7 +89,7 @@ def test_faulty_plugins(fault: str, tmp_path: Path) -> None:
         ("[[known]\n", "conformance.toml: "),
         ("known = 3\n", "may contain only [[known]] tables"),
         ('[[known]]\nclause = "no.such"\nreason = "r"\nkind = "ours"\nuntil = 2099-01-01\n', "there is no clause 'no.such'"),
-        ('[[known]]\nclause = "open.stats"\nreason = "r"\nkind = "later"\nuntil = 2099-01-01\n', "kind is one of ours"),
+        ('[[known]]\nclause = "open.stats"\nreason = "r"\nkind = "later"\nuntil = 2099-01-01\n', "kind must be one of ours"),
         ('[[known]]\nclause = "open.stats"\nreason = "r"\nkind = "ours"\nuntil = "soon"\n', "until must be a date"),
     ],
 )
@@ -119,7 +119,7 @@ def test_an_expired_known_failure_and_an_edited_report(tmp_path: Path) -> None:
     next(result for result in report["results"] if result["id"] == "open.stats")["verdict"] = "pass"
     (tmp_path / "r.json").write_text(written(report))
     done = conformance(tmp_path, "verify", "r.json")
-    assert done.returncode == 1 and done.stderr.startswith("r.json: its digest does not fit its content: it was edited")
+    assert done.returncode == 1 and done.stderr.startswith("r.json: its digest does not match its content: it was edited")
     assert "Traceback" not in done.stderr
 
 

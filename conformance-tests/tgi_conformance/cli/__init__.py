@@ -1,4 +1,4 @@
-"""`tgi-conformance`: the suite on a command line. Subcommands are imported when they are called, so that help is quick."""
+"""`tgi-conformance`: the suite's command line. Subcommands are imported on use, so that help is fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMMANDS = ("list", "run", "verify", "diff", "replay", "matrix", "registry", "m
 
 
 class _Lazy(click.Group):
-    """A group whose commands live in modules of their own name."""
+    """A group whose commands live in modules of the same name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -24,7 +24,7 @@ class _Lazy(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """One line for what a command finds wrong; click's own complaints keep their hint of the usage."""
+        """Print what a command finds wrong in one line; click's own usage errors keep their hint."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -36,7 +36,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tgi-conformance")
 def main() -> None:
-    """Whether a backend keeps the contract with tgi-core.
+    """Test whether a backend keeps its contract with tgi-core.
 
-    Exit status: 0 granted, 1 not granted, 2 wrong usage, 3 a fault of the suite.
+    Exit status: 0 granted, 1 not granted, 2 wrong usage, 3 a fault in the suite.
     """

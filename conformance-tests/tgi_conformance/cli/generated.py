@@ -1,4 +1,4 @@
-"""`tgi-conformance generated`: mutants drawn at random, and how many of them the suite kills."""
+"""`tgi-conformance generated`: randomly generated mutants, and how many of them the suite kills."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
 
 
 @click.command("generated")
-@click.option("--mutants", type=click.IntRange(1, 1_000_000), default=500, show_default=True, help="How many to draw in all.")
+@click.option("--mutants", type=click.IntRange(1, 1_000_000), default=500, show_default=True, help="Number of mutants in all.")
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1000),
     default=12,
     show_default=True,
-    help="Over how many seeds; each also draws the scenarios.",
+    help="Number of seeds to spread them over; each also seeds the scenarios.",
 )
-@click.option("--seed", type=click.IntRange(0), help="The first seed; drawn anew, and printed, if not given.")
+@click.option("--seed", type=click.IntRange(0), help="The first seed; random and printed if not given.")
 @click.option(
     "--plays",
     type=click.IntRange(1),
     default=40,
     show_default=True,
-    help="Wide plays before one that differs in none counts as equivalent.",
+    help="Random plays without a difference after which a mutant counts as equivalent.",
 )
-@click.option("--limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of CPU time for one mutant.")
-@click.option("--whole", is_flag=True, help="Try every clause on every mutant, and report what only one clause kills.")
+@click.option("--limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of CPU time per mutant.")
+@click.option("--whole", is_flag=True, help="Run every clause on every mutant, and report mutants that only one clause kills.")
 @click.option(
     "--least",
     type=click.FloatRange(0, 100),
     default=0.0,
-    help="Exit status 1 below this kill rate, in per cent; and for a false alarm.",
+    help="Exit with status 1 below this kill rate in percent; a false alarm always does.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write every fate as .json; survivors can be run again by name.",
+    help="Write every mutant's fate as .json; survivors can be run again by name.",
 )
-@click.option("--processes", type=click.IntRange(1), help="Processes at a time; as many as there are cores if not given.")
+@click.option("--processes", type=click.IntRange(1), help="Number of processes; one per core if not given.")
 def command(
     mutants: int,
     seeds: int,
@@ -62,9 +62,11 @@ def command(
     out: Path | None,
     processes: int | None,
 ) -> None:
-    """Draw mutants, an operator under a condition each, and try the suite on them. A survivor goes through wide random plays: one that
-    never differs from the sound session is equivalent and counts for nothing. `tgi-conformance run --backend generated:SEED:NUMBER` runs
-    one again."""
+    """Draw mutants, each an operator under a condition, and run the suite on them.
+
+    A survivor runs wide random plays: if it never differs from the sound session, it is equivalent and not counted.
+    `tgi-conformance run --backend generated:SEED:NUMBER` runs one again.
+    """
     from tgi_conformance.proof import generated
 
     first = secrets.randbelow(1_000_000) if seed is None else seed
@@ -98,7 +100,7 @@ def _lines(fates: list[Fate], found: Figures, whole: bool) -> list[str]:
     ]
     lines += [f"survives: {part}: {alive} of {count}" for part, alive, count in causes(fates)[:40]]
     if whole:
-        lines += [f"only by {id}: {len(names)}" for id, names in only_by(fates).items()]
+        lines += [f"killed only by {id}: {len(names)}" for id, names in only_by(fates).items()]
     low, high = wilson(found.killed, found.judged)
     named_low, named_high = wilson(found.named, found.killed)
     share = found.named / found.killed if found.killed else 0.0

@@ -1,4 +1,4 @@
-"""`tgi-conformance mutants`: the matrix of clauses and mutants, which proves that the suite bites."""
+"""`tgi-conformance mutants`: the matrix of clauses and mutants, which proves that the suite finds defects."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ FORMATS = (".html", ".json")
 
 
 @click.command("mutants")
-@click.option("--seeds", type=click.IntRange(1, 1000), default=12, show_default=True, help="How many seeds to draw by.")
-@click.option("--only", multiple=True, metavar="NAME", help="Only this mutant or twin; may be repeated.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=12, show_default=True, help="Number of seeds.")
+@click.option("--only", multiple=True, metavar="NAME", help="Run only this mutant or twin; may be repeated.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), multiple=True, help="Write the matrix as .html or .json.")
-@click.option("--processes", type=click.IntRange(1), help="Processes at a time; as many as there are cores if not given.")
+@click.option("--processes", type=click.IntRange(1), help="Number of processes; one per core if not given.")
 def command(seeds: int, only: tuple[str, ...], out: tuple[Path, ...], processes: int | None) -> None:
-    """Run every mutant against the clauses meant for it and every good twin against all. Exit status 1 when a mutant survives, a clause
-    kills none, or a twin fails."""
+    """Run every mutant against the clauses meant for it, and every correct twin against all clauses.
+
+    Exit status 1 if a mutant survives, a clause kills none, or a twin fails.
+    """
     from tgi_conformance.mutants import EVERY, MUTANTS, TWINS
     from tgi_conformance.proof import telling
     from tgi_conformance.proof.tally import tally
@@ -34,7 +36,7 @@ def command(seeds: int, only: tuple[str, ...], out: tuple[Path, ...], processes:
             raise click.UsageError(f"--only {name}: no such mutant or twin{f'; did you mean one of: {like}?' if like else ''}")
     for path in out:
         if path.suffix not in FORMATS:
-            raise click.UsageError(f"--out {path}: ends in {' or '.join(FORMATS)}")
+            raise click.UsageError(f"--out {path}: must end in {' or '.join(FORMATS)}")
     chosen = only or tuple(EVERY)
     begun = time.monotonic()
     planned = list(trials(chosen, seeds))

@@ -11,7 +11,7 @@ import click
 @click.argument("name")
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write; ./NAME if not given.")
 def command(name: str, out: Path | None) -> None:
-    """Write the package tgi-backend-NAME, which passes L0 to L2 with a toy for a device. Nothing is overwritten."""
+    """Write the package tgi-backend-NAME, which passes L0 to L2 with a toy as its device. Nothing is overwritten."""
     from tgi_conformance.kit.writing import CannotWrite, check_name, new_backend
 
     try:
@@ -22,4 +22,4 @@ def command(name: str, out: Path | None) -> None:
     except CannotWrite as error:
         raise click.UsageError(str(error)) from error
     click.echo(f"\nnext: pip install -e {folder} && tgi-conformance run --backend {name} --level L1")
-    click.echo(f"then replace what {folder} marks with `Replace:`; docs/writing-a-backend.md takes it from there")
+    click.echo(f"then replace what is marked `Replace:` in {folder}; docs/writing-a-backend.md explains the next steps")

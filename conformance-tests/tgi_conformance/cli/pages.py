@@ -1,4 +1,4 @@
-"""Pages that are made from a folder of reports."""
+"""Pages made from a folder of reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 def page_of(folder: Path, out: Path | None, make: Callable[[Mapping[str, dict[str, Any]]], str]) -> None:
-    """Write what `make` makes of the reports to `out`, or to standard output. Raises UsageError."""
+    """Write the page that `make` returns to `out`, or to standard output. Raises UsageError."""
     from tgi_conformance.report.document import BadReport, read_all
 
     try:

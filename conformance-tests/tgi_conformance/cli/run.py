@@ -1,4 +1,4 @@
-"""`tgi-conformance run`: try the clauses on a backend, say what came of them, and write reports."""
+"""`tgi-conformance run`: run the clauses on a backend, print their results, and write reports."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @click.option("--backend", required=True, help="The backend's entry-point name.")
-@click.option("--level", type=LEVELS, default="L4", show_default=True, help="The highest level to try.")
+@click.option("--level", type=LEVELS, default="L4", show_default=True, help="The highest level to run.")
 @click.option(
     "--model", type=click.Path(path_type=Path), help="A model directory for L1 to L3; the suite's own tiny model if not given."
 )
 @click.option(
-    "--dtype", default="float32", show_default=True, help="What the model runs in; identity is only demanded in float32."
+    "--dtype", default="float32", show_default=True, help="The model's dtype; identical tokens are required in float32 only."
 )
-@click.option("--only", multiple=True, metavar="ID", help="Only this clause, or all of a topic; may be repeated.")
+@click.option("--only", multiple=True, metavar="ID", help="Run only this clause or topic; may be repeated.")
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JUnit XML.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as one HTML page.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as an HTML page.")
+@click.option("--badge", type=click.Path(path_type=Path, dir_okay=False), help="Write the highest granted level as an SVG.")
 @click.option(
-    "--badge", type=click.Path(path_type=Path, dir_okay=False), help="Write the highest level that is granted as an SVG."
-)
-@click.option(
-    "--known", "known_file", type=click.Path(path_type=Path), help="Known failures; conformance.toml here if there is one."
+    "--known",
+    "known_file",
+    type=click.Path(path_type=Path),
+    help="A file of known failures; ./conformance.toml by default, if it exists.",
 )
 @click.option(
     "--failures",
@@ -45,14 +46,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Folder for recorded failures.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="For what is drawn at random.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of everything random.")
 @click.option(
-    "--effort", type=click.FloatRange(0.1, 100), default=1.0, show_default=True, help="How much is drawn at random, as a factor."
+    "--effort", type=click.FloatRange(0.1, 100), default=1.0, show_default=True, help="Scales how much is tried at random."
 )
 @click.option(
-    "--time-limit", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds that one clause may take."
+    "--time-limit", type=click.FloatRange(1), default=300.0, show_default=True, help="Time limit of one clause in seconds."
 )
-@click.option("--keep-going", is_flag=True, help="Try higher levels although a lower one failed.")
+@click.option("--keep-going", is_flag=True, help="Run higher levels even if a lower one failed.")
 def command(
     backend: str,
     level: str,
@@ -70,7 +71,7 @@ def command(
     time_limit: float,
     keep_going: bool,
 ) -> None:
-    """Try the clauses on a backend. Exit status 0 when the level is granted; with --only, when nothing failed."""
+    """Run the clauses on a backend. Exit status 0 if the level is granted, or with --only if nothing failed."""
     from tgi_conformance.clauses import CLAUSES
     from tgi_conformance.cli.telling import teller
     from tgi_conformance.report import document
@@ -118,7 +119,7 @@ def _wanted(level: str, only: tuple[str, ...]) -> Callable[[Clause], bool]:
 
     for name in only:
         if not any(name in (clause.id, clause.topic) for clause in CLAUSES):
-            raise click.UsageError(f"--only {name}: no clause or topic is called so; see tgi-conformance list")
+            raise click.UsageError(f"--only {name}: there is no such clause or topic; see tgi-conformance list")
     return lambda clause: clause.level.value <= level and (not only or clause.id in only or clause.topic in only)
 
 

@@ -1,4 +1,4 @@
-"""How a run is told: rich on a terminal, plain lines elsewhere."""
+"""How a run is shown: with rich on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COLOURS = {
 
 
 class Teller:
-    """Plain lines: one per clause, and what a failure needs."""
+    """Prints plain lines: one per clause, and the details of each failure."""
 
     def __init__(self, backend: str, total: int, failures: Path) -> None:
         self._backend, self._total, self._failures = backend, total, failures
@@ -43,10 +43,10 @@ class Teller:
         return None
 
     def starting(self, clause: Clause) -> None:
-        """Nothing is said before there is something to say."""
+        """Print nothing yet."""
 
     def result(self, clause: Clause, result: Result) -> None:
-        """One line, and a failure in full."""
+        """Print a line, and details if the clause failed."""
         if result.verdict is Verdict.NOT_RUN:
             return
         self.say(self.line(clause, result))
@@ -55,14 +55,14 @@ class Teller:
             self.say(self.explained(clause, result))
 
     def line(self, clause: Clause, result: Result) -> str:
-        """The verdict of a clause."""
+        """Return the line with a clause's verdict."""
         text = click.style(f"{result.verdict.value:<12}", fg=_COLOURS[result.verdict], bold=result.verdict is Verdict.FAIL)
         figures = "".join(f"  {name} {value:.4g}" for name, value in result.figures.items())
         reason = f"  {result.message}" if result.verdict in (Verdict.UNSUPPORTED, Verdict.KNOWN) else ""
         return f"{clause.level.value}  {text} {clause.id}{reason}{figures}"
 
     def explained(self, clause: Clause, result: Result) -> str:
-        """Clause, sentence, shortest sequence, and how to see it again."""
+        """Return the clause's sentence, the shortest failing sequence, and the command that repeats it."""
         lines = ["", f"    {clause.sentence}", f"    {result.message}"]
         if result.sequence:
             lines += ["", *(f"      {step}" for step in result.sequence)]
@@ -72,11 +72,11 @@ class Teller:
         return "\n".join([*lines, "", f"    again: {again}", ""])
 
     def say(self, text: str) -> None:
-        """To standard output."""
+        """Print to standard output."""
         click.echo(text)
 
     def end(self, document: dict[str, Any], level: str, partial: bool) -> int:
-        """What was granted; the exit status."""
+        """Print what was granted, and return the exit status."""
         counts = {verdict.value: sum(entry["verdict"] == verdict.value for entry in document["results"]) for verdict in Verdict}
         self.say("\n" + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + f" in {document['seconds']} s")
         if partial:
@@ -92,7 +92,7 @@ class Teller:
 
 
 class LiveTeller(Teller):
-    """The same with a bar and the name of the clause that is being tried."""
+    """Also shows a progress bar and the name of the running clause."""
 
     def __init__(self, backend: str, total: int, failures: Path) -> None:
         super().__init__(backend, total, failures)
@@ -110,22 +110,22 @@ class LiveTeller(Teller):
         self._bar.stop()
 
     def starting(self, clause: Clause) -> None:
-        """Name it under the bar."""
+        """Show the clause's id next to the bar."""
         self._bar.update(self._task, description=clause.id)
 
     def result(self, clause: Clause, result: Result) -> None:
-        """Above the bar."""
+        """Print the result above the bar."""
         super().result(clause, result)
         if result.verdict is not Verdict.NOT_RUN:
             self._bar.advance(self._task)
 
     def say(self, text: str) -> None:
-        """Above the bar, with its colours."""
+        """Print above the bar, keeping the text's colours."""
         from rich.text import Text
 
         self._bar.console.print(Text.from_ansi(text), soft_wrap=True)
 
 
 def teller(backend: str, total: int, failures: Path) -> Teller:
-    """The one that fits standard output."""
+    """Return the teller suited to standard output."""
     return LiveTeller(backend, total, failures) if sys.stdout.isatty() else Teller(backend, total, failures)

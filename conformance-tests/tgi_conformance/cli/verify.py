@@ -1,4 +1,4 @@
-"""`tgi-conformance verify`: whether a report is as it was written, and what it grants."""
+"""`tgi-conformance verify`: whether a report is unedited, and what it grants."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def command(report: Path) -> None:
     click.echo(f"text-core  {document['text_core']}")
     if not same_suite(document):
         click.echo(
-            f"It was written by another suite ({document['suite']['version']}), so its clauses were not compared with this one's."
+            f"A different suite ({document['suite']['version']}) wrote it, so its clauses were not compared with this one's."
         )

@@ -1,4 +1,4 @@
-"""Golden transcripts of tiny checkpoints: what each must make, by transformers' own definitions and the published formula.
+"""Golden transcripts of tiny checkpoints: what each must generate, by transformers' own definitions and the published formula.
 
 `make.py` wrote them; nothing in them comes from a backend or from this project's engine.
 """
@@ -16,16 +16,16 @@ from tgi_core.backend import Adapter, OutputOptions, Request, Row, Sampling, Top
 
 HERE = Path(__file__).parent / "models"
 TOY = "toy"
-"""The one for device kind "none"; the others are real models."""
+"""The checkpoint for device kind "none"; the others are real models."""
 
 TRANSCRIPT = "golden.json"
 ADAPTERS = "adapters"
-"""The folder of a checkpoint that holds its LoRA adapters, a folder each."""
+"""Subfolder of a checkpoint with its LoRA adapters, one folder each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request and all that it makes: `tops` per token in falling order, `prompt` logprobs with the leading None."""
+    """A request and its output: `tops` per token in descending order, `prompt_logprobs` with the leading None."""
 
     id: str
     prompt: tuple[int, ...]
@@ -35,26 +35,26 @@ class Case:
     tops: tuple[tuple[TopToken, ...], ...]
     prompt_logprobs: tuple[float | None, ...]
     masked: bool = False
-    """By the suite's ALTERNATING masks."""
+    """Whether the suite's ALTERNATING masks apply."""
     adapter: str | None = None
 
 
 @dataclass(slots=True)
 class Golden:
-    """A checkpoint with its transcripts; as a yardstick it answers for its own cases only, and for what goes on with one."""
+    """A checkpoint with its transcripts. As a yardstick it only knows its own cases, and requests that continue one."""
 
     name: str
     model: Path
     cases: tuple[Case, ...]
     eos: int
-    """What config.json names as the end of text; some transcript goes on past it."""
+    """The end-of-text token in config.json; some transcript goes on past it."""
     adapters: tuple[Adapter, ...] = ()
     _by_key: dict[tuple[tuple[int, ...], Sampling, bool, str | None], Case] = field(default_factory=dict)
 
     @classmethod
     @cache
     def load(cls, name: str) -> Golden:
-        """A checkpoint of the wheel. Raises SuiteFault for one that is damaged."""
+        """Load a checkpoint from the wheel. Raises SuiteFault if it is damaged."""
         folder = HERE / name
         try:
             value = json.loads((folder / TRANSCRIPT).read_text(encoding="utf-8"))
@@ -71,15 +71,15 @@ class Golden:
         return f"in the golden transcript of {self.name}"
 
     def row(self, request: Request, index: int) -> Row:
-        """The result that holds the token at `index`. Raises SuiteFault beyond the transcript."""
+        """Return the result with the token at position `index`. Raises SuiteFault beyond the transcript."""
         case = self._case(request)
         if index - request.prompt_len >= len(case.tokens):
-            made = f"{len(case.tokens)} tokens, and the scenario runs further"
+            made = f"{len(case.tokens)} tokens, but the scenario runs further"
             raise SuiteFault(f"the yardstick is too short, not the backend wrong: {case.id} {self.where} has {made}")
         return _row(request.want, case, index - request.prompt_len, index - len(request.tokens))
 
     def rows(self, request: Request, count: int) -> list[Row]:
-        """All results of a case that are still to come, with what the request wants of them."""
+        """Return the remaining results of a case, with what the request wants of them."""
         case, done = self._case(request), len(request.tokens) - request.prompt_len
         return [_row(request.want, case, index, index - done) for index in range(done, len(case.tokens))]
 
@@ -103,18 +103,18 @@ def _row(want: OutputOptions, case: Case, index: int, result: int) -> Row:
 
 
 def names(device_kind: str) -> tuple[str, ...]:
-    """The checkpoints that a device of this kind is held to: real models, or the toy for a device that is none."""
+    """Return the names of the checkpoints for a kind of device: the real models, or the toy if there is no device."""
     real = sorted(path.name for path in HERE.iterdir() if (path / TRANSCRIPT).exists() and path.name != TOY)
     return (TOY,) if device_kind == "none" else tuple(real)
 
 
 def adapted_golden(device_kind: str) -> str:
-    """The checkpoint that has adapters."""
+    """Return the name of the checkpoint that has adapters."""
     return TOY if device_kind == "none" else "llama"
 
 
 def default_model(device_kind: str) -> Path:
-    """What the suite runs on unless told otherwise."""
+    """Return the model that the suite runs by default."""
     return HERE / ("toy-large" if device_kind == "none" else "llama")
 
 

@@ -1,4 +1,4 @@
-"""Makes the golden LoRA adapters: random matrices, and the model that each is meant to make of another, W + scale · B·A, merged by hand."""
+"""Make the golden LoRA adapters from random matrices, and merge each into a model by hand: W + scale · B·A."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TARGETS = {
     "second": (2, 3, ("q_proj", "down_proj")),
     "third": (3, 2, ("v_proj", "o_proj", "up_proj")),
 }
-"""By adapter: rank, alpha, and the ends of the names of the layers that it changes."""
+"""By adapter: rank, alpha, and the suffixes of the names of the layers it changes."""
 
 
 def write_config(folder: Path, name: str) -> None:
-    """What peft writes beside the matrices."""
+    """Write the configuration that peft puts next to the matrices."""
     rank, alpha, ends = TARGETS[name]
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -31,7 +31,7 @@ def write_config(folder: Path, name: str) -> None:
 
 
 def make_adapter(folder: Path, name: str, model: Any) -> Any:
-    """Write an adapter of random numbers; a copy of the model with it in its weights."""
+    """Write an adapter of random numbers, and return a copy of the model with it merged into its weights."""
     import torch
     from safetensors.torch import save_file
 

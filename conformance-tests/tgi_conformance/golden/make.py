@@ -1,8 +1,8 @@
-"""Makes the golden checkpoints and their transcripts: `python -m tgi_conformance.golden.make`.
+"""Make the golden checkpoints and their transcripts: `python -m tgi_conformance.golden.make`.
 
-Random weights of tiny models, spread so that no two tokens tie; every token comes from a whole forward pass of transformers' own
-definition in float32, without a cache, and from the formula as `published.py` states it. A case is kept only if rounding could not have
-changed any of its tokens.
+The tiny models have random weights, spread so that no two tokens tie. Every token comes from a full forward pass of transformers'
+own definition in float32, without a cache, and from the formula as `reference_sampling.py` states it. A case is kept only if
+rounding could not have changed any of its tokens.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tgi_core.backend import Sampling
 
 VOCAB, TOY_VOCAB, POSITIONS = 250, 24, 2048
 LEARNED_POSITIONS, TOY_LARGE_POSITIONS = 128, 4096
-"""A row of weights each where positions are learned."""
+"""Numbers of positions: few where they are learned, since each takes a row of weights; more for the larger toy."""
 NEW_TOKENS, TOPS = 14, 4
 FAR = 128
-"""The position up to which some rows are made token by token."""
+"""The position up to which some rows are generated token by token."""
 SURE = 2e-4
-"""How far each draw must be from a cut, in probability."""
+"""How far each draw must be from a boundary, in probability."""
 
 PROMPTS = (
     (3, 1, 4, 1, 5),
@@ -57,7 +57,7 @@ MASKED: dict[str, Sampling] = {
     "masked-sampled": Sampling(True, 1.6),
     "masked-top-p": Sampling(True, 2.0, top_k=9, top_p=0.8, repetition_penalty=1.2),
 }
-"""Under the suite's ALTERNATING masks."""
+"""With the suite's ALTERNATING masks."""
 
 FAR_WAYS: dict[str, Sampling] = {"greedy": Sampling(), "penalized": Sampling(repetition_penalty=1.1, frequency_penalty=0.1)}
 """Token by token from a short prompt up to FAR."""
@@ -68,18 +68,18 @@ END_WAYS: dict[str, Sampling] = {"greedy": Sampling(), "sampled": Sampling(True,
 ADAPTED_MODEL = "llama"
 """The real checkpoint whose adapters have transcripts."""
 ADAPTED_MODELS = (ADAPTED_MODEL, "gemma2")
-"""Those that have adapters."""
+"""The real checkpoints that have adapters."""
 
 Model = Callable[[Sequence[int], Sequence[int]], list[Scores]]
-"""Logits after each position of a row, and of the tokens that a mask allows beside the model's own candidates."""
+"""Returns the logits after each position of a row, including those of the extra tokens that a mask allows."""
 
 
 ADAPTED: dict[str, Sampling] = {"adapted-greedy": Sampling(), "adapted-sampled": Sampling(True, 1.4)}
-"""Under each adapter."""
+"""With each adapter."""
 
 
 def write(name: str, model: Model, adapted: Mapping[str, Model]) -> None:
-    """Transcripts of one checkpoint, and of it under adapters by name."""
+    """Write the transcripts of a checkpoint, alone and with adapters by name."""
     cases: list[dict[str, Any]] = []
     for prompt in PROMPTS:
         for way, how in WAYS.items():
@@ -100,7 +100,7 @@ def write(name: str, model: Model, adapted: Mapping[str, Model]) -> None:
 
 
 def _farther(model: Model, positions: int) -> list[dict[str, Any]]:
-    """Rows that go far, without top tokens and logprobs of their prompts."""
+    """Return cases of long rows, without top tokens and prompt logprobs."""
     cases = []
     ways = [("far", 5, FAR - 5, FAR_WAYS), ("end", positions - NEW_TOKENS, NEW_TOKENS, END_WAYS)]
     for kind, length, count, hows in ways:
@@ -116,7 +116,7 @@ def _farther(model: Model, positions: int) -> list[dict[str, Any]]:
 def _sure(
     id: str, model: Model, prompt: tuple[int, ...], how: Sampling, masked: bool = False, count: int = NEW_TOKENS
 ) -> list[dict[str, Any]]:
-    """The case with the first seed by which no token is near a cut; none where there is no such seed."""
+    """Return the case with the first seed for which no token is near a boundary, or none if there is no such seed."""
     for seed in range(40) if how.do_sample else (0,):
         seeded = Sampling(**asdict(how) | {"seed": seed, "logit_bias": how.logit_bias})
         case = _transcript(model, prompt, seeded, masked, count)
@@ -162,7 +162,7 @@ def _rounded(value: float) -> float:
 
 
 def make_toys() -> None:
-    """The toy in two sizes; the larger one is only run on."""
+    """Make the toy in two sizes; the larger one has no transcripts."""
     for name, vocab, positions in (("toy", TOY_VOCAB, POSITIONS), ("toy-large", VOCAB, TOY_LARGE_POSITIONS)):
         (HERE / name).mkdir(parents=True, exist_ok=True)
         config = {"model_type": "tgi-toy", "vocab_size": vocab, "max_position_embeddings": positions}
@@ -173,7 +173,7 @@ def make_toys() -> None:
 
 
 def _toy(adapter: str = "") -> Model:
-    """The small one, under an adapter."""
+    """Return the small toy, with or without an adapter."""
     return lambda tokens, others: toy.scores(tokens, TOY_VOCAB, [token for token in others if token < TOY_VOCAB], adapter)
 
 
@@ -204,11 +204,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "sliding_window": 8,
     },
 }
-"""Grouped queries and rotary positions, heads of a size that native kernels take; learned positions; sliding window and softcaps."""
+"""Grouped queries and rotary positions, with heads of a size that native kernels support; learned positions; sliding window and
+softcaps."""
 
 
 def make_real(name: str) -> None:
-    """A random checkpoint of one type, and its transcripts."""
+    """Make a random checkpoint of one type, and its transcripts."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -232,7 +233,7 @@ def make_real(name: str) -> None:
 
 
 def _scoring(model: Any) -> Model:
-    """A model of transformers, as a function of a row."""
+    """Wrap a transformers model as a function of a row."""
     import torch
 
     def scores(tokens: Sequence[int], others: Sequence[int]) -> list[Scores]:
@@ -244,7 +245,7 @@ def _scoring(model: Any) -> Model:
 
 
 def main() -> None:
-    """All of them."""
+    """Make all checkpoints."""
     Path(HERE).mkdir(exist_ok=True)
     make_toys()
     for name in CONFIGS:

@@ -1,10 +1,12 @@
-"""The toy language model of the reference backend, written a second time from its description.
+"""The toy language model of the reference backend, implemented a second time from its description.
 
-A state of 64 bits per position: mix(before ^ mix(far ^ token)), where `before` is the state one position back, `far` the one at half the
-position, and both are 0 at position 0; under an adapter `before` is the CRC-32 of its name there. `mix` is the finalizer of splitmix64.
-From a state come up to eight candidates: at rank r the next
-state of the chain names token `state mod vocabulary` with logit -r/2 + (upper 24 bits)/2^25; the first rank of a token counts. Under a mask
-every other allowed token t has the logit (upper 24 bits of mix(state ^ t))/2^22 - 20.
+Each position has a state of 64 bits: mix(before ^ mix(far ^ token)), where `before` is the state one position back, `far` the state
+at half the position, and both are 0 at position 0, except that under an adapter `before` is the CRC-32 of its name there. `mix` is
+the finalizer of splitmix64.
+
+A state yields up to eight candidates: at rank r, the next state of the chain names the token `state mod vocabulary` with logit -r/2
++ (upper 24 bits)/2^25, and the first rank of a token counts. Under a mask, every other allowed token t has the logit (upper 24 bits
+of mix(state ^ t))/2^22 - 20.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _ALL = (1 << 64) - 1
 
 
 def scramble(value: int) -> int:
-    """splitmix64: one step from a seed."""
+    """Take one splitmix64 step from a seed."""
     value = value + 0x9E3779B97F4A7C15 & _ALL
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         value = (value ^ value >> shift) * factor & _ALL
@@ -24,7 +26,7 @@ def scramble(value: int) -> int:
 
 
 def scores(tokens: Sequence[int], vocab_size: int, others: Sequence[int] = (), adapter: str = "") -> list[dict[int, float]]:
-    """Logits after each position: of the candidates, and of `others`, which are unlikely."""
+    """Return the logits after each position: of the candidates, and of `others`, which are unlikely."""
     states: list[int] = []
     found = []
     for position, token in enumerate(tokens):

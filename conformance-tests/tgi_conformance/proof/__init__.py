@@ -1,1 +1,2 @@
-"""The proof that the suite bites: every mutant by the clauses meant for it, every clause some mutant, and no good twin, on many seeds."""
+"""Proof that the suite finds defects, on many seeds: each mutant fails the clauses meant for it, each clause fails some mutant,
+and no correct twin fails."""

@@ -1,4 +1,4 @@
-"""What the suite makes of generated mutants: who falls, by which clauses, and whether those name the cause."""
+"""Run the suite on generated mutants: which are killed, by which clauses, and whether those name the cause."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict
 
 CLAUSES = tuple(clause for clause in JUDGING if clause.level is not Level.L0 and clause.topic != "ranks")
-"""Generated mutants are sessions of one rank."""
+"""The clauses that run, which exclude those about ranks, because generated mutants are sessions of one rank."""
 
 EFFORT = 0.4
-"""How much is drawn in the clauses that draw."""
+"""Effort of clauses that draw at random."""
 
 KILLED, SURVIVED, EQUIVALENT, LATE = "killed", "survived", "equivalent", "out of time"
 ALARM = "false alarm"
-"""A clause failed a session whose condition had never held: that session was sound."""
+"""A clause failed although the mutant's condition never held, so the session was sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of one mutant. `clauses` failed it; `named` says whether the topic of one of them names the cause. `fired` counts how
-    often the suite met its condition. `difference` is where a survivor differs from the sound session in a wide play."""
+    """What became of a mutant.
+
+    `clauses` failed it, and `named` says whether the topic of one of them names the cause. `fired` counts how often the suite met
+    its condition. `difference` says where a survivor differs from the sound session in a wide play.
+    """
 
     name: str
     operator: str
@@ -44,12 +47,12 @@ class Fate:
     fired: int = 0
     difference: str = ""
     stalled: tuple[str, ...] = ()
-    """Clauses that came to no verdict; a run would not grant their level."""
+    """Clauses without a verdict; a run would not grant their level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How far one mutant is followed: wide plays for a survivor, seconds of CPU time for all, and whether all clauses are tried."""
+    """Limits per mutant: wide plays for a survivor, seconds of CPU time in all, and whether to run all clauses."""
 
     plays: int = 40
     limit_s: float = 60.0
@@ -57,7 +60,7 @@ class Effort:
 
 
 def wilson(hits: int, tried: int, z: float = 1.96) -> tuple[float, float]:
-    """The interval that holds a rate with 95 % confidence (E. B. Wilson, 1927). (0, 1) where nothing was tried."""
+    """Return the 95 % confidence interval of a rate (E. B. Wilson, 1927), or (0, 1) if nothing was tried."""
     if not tried:
         return 0.0, 1.0
     rate, square = hits / tried, z * z / tried
@@ -67,12 +70,12 @@ def wilson(hits: int, tried: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def order(mutant: Generated) -> list[Clause]:
-    """Clauses about its cause first, the state machine last: the order changes what is found first, not what is found."""
+    """Order clauses: those about the mutant's cause first, the state machine last. Only which clause fails first depends on it."""
     return sorted(CLAUSES, key=lambda clause: (clause.topic not in mutant.topics, clause.topic == "machine"))
 
 
 def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
-    """One mutant against all clauses until one fails; where none does, through wide plays until it differs from the sound session."""
+    """Run clauses on a mutant until one fails; if none does, run wide plays until it differs from the sound session."""
     mutant, begun = drawn(seed, number), time.process_time()
     target = mutant.target()
     alone, failed, stalled, late = Alone(target), list[Clause](), list[str](), False
@@ -103,7 +106,7 @@ def _fate(mutant: Generated, fate: str, clauses: tuple[str, ...]) -> Fate:
 
 
 def follow_all(places: Sequence[tuple[int, int]], effort: Effort, processes: int, heard: Callable[[int], None]) -> list[Fate]:
-    """Every mutant by seed and number, in `processes` processes; `heard` gets how many are done."""
+    """Follow every mutant, given by seed and number, in `processes` processes; `heard` receives how many are done."""
     found: list[Fate] = []
     with ProcessPoolExecutor(processes, get_context("spawn"), settle) as pool:
         for future in as_completed([pool.submit(follow, *place, effort) for place in places]):
@@ -114,7 +117,7 @@ def follow_all(places: Sequence[tuple[int, int]], effort: Effort, processes: int
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Counts over fates. Equivalent mutants count for nothing; one that ran out of time, or fell to a false alarm, counts as alive."""
+    """Counts of fates. Equivalent mutants are not counted; those with a timeout or a false alarm count as alive."""
 
     tried: int
     killed: int
@@ -125,23 +128,23 @@ class Figures:
 
     @property
     def judged(self) -> int:
-        """Those that differ from the sound session, or may."""
+        """Mutants that differ from the sound session, or may differ."""
         return self.tried - self.equivalent
 
     @property
     def rate(self) -> float:
-        """Killed of those."""
+        """Fraction of these that were killed."""
         return self.killed / self.judged if self.judged else 0.0
 
 
 def figures(fates: Sequence[Fate]) -> Figures:
-    """All together."""
+    """Count the fates."""
     counts = Counter(fate.fate for fate in fates)
     return Figures(len(fates), counts[KILLED], sum(fate.named for fate in fates), counts[EQUIVALENT], counts[LATE], counts[ALARM])
 
 
 def only_by(fates: Sequence[Fate]) -> dict[str, list[str]]:
-    """By clause, the mutants that no other clause fails: of fates that tried all clauses."""
+    """Map each clause to the mutants that no other clause fails, given fates from all clauses."""
     found: dict[str, list[str]] = {clause.id: [] for clause in CLAUSES}
     for fate in fates:
         if len(fate.clauses) == 1:
@@ -150,7 +153,7 @@ def only_by(fates: Sequence[Fate]) -> dict[str, list[str]]:
 
 
 def causes(fates: Sequence[Fate]) -> list[tuple[str, int, int]]:
-    """Operators and conditions with how many survived of how many that count, the worst first."""
+    """Return operators and conditions with how many of their mutants survived, out of how many; most survivors first."""
     alive, all_of = Counter[str](), Counter[str]()
     for fate in fates:
         if fate.fate == EQUIVALENT:

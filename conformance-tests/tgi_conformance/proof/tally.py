@@ -1,4 +1,4 @@
-"""What the outcomes prove, and where they do not. Pure."""
+"""What the outcomes prove, and where they do not. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CLEAN = (Verdict.PASS.value, Verdict.UNSUPPORTED.value)
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """By how many of the seeds that were tried a clause failed a mutant."""
+    """How many of the tried seeds made a clause fail a mutant."""
 
     killed: int
     tried: int
@@ -23,13 +23,13 @@ class Kills:
 
     @property
     def sure(self) -> bool:
-        """By all of them."""
+        """Whether all of them did."""
         return self.killed == self.tried
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`cells` by (mutant, clause). `survivors`, `idle` clauses and `alarms` are what must be empty, each line for a reader."""
+    """`cells` are keyed by (mutant, clause). `survivors`, `idle` clauses and `alarms` must be empty; their lines are readable."""
 
     mutants: tuple[str, ...]
     twins: tuple[str, ...]
@@ -41,21 +41,21 @@ class Matrix:
 
     @property
     def proved(self) -> bool:
-        """Every mutant by every clause meant for it by every seed; every clause some mutant; no twin by any."""
+        """Whether every clause fails every mutant meant for it on every seed, each has such a mutant, and no twin fails."""
         return not (self.survivors or self.idle or self.alarms)
 
     def killed_by(self, clause: str) -> dict[str, Kills]:
-        """The mutants that a clause is meant for."""
+        """Return the mutants that a clause is meant for."""
         found = ((mutant, self.cells.get((mutant, clause))) for mutant in self.mutants)
         return {mutant: kills for mutant, kills in found if kills is not None and kills.meant}
 
     def also(self, mutant: str) -> int:
-        """How many clauses notice a mutant beside those meant for it."""
+        """Return how many clauses fail a mutant in addition to those meant for it."""
         return sum(1 for (name, _), kills in self.cells.items() if name == mutant and not kills.meant and kills.killed)
 
 
 def tally(outcomes: Sequence[Outcome], mutants: Iterable[str], twins: Iterable[str], clauses: Iterable[str]) -> Matrix:
-    """A matrix from outcomes. A clause is idle when no mutant that it is meant for falls by every seed."""
+    """Build a matrix from outcomes. A clause is idle if it fails none of the mutants meant for it on every seed."""
     mutants, twins, clauses = tuple(mutants), tuple(twins), tuple(clauses)
     grouped: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""The matrix for people and for machines: a table on a terminal, plain lines elsewhere, one HTML page, JSON."""
+"""The matrix for people and machines: a table on a terminal, plain lines elsewhere, an HTML page, JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_conformance.proof.tally import Kills, Matrix
 
 
 def lines(matrix: Matrix, seeds: int, seconds: float) -> Iterator[str]:
-    """The matrix by clause, what is wrong with it, and the figures."""
+    """Yield the matrix by clause, what is wrong with it, and the figures."""
     for clause in matrix.clauses:
         yield f"{clause:<24} {_named(matrix.killed_by(clause)) or 'kills none'}"
     yield ""
@@ -23,12 +23,12 @@ def lines(matrix: Matrix, seeds: int, seconds: float) -> Iterator[str]:
 
 
 def wrongs(matrix: Matrix) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What must be empty, under its name."""
+    """Return the lists that must be empty, with titles."""
     return (("survived", matrix.survivors), ("kills none", matrix.idle), ("false alarm", matrix.alarms))
 
 
 def summary(matrix: Matrix, seeds: int, seconds: float) -> str:
-    """One line."""
+    """Summarize the matrix in one line."""
     meant = [kills for kills in matrix.cells.values() if kills.meant]
     sure = sum(kills.sure for kills in meant)
     return (
@@ -43,11 +43,11 @@ def _named(kills: dict[str, Kills]) -> str:
 
 
 def show(matrix: Matrix, seeds: int, seconds: float, console: Console) -> None:
-    """On a terminal."""
+    """Print the matrix to a terminal."""
     table = Table(box=None, pad_edge=False)
     table.add_column("clause")
     table.add_column("seeds", justify="right")
-    table.add_column("mutants that it is meant for")
+    table.add_column("mutants meant for it")
     for clause in matrix.clauses:
         kills = matrix.killed_by(clause)
         style = "green" if any(item.sure for item in kills.values()) else "bold red"
@@ -61,7 +61,7 @@ def show(matrix: Matrix, seeds: int, seconds: float, console: Console) -> None:
 
 
 def as_json(matrix: Matrix, seeds: int, seconds: float) -> str:
-    """Cells as [killed, tried, meant] by mutant and clause."""
+    """Render cells as [killed, tried, meant] by mutant and clause."""
     cells: dict[str, dict[str, list[int | bool]]] = {mutant: {} for mutant in matrix.mutants}
     for (mutant, clause), kills in sorted(matrix.cells.items()):
         if kills.meant or kills.killed:
@@ -81,7 +81,7 @@ def as_json(matrix: Matrix, seeds: int, seconds: float) -> str:
 
 
 def as_html(matrix: Matrix, seeds: int, seconds: float) -> str:
-    """The whole grid: mutants downwards, clauses across."""
+    """Render the whole grid, with a row per mutant and a column per clause."""
     environment = Environment(
         loader=PackageLoader("tgi_conformance.proof", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )

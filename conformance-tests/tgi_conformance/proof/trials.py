@@ -1,4 +1,4 @@
-"""What is run: mutants and twins against clauses, by seeds, in as many processes as there are cores."""
+"""What to run: mutants and twins against clauses, for each seed, in as many processes as there are cores."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level
 
 JUDGING = tuple(clause for clause in CLAUSES if clause.level is not Level.L4)
-"""Figures fail nobody."""
+"""The clauses that can fail; L4 only reports figures."""
 
 LITTLE = 0.1
-"""How much is drawn where a clause is not what a mutant is there for, and for twins on all seeds but the first."""
+"""Effort for clauses not meant for a mutant, and for twins on all seeds but the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One mutant or twin, by one seed. `meant` clauses are those that are there for it."""
+    """One mutant or twin on one seed; `meant` says whether the clauses are meant for it."""
 
     name: str
     clauses: tuple[str, ...]
@@ -36,7 +36,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one clause made of one mutant or twin by one seed."""
+    """The verdict of one clause on one mutant or twin, for one seed."""
 
     name: str
     clause: str
@@ -47,9 +47,12 @@ class Outcome:
 
 
 def trials(names: Iterable[str], seeds: int) -> Iterator[Trial]:
-    """A mutant meets the clauses meant for it by every seed, and once, with little effort, all others of the levels up to the first that
-    it breaks: a run would go no further. A twin meets all of them by every seed, with little effort after the first. What starts
-    processes of its own, packages and ranks, does so by one seed."""
+    """Yield the trials of the named mutants and twins.
+
+    A mutant runs the clauses meant for it on every seed, and once, with little effort, all others up to the lowest level it breaks,
+    because a run would stop there. A twin runs all clauses on every seed, with little effort after the first. Clauses that start
+    other processes, about packages and ranks, run on one seed.
+    """
     for name in names:
         if name in TWINS:
             every = tuple(clause.id for clause in JUDGING if clause.level is not Level.L0)
@@ -62,12 +65,12 @@ def trials(names: Iterable[str], seeds: int) -> Iterator[Trial]:
 
 
 def _drawn(ids: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that a seed makes a difference to, and that are cheap enough for many."""
+    """Return the clauses that depend on the seed and are cheap enough for many."""
     return tuple(id for id in ids if not id.startswith(("package.", "ranks.")))
 
 
 def _others(name: str) -> Iterator[Clause]:
-    """A mutant that is a package opens nothing; one that is a session has none."""
+    """Return the other clauses: L0 for a mutant that is a package, the rest for one that is a session."""
     meant, packaged = MUTANTS[name].killed_by, MUTANTS[name].entry is not None
     highest = min(item.level.value for item in JUDGING if item.id in meant)
     return (
@@ -76,7 +79,7 @@ def _others(name: str) -> Iterator[Clause]:
 
 
 def run_trial(trial: Trial) -> list[Outcome]:
-    """All clauses of a trial."""
+    """Run all clauses of a trial."""
     by_id = {clause.id: clause for clause in CLAUSES}
     target = EVERY[trial.name].target()
     alone, found = Alone(target), []
@@ -90,7 +93,7 @@ def run_trial(trial: Trial) -> list[Outcome]:
 
 
 def run_all(chosen: Sequence[Trial], processes: int | None, heard: Callable[[int], None]) -> list[Outcome]:
-    """Every trial, the long ones first; `heard` gets how many are done."""
+    """Run all trials, longest first; `heard` receives how many are done."""
     ordered = sorted(chosen, key=lambda trial: (-len(trial.clauses) * trial.effort, trial.name, trial.seed))
     outcomes: list[Outcome] = []
     with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), get_context("spawn"), settle) as pool:
@@ -101,6 +104,6 @@ def run_all(chosen: Sequence[Trial], processes: int | None, heard: Callable[[int
 
 
 def settle() -> None:
-    """What this process has imported is there to stay: the collector need not look through it again and again."""
+    """Exclude what this process has imported from garbage collection, since it stays."""
     gc.collect()
     gc.freeze()

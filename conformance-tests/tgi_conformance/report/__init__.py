@@ -1,1 +1,1 @@
-"""Reports: the document itself, what it grants, and how it is shown."""
+"""Reports: the document itself, what it grants, and how it is presented."""

@@ -1,4 +1,4 @@
-"""A report in one small picture."""
+"""A report as a small badge."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 _LABEL = "tgi-core"
 _CHARACTER, _MARGIN, _HEIGHT = 7, 10, 20
-"""Pixels; of a character about."""
+"""Pixels; the first is the approximate width of a character."""
 
 
 def highest(document: dict[str, Any]) -> str:
-    """The highest level that is granted, "" if none is."""
+    """Return the highest granted level, or "" if none is granted."""
     found = ""
     for level, outcome in document["levels"].items():
         if outcome != "granted":
@@ -21,7 +21,7 @@ def highest(document: dict[str, Any]) -> str:
 
 
 def badge(document: dict[str, Any]) -> str:
-    """An SVG: the highest level, and whether it was reached on the device itself."""
+    """Render an SVG with the highest level, and whether it was reached on real hardware."""
     level = highest(document)
     text = f"{level} granted" if level else "not granted"
     if level and not document["backend"]["verified_on_hardware"]:

@@ -1,4 +1,4 @@
-"""What changed between two reports of a backend: what is granted, and which clauses came out otherwise."""
+"""What changed between two reports of a backend: what is granted, and which clauses have another verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT = {Verdict.PASS.value, Verdict.KNOWN.value}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference. `worse` where something that held does not any more."""
+    """A difference between two reports; `worse` if something that held no longer does."""
 
     what: str
     before: str
@@ -24,7 +24,7 @@ class Change:
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
-    """All of them: the suite and the package first, then levels, features and clauses."""
+    """Return all changes: suite and package first, then levels, features and clauses."""
     return [*_made_by(old, new), *_grades(old, new), *_clauses(old, new)]
 
 

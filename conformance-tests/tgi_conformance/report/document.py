@@ -1,4 +1,4 @@
-"""The report as a JSON document: made, written, and verified."""
+"""The report as a JSON document: create, write and verify it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 _PACKAGES = ("tgi-core", "tgi-conformance", "torch", "transformers", "numpy")
 _NO_JUDGES = ("mutants", "generated", "proof", "kit", "cli", "report")
-"""Parts of the suite that decide no verdict."""
+"""Parts of the suite that do not affect any verdict."""
 NAMES = tuple(name for name, extension in EXTENSIONS.items() if not extension.structural)
 """The extended features, in the order of the support matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a report says of how it was made."""
+    """How a report was made."""
 
     subject: Subject
     devices: tuple[str, ...]
@@ -47,7 +47,7 @@ class Run:
 
 @cache
 def suite_digest() -> str:
-    """Of all files of the suite that decide a verdict, so that two reports of the same suite can be told."""
+    """Hash all files of the suite that affect a verdict, to tell whether two reports come from the same suite."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
@@ -58,7 +58,7 @@ def suite_digest() -> str:
 
 
 def make(run: Run, results: Sequence[tuple[Clause, Result]]) -> dict[str, Any]:
-    """A report, with its digest."""
+    """Make a report with its digest."""
     entries = [_entry(clause, result) for clause, result in results]
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -79,7 +79,7 @@ def make(run: Run, results: Sequence[tuple[Clause, Result]]) -> dict[str, Any]:
 
 
 def grades(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the results grant."""
+    """Return what the results grant."""
     return {
         "levels": grading.levels(entries),
         "text_core": grading.text_core(entries),
@@ -128,36 +128,36 @@ def _entry(clause: Clause, result: Result) -> dict[str, Any]:
 
 
 def digest_of(document: dict[str, Any]) -> str:
-    """Of everything in a report but its digest."""
+    """Hash everything in a report except its digest."""
     content = {name: value for name, value in document.items() if name != "digest"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def written(document: dict[str, Any]) -> str:
-    """As it stands in a file."""
+    """Return the text of a report file."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 class BadReport(ValueError):
-    """A file that is no report of this suite; the message says why."""
+    """A file that is not a report of this suite; the message says why."""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A report from a file. Raises BadReport for what is no report."""
+    """Read a report from a file. Raises BadReport."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadReport(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise BadReport(f"{path}: no JSON: {error}") from error
+        raise BadReport(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(document.get("results"), list):
         raise BadReport(f"{path}: not a report of schema {SCHEMA}")
     return document
 
 
 def read_all(folder: Path) -> dict[str, dict[str, Any]]:
-    """The reports of a folder by backend. Raises BadReport for one that cannot be read, or to which there are objections."""
+    """Read the reports of a folder, by backend. Raises BadReport for one that cannot be read or has objections."""
     reports = {}
     for path in sorted(folder.glob("*.json")):
         document = read(path)
@@ -168,12 +168,12 @@ def read_all(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def objections(document: dict[str, Any]) -> list[str]:
-    """What is wrong with a report: edits, other clauses than the suite's, verdicts that do not follow from the results."""
+    """Return what is wrong with a report: edits, clauses unlike the suite's, grades that do not follow from its results."""
     found = []
     try:
         entries = document["results"]
         if document["digest"] != digest_of(document):
-            found.append("its digest does not fit its content: it was edited after it was written")
+            found.append("its digest does not match its content: it was edited after it was written")
         for name, value in grades(entries).items():
             if document[name] != value:
                 found.append(f"its {name.replace('_', ' ')} do not follow from its results")
@@ -181,21 +181,21 @@ def objections(document: dict[str, Any]) -> list[str]:
         found += [f"{entry['id']} has the verdict {entry['verdict']!r}" for entry in entries if entry["verdict"] not in verdicts]
         found += _other_clauses(document)
     except (KeyError, TypeError, AttributeError) as error:
-        found.append(f"it lacks what every report has: {type(error).__name__}: {error}")
+        found.append(f"it lacks a required field: {type(error).__name__}: {error}")
     return found
 
 
 def _other_clauses(document: dict[str, Any]) -> list[str]:
-    """Against this suite, where it is the one that wrote the report."""
+    """Compare clauses with this suite's, if this suite wrote the report."""
     if document["suite"]["digest"] != suite_digest():
         return []
     own = {clause.id: (clause.level.value, clause.provisional, clause.sentence) for clause in CLAUSES}
     theirs = {entry["id"]: (entry["level"], entry["provisional"], entry["sentence"]) for entry in document["results"]}
     missing = sorted(own.keys() - theirs.keys())
     other = sorted(id for id, value in theirs.items() if own.get(id) != value)
-    return [f"clause {id} is missing" for id in missing] + [f"clause {id} is not as the suite has it" for id in other]
+    return [f"clause {id} is missing" for id in missing] + [f"clause {id} differs from the suite's" for id in other]
 
 
 def same_suite(document: dict[str, Any]) -> bool:
-    """Whether this very suite wrote the report."""
+    """Return whether exactly this suite wrote the report."""
     return bool(document["suite"]["digest"] == suite_digest())

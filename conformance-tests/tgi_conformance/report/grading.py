@@ -1,4 +1,7 @@
-"""What a list of results grants: levels, the profile `text-core`, and each extended feature. Pure, so that `verify` can repeat it."""
+"""What a list of results grants: levels, the profile `text-core`, and each extended feature.
+
+The functions are pure, so that `verify` can repeat them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from tgi_conformance.verdict import BLOCKING, GRANTED, Verdict
 
 Entry = dict[str, Any]
-"""One clause's part of a report."""
+"""One clause's entry in a report."""
 
 _BLOCKING = frozenset(verdict.value for verdict in BLOCKING)
 CORE_LEVELS = ("L0", "L1", "L2")
@@ -16,15 +19,20 @@ _FAULTS, _UNSUPPORTED = "faults.rows", Verdict.UNSUPPORTED.value
 
 
 def blocking(entry: Entry) -> bool:
-    """Whether a result stands in the way of its level. A provisional clause may fail; but what is claimed must have been tried: a clause
-    of a feature that is not declared is UNSUPPORTED, so one that came to nothing is of a feature that is."""
+    """Return whether a result prevents its level from being granted.
+
+    A provisional clause may fail, but what is declared must be tested: clauses of undeclared features are UNSUPPORTED, so one
+    without a result belongs to a declared feature.
+    """
     untried = bool(entry["features"]) and entry["verdict"] != Verdict.FAIL.value
     return entry["verdict"] in _BLOCKING and (untried or not entry["provisional"])
 
 
 def levels(entries: Sequence[Entry]) -> dict[str, str]:
-    """By level "granted", or the first reason why not. A level is granted on top of those before it. Where nothing makes a step fail,
-    nobody knows what a failure leaves behind: the third says so."""
+    """Map each level to "granted" or the first reason why it is not. A level requires the ones below it.
+
+    If nothing can make a step fail, what a failure leaves behind is unknown, and L3 says so.
+    """
     found: dict[str, str] = {}
     for level in GRANTED:
         reached = [entry for entry in entries if entry["level"] <= level.value]
@@ -43,12 +51,15 @@ def _first_reason(entries: Sequence[Entry]) -> str:
 
 
 def text_core(entries: Sequence[Entry]) -> str:
-    """The profile: all clauses up to L2 that need no extended feature."""
+    """Return the grade of the profile `text-core`: all clauses up to L2 that need no extended feature."""
     return _first_reason([entry for entry in entries if entry["level"] in CORE_LEVELS and not entry["features"]])
 
 
 def extended(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, str]:
-    """By extended feature: supported, known failures, failing, unsupported or untested; a clause that needs a second one may be missing."""
+    """Map each extended feature to supported, known failures, failing, unsupported or untested.
+
+    A clause that also needs another feature may be missing.
+    """
     return {name: _feature([entry["verdict"] for entry in entries if name in entry["features"]]) for name in names}
 
 
@@ -63,7 +74,7 @@ def _feature(verdicts: Sequence[str]) -> str:
 
 
 def exit_status(entries: Sequence[Entry], level: str) -> int:
-    """0: the level is granted; 1: it is not; 3: the suite itself is at fault."""
+    """Return 0 if the level is granted, 1 if it is not, and 3 if the suite itself is at fault."""
     if any(entry["verdict"] == Verdict.ERROR.value for entry in entries):
         return 3
     return 0 if levels(entries).get(min(level, "L3")) == "granted" else 1

@@ -1,4 +1,4 @@
-"""A report as JUnit XML, one suite per level."""
+"""A report as JUnit XML, with one suite per level."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SKIPPED = ("unsupported", "not run", "known")
 
 
 def junit(document: dict[str, Any]) -> str:
-    """As text. INCONCLUSIVE is a failure there: nothing was proved."""
+    """Render a report. INCONCLUSIVE counts as a failure, since nothing was proved."""
     root = ET.Element("testsuites", name=f"tgi-conformance {document['backend']['name']}")
     for level in ("L0", "L1", "L2", "L3", "L4"):
         entries = [entry for entry in document["results"] if entry["level"] == level]
@@ -38,5 +38,5 @@ def _case(suite: ET.Element, entry: dict[str, Any]) -> None:
 
 
 def _clean(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
+    """Remove the control characters that XML does not allow."""
     return "".join(char if char in "\n\t" or ord(char) >= 32 else "?" for char in text)

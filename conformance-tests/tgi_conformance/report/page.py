@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: the matrix of clauses, then each clause."""
+"""A report as one self-contained HTML page: the matrix of clauses, then each clause."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MARKS = {
     Verdict.ERROR.value: "E",
     Verdict.NOT_RUN.value: "·",
 }
-"""A verdict is never told by its colour alone."""
+"""Symbols for verdicts, so that colour alone never carries the meaning."""
 
 
 def page(document: dict[str, Any]) -> str:
-    """As text. Everything that comes from the backend is escaped."""
+    """Render a report as HTML, escaping everything that comes from the backend."""
     environment = Environment(
         loader=PackageLoader("tgi_conformance.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )

@@ -1,4 +1,4 @@
-"""docs/registry.md, from committed reports: which backends there are, who makes them, and the level that each has reached."""
+"""docs/registry.md, made from committed reports: the backends, their vendors, and the level each has reached."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Send in a new report with each release of your package. `tgi-conformance diff OL
 
 
 def registry(reports: Iterable[dict[str, Any]]) -> str:
-    """As Markdown, a row for each report."""
+    """Render the registry as Markdown, with a row for each report."""
     rows = [tuple(_cell(cell) for cell in _row(report)) for report in sorted(reports, key=_rank)]
     table = (_COLUMNS, tuple("---" for _ in _COLUMNS), *rows)
     return _HEAD + "".join(f"| {' | '.join(row)} |\n" for row in table) + _TAIL

@@ -28,7 +28,7 @@ def _list(value: Any) -> dict[str, Any]:
 
 
 def schema() -> dict[str, Any]:
-    """What a report looks like."""
+    """Return the schema of a report."""
     entry = _object(
         id={"type": "string", "pattern": "^[a-z]+\\.[a-z-]+$"},
         sentence=_TEXT,

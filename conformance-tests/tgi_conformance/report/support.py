@@ -1,4 +1,4 @@
-"""docs/support-matrix.md, from committed reports: what each backend has been shown to do, and what is untested."""
+"""docs/support-matrix.md, made from committed reports: what each backend has been shown to do, and what is untested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ passed all of its clauses. *no*: the backend does not declare the feature, and r
 
 
 def support_matrix(reports: Mapping[str, dict[str, Any]], planned: Sequence[str] = ()) -> str:
-    """As Markdown. `planned` backends have no report yet; every one of their cells is Untested."""
+    """Render the matrix as Markdown. `planned` backends have no report yet, so all their cells are Untested."""
     names = [*sorted(reports), *(name for name in planned if name not in reports)]
     rows = [("", *names), ("---", *("---" for _ in names))]
     rows.append(("device", *(_of(reports.get(name), _device) for name in names)))
