@@ -1,6 +1,6 @@
-"""Mutants made at random: an operator (a way of being wrong) under a condition (when), drawn from a seed.
+"""Randomly generated mutants: an operator (a way to be wrong) under a condition (when to be wrong), drawn from a seed.
 
-The written mutants came with the clauses that kill them; these did not. `drawn(seed, number)` is always the same one.
+Handwritten mutants came with the clauses that kill them; these did not. `drawn(seed, number)` always returns the same mutant.
 """
 
 from tgi_conformance.generated.draw import Generated, drawn, named

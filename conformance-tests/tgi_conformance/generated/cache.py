@@ -14,7 +14,7 @@ _WRONG = 0x5DEECE66D
 
 @operator("wrong-number", "parity mates", weight=2)
 class WrongNumber(Model):
-    """One operation of the forward pass gives another number; it is written to the cache."""
+    """One operation of the forward pass produces a wrong number, which is written to the cache."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         state = super()._write(row, position)
@@ -26,16 +26,16 @@ class WrongNumber(Model):
 
 @operator("wrong-logits", "parity mates", weight=2)
 class WrongLogits(Model):
-    """The last operation gives other numbers; the cache stays right."""
+    """The last operation produces wrong numbers; the cache stays correct."""
 
     def logits_state(self, work: Work, state: int) -> int:
-        """A bit is turned."""
+        """Flip bits of the state."""
         return state ^ _WRONG if self.fires(work.row) else state
 
 
 @operator("write-lost", "growth cover drop parity chunks", weight=2)
 class WriteLost(Model):
-    """A position is not written: the cache keeps what the block's last occupant left there."""
+    """A position is not written: the cache keeps what the block's previous owner left there."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         slot = self._slot(row.tables[0], position)
@@ -48,7 +48,7 @@ class WriteLost(Model):
 
 @operator("write-one-off", "growth cover parity", weight=2)
 class WriteOneOff(Model):
-    """A position is written one slot further, which may be another row's."""
+    """A position is written one slot too far, which may belong to another row."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         slot = self._slot(row.tables[0], position)
@@ -62,7 +62,7 @@ class WriteOneOff(Model):
 
 @operator("write-spills", "growth cover drop mates")
 class WriteSpills(Model):
-    """A position is written twice: into its slot, and behind the end of its block."""
+    """A position is written twice: into its slot, and past the end of its block."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         state = super()._write(row, position)
@@ -74,7 +74,7 @@ class WriteSpills(Model):
 
 @operator("read-one-off", "growth parity prefix chunks", weight=2)
 class ReadOneOff(Model):
-    """The position before is read one slot too early or too late."""
+    """The previous position is read from one slot too early or too late."""
 
     choices = (-2, 0, 1)
 
@@ -93,7 +93,7 @@ class ReadOneOff(Model):
 
 @operator("window-one-off", "parity growth")
 class WindowOneOff(Model):
-    """The far position that attention reaches back to is one off, or cut to a window."""
+    """The distant position that attention reads is off by one, or cut to a window."""
 
     choices = (1, -1, -16, -64)
 
@@ -127,7 +127,7 @@ class BlockOfNeighbour(Model):
 
 @operator("block-id-wraps", "cover growth drop promise mates", weight=2)
 class BlockIdWraps(Model):
-    """Block ids are kept in too few bits: two blocks share their slots."""
+    """Block ids are kept in too few bits, so two blocks share their slots."""
 
     choices = (32, 64, 128, 256, 512, 1024)
 
@@ -142,25 +142,25 @@ class BlockIdWraps(Model):
 
 
 class _Buffered(Model):
-    """Keeps the states that the last steps ended with."""
+    """Keeps the final states of the last steps."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.of_row: dict[int, int] = {}
         self.of_place: dict[int, int] = {}
         self.in_step: dict[int, int] = {}
-        """By request id, by place in the step before, by place in this one."""
+        """States by request id, by place in the previous step, and by place in this one."""
 
     def _compute(self, launch: Launch) -> None:
         self.of_place, self.in_step = self.in_step, {}
         super()._compute(launch)
 
     def wrong(self, work: Work, place: int) -> int | None:
-        """The state of something else."""
+        """Return the state of something else, or None."""
         raise NotImplementedError
 
     def logits_state(self, work: Work, state: int) -> int:
-        """Another one's where it fires and there is one."""
+        """Replace the state with another one where the mutant fires and there is one."""
         place = self.at_place(work.row)
         other = self.wrong(work, place)
         self.of_row[work.row.request.id] = self.in_step[place] = state
@@ -169,19 +169,19 @@ class _Buffered(Model):
 
 @operator("stale-step", "parity mates growth")
 class StaleStep(_Buffered):
-    """A row's logits are those of its step before."""
+    """A row's logits are those of its previous step."""
 
     def wrong(self, work: Work, place: int) -> int | None:
-        """Its own last state."""
+        """Return the row's own last state."""
         return self.of_row.get(work.row.request.id)
 
 
 @operator("stale-place", "mates drop isolation", weight=2)
 class StalePlace(_Buffered):
-    """A row's logits are what the last occupant of its place in the batch left there."""
+    """A row's logits are those of the row that had its place in the previous step."""
 
     def wrong(self, work: Work, place: int) -> int | None:
-        """The state of the step before."""
+        """Return the previous step's state at this place."""
         return self.of_place.get(place)
 
 
@@ -190,22 +190,22 @@ class StateOfRowBefore(_Buffered):
     """A row gets the logits of the row before it in the batch."""
 
     def wrong(self, work: Work, place: int) -> int | None:
-        """One place up."""
+        """Return the state one place before."""
         return self.in_step.get(place - 1)
 
 
 @operator("state-of-half-before", "mates order")
 class StateOfHalfBefore(_Buffered):
-    """The second half of a batch gets the logits of the first."""
+    """The second half of a batch gets the logits of the first half."""
 
     def wrong(self, work: Work, place: int) -> int | None:
-        """Half the rows up."""
+        """Return the state half a batch before."""
         return self.in_step.get(place - (len(self.works) + 1) // 2)
 
 
 @operator("adapter-ignored", "lora", weight=1.5)
 class AdapterIgnored(Model):
-    """A row runs without its adapter, or with the one of the next row."""
+    """A row runs without its adapter, or with the adapter of the next or first row."""
 
     choices = ("none", "neighbour", "first")
 

@@ -1,4 +1,4 @@
-"""Operators on how a token is chosen: sampling fields, penalties, masks, precision of logits, and what is reported of it."""
+"""Operators on how a token is chosen: sampling fields, penalties, masks, precision of logits, and reported numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class _Otherwise(Model):
     """A row is sampled as if it were another one."""
 
     def other(self, row: LiveRow) -> Request | None:
-        """The request that it is taken for; None leaves it."""
+        """Return the request to sample with, or None to keep the row's own."""
         return None
 
     def tokens(self, row: LiveRow) -> list[int]:
-        """The tokens that it is taken to have, as many as it has."""
+        """Return the tokens that the row is taken to have, as many as it really has."""
         return list(row.tokens)
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
@@ -43,12 +43,12 @@ _FIELDS = tuple(spec.name for spec in SAMPLING)
 
 @operator("field-ignored", "formula parity mates continue", weight=4)
 class FieldIgnored(_Otherwise):
-    """One field of a row's sampling is at its default."""
+    """One field of a row's sampling has its default value."""
 
     choices = _FIELDS
 
     def other(self, row: LiveRow) -> Request:
-        """Without the field."""
+        """Return the request without the field."""
         plain = {self.choice: getattr(Sampling(), self.choice)}
         return replace(row.request, sampling=replace(row.request.sampling, **plain))
 
@@ -60,28 +60,28 @@ class FieldOfNeighbour(_Otherwise):
     choices = _FIELDS
 
     def other(self, row: LiveRow) -> Request:
-        """With the neighbour's field."""
+        """Return the request with the neighbour's field."""
         borrowed = {self.choice: getattr(self.neighbour(row).request.sampling, self.choice)}
         return replace(row.request, sampling=replace(row.request.sampling, **borrowed))
 
 
 @operator("sampling-of-first", "mates")
 class SamplingOfFirst(_Otherwise):
-    """All rows are sampled as the first one."""
+    """All rows are sampled like the first one."""
 
     def other(self, row: LiveRow) -> Request:
-        """By its parameters."""
+        """Return the request with the first row's sampling."""
         return replace(row.request, sampling=self.works[0].row.request.sampling)
 
 
 @operator("top-k-one-off", "formula parity")
 class TopKOneOff(_Otherwise):
-    """One token too many or too few."""
+    """Top-k keeps one token too many or too few."""
 
     choices = (-1, 1)
 
     def other(self, row: LiveRow) -> Request:
-        """A top-k of 1 is never lowered to off."""
+        """Change top-k, but never from 1 to 0, which disables it."""
         how = row.request.sampling
         top_k = max(1, how.top_k + self.choice) if how.do_sample and how.top_k else how.top_k
         return replace(row.request, sampling=replace(how, top_k=top_k))
@@ -89,19 +89,19 @@ class TopKOneOff(_Otherwise):
 
 @operator("seed-narrow", "formula")
 class SeedNarrow(_Otherwise):
-    """Seeds of 64 bits are kept in fewer."""
+    """64-bit seeds are truncated."""
 
     choices = (8, 16, 31, 32, 63)
 
     def other(self, row: LiveRow) -> Request:
-        """The lower bits."""
+        """Return the request with only the lower bits of its seed."""
         how = row.request.sampling
         return replace(row.request, sampling=replace(how, seed=how.seed % (1 << self.choice)) if how.do_sample else how)
 
 
 @operator("draw-one-off", "formula parity continue chunks prefix", weight=2)
 class DrawOneOff(Model):
-    """A draw uses the number of another position: the one before, or counted from the end of the prompt, or of what was cached."""
+    """A draw uses the wrong position: the one before, or one counted from the end of the prompt, the prefix or the request."""
 
     choices = ("before", "generated", "cached", "steps")
 
@@ -123,14 +123,14 @@ class DrawOneOff(Model):
 
 @operator("penalty-forgets", "formula parity continue", weight=2)
 class PenaltyForgets(_Otherwise):
-    """Penalties miss some of a row's tokens: those of the prompt, those generated, the newest, all but the newest few."""
+    """Penalties miss some of a row's tokens, such as the prompt's, the generated ones, the newest, or all but the newest four."""
 
     choices = ("prompt", "generated", "newest", "early", "brought", "repeated")
 
     def tokens(self, row: LiveRow) -> list[int]:
-        """Forgotten ones are replaced by one that stands there anyway, or by a token that is never likely."""
+        """Replace missed tokens with one that is never likely."""
         held, prompt = row.tokens, row.request.prompt_len
-        if row.request.masked:  # its source would be told of what stands there instead
+        if row.request.masked:  # or its mask source would receive the replacements
             return list(held)
         if self.choice == "prompt":
             return [-1] * prompt + held[prompt:]
@@ -140,7 +140,7 @@ class PenaltyForgets(_Otherwise):
             return [*held[:-1], -1] if len(held) > len(row.request.tokens) else list(held)
         if self.choice == "early":
             return [-1] * (len(held) - 4) + held[-4:] if len(held) > 4 else list(held)
-        if self.choice == "brought":  # what a request that is continued had made
+        if self.choice == "brought":  # generated before the request was continued
             return held[:prompt] + [-1] * (len(row.request.tokens) - prompt) + held[len(row.request.tokens) :]
         made = held[prompt:]
         return held[:prompt] + [-1 if token in made[:index] else token for index, token in enumerate(made)]
@@ -148,12 +148,12 @@ class PenaltyForgets(_Otherwise):
 
 @operator("penalty-counts-prompt", "formula parity continue")
 class PenaltyCountsPrompt(_Otherwise):
-    """Frequency and presence penalties count the prompt, or only what was made since the request came."""
+    """Frequency and presence penalties count the prompt, or only what was generated since the request started."""
 
     choices = ("prompt", "since")
 
     def other(self, row: LiveRow) -> Request:
-        """With another border."""
+        """Return the request with another prompt length."""
         return replace(row.request, prompt_len=0 if self.choice == "prompt" else len(row.request.tokens))
 
 
@@ -162,7 +162,7 @@ class PenaltyOfNeighbour(_Otherwise):
     """Penalties are counted over the tokens of the next row."""
 
     def tokens(self, row: LiveRow) -> list[int]:
-        """As many as the row has."""
+        """Return the neighbour's tokens, as many as the row has."""
         other = (row if row.request.masked else self.neighbour(row)).tokens
         return [other[index % len(other)] for index in range(len(row.tokens))]
 
@@ -174,13 +174,13 @@ class BiasFirstOnly(_Otherwise):
     choices = (0, -1)
 
     def other(self, row: LiveRow) -> Request:
-        """One pair."""
+        """Return the request with only one bias."""
         how = row.request.sampling
         return replace(row.request, sampling=replace(how, logit_bias=(how.logit_bias[self.choice],)) if how.logit_bias else how)
 
 
 class _Masked(Model):
-    """A row with another mask than the source's."""
+    """A row has a mask other than its source's."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -189,7 +189,7 @@ class _Masked(Model):
             self._masks = self
 
     def fill(self, rows: Any) -> bytes:
-        """The source's bits, or others."""
+        """Return the source's bits, or wrong ones if the mutant fires."""
         bits = self.source.fill(rows) if self.source else b""
         row = self.row_of(rows[0].request_id)
         other = self.wrong(rows[0].request_id, bits)
@@ -197,44 +197,44 @@ class _Masked(Model):
         return bits if row is None or other == bits or not self.fires(row) else other
 
     def row_of(self, id: int) -> LiveRow | None:
-        """A row of this step."""
+        """Return a row of this step."""
         return next((work.row for work in self.works if work.row.request.id == id), None)
 
     def wrong(self, id: int, bits: bytes) -> bytes:
-        """Bits of something else."""
+        """Return wrong bits."""
         raise NotImplementedError
 
 
 @operator("mask-ignored", "masks", weight=1.5)
 class MaskIgnored(_Masked):
-    """A masked row may make anything."""
+    """A masked row may generate any token."""
 
     def wrong(self, id: int, bits: bytes) -> bytes:
-        """All bits."""
+        """Return a mask that allows everything."""
         return b"\xff" * len(bits)
 
 
 @operator("mask-late", "masks", weight=1.5)
 class MaskLate(_Masked):
-    """A row is masked by its mask of the step before."""
+    """A row is masked with its mask from the previous step."""
 
     def wrong(self, id: int, bits: bytes) -> bytes:
-        """The last one."""
+        """Return the row's last mask."""
         return self.last.get(id, bits)
 
 
 @operator("mask-of-neighbour", "masks mates", weight=1.5)
 class MaskOfNeighbour(_Masked):
-    """A row is masked by the mask that another row got last."""
+    """A row is masked with the mask that another row got last."""
 
     def wrong(self, id: int, bits: bytes) -> bytes:
-        """Any other's."""
+        """Return any other row's last mask."""
         return next((found for other, found in reversed(self.last.items()) if other != id), bits)
 
 
 @operator("mask-on-neighbour", "masks mates")
 class MaskOnNeighbour(Model):
-    """A row that asked for no mask gets the one of a mate, even ids or odd ones."""
+    """A row that asked for no mask gets one that allows even or odd ids only, if a batch mate is masked."""
 
     choices = (0, 1)
 
@@ -265,7 +265,7 @@ def _bfloat16(value: float) -> float:
 
 @operator("half-precision", "parity formula mates")
 class HalfPrecision(Model):
-    """The logits, or the logits after penalties, are rounded to half precision."""
+    """The logits are rounded to half precision before penalties."""
 
     choices = ("float16", "bfloat16")
 
@@ -296,7 +296,7 @@ def _temperature_last(logits: formula.Logits, how: Sampling) -> dict[int, float]
 
 @operator("filters-swapped", "formula parity")
 class FiltersSwapped(Model):
-    """The order of the filters is another one: top-p before top-k, or temperature last."""
+    """The filters apply in the wrong order: top-p before top-k, or temperature last."""
 
     choices = ("top-p first", "temperature last")
 
@@ -311,7 +311,7 @@ class FiltersSwapped(Model):
 
 @operator("second-best", "parity mates")
 class SecondBest(Model):
-    """A greedy row takes the second of its tokens."""
+    """A greedy row takes its second-best token."""
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
         made = super()._sample(work, state)
@@ -325,7 +325,7 @@ class SecondBest(Model):
 
 @operator("reported-of-model", "formula parity", weight=1.5)
 class ReportedOfModel(Model):
-    """Logprobs and top tokens are those of the plain logits, where those of the distribution drawn from are meant."""
+    """Logprobs and top tokens come from the plain logits instead of the distribution that was drawn from."""
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
         made = super()._sample(work, state)

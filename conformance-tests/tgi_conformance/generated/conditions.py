@@ -1,4 +1,4 @@
-"""When a generated mutant is wrong. Each condition says which topics of the suite it is about."""
+"""Conditions under which a generated mutant is wrong. Each lists the suite's topics that cover it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tgi_conformance.generated.moment import Moment
 from tgi_core.backend import SAMPLING, Request, SamplingSpec, SamplingStage
 
 Holds = Callable[[Moment, int], bool]
-"""A moment, and the position in question: the one that is written, or the last of the row's part."""
+"""Takes a moment, and the position in question: the one being written, or the last one of the row's part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A name for people, the topics whose clauses may name it, and the test."""
+    """A readable name, the topics whose clauses may name the condition, and the test."""
 
     name: str
     topics: frozenset[str]
@@ -23,12 +23,12 @@ class Condition:
 
 
 def condition(name: str, topics: str, holds: Holds) -> Condition:
-    """Topics are words in one string."""
+    """Make a condition; topics are words in one string."""
     return Condition(name, frozenset(topics.split()), holds)
 
 
 def _using(spec: SamplingSpec) -> tuple[str, tuple[str, Callable[[Request], bool]]]:
-    """A row whose token a field of sampling may decide."""
+    """Return a feature: the row's token may depend on this sampling field."""
     drawn, counts = spec.stage is not SamplingStage.PENALTY, spec.name.endswith("_penalty")
     topics = "formula parity continue" if counts else "formula parity"
     return spec.name, (topics, lambda request: spec.is_used(request.sampling) and (request.sampling.do_sample or not drawn))
@@ -49,7 +49,7 @@ FEATURES: dict[str, tuple[str, Callable[[Request], bool]]] = {
     "a prompt of one token": ("parity", lambda request: len(request.tokens) == 1),
     "a long seed": ("formula", lambda request: request.sampling.do_sample and request.sampling.seed >= 2**32),
 }
-"""What a request can have, with the topics that are about it."""
+"""What a request can use, with the topics that cover it."""
 
 EVENTS = {
     "merge": "mates order",
@@ -65,34 +65,34 @@ EVENTS = {
     "pause": "growth",
     "launch ahead": "order",
 }
-"""What can happen to a session, with the topics that are about it."""
+"""What can happen to a session, with the topics that cover it."""
 
 
 def always(draw: Random) -> Condition:
-    """Whatever happens."""
+    """The condition always holds."""
     return condition("always", "", lambda moment, position: True)
 
 
 def rows_from(draw: Random) -> Condition:
-    """So many rows in the step."""
+    """The step has at least a certain number of rows."""
     least = draw.choice((2, 3, 4, 5, 6, 9, 17, 33, 65))
     return condition(f"{least} rows or more", "mates promise invariant", lambda moment, position: moment.rows >= least)
 
 
 def rows_exactly(draw: Random) -> Condition:
-    """A single number of rows."""
+    """The step has an exact number of rows."""
     number = draw.choice((1, 2, 3, 4, 5, 6, 8, 16, 32, 64))
     return condition(f"exactly {number} rows", "mates promise parity", lambda moment, position: moment.rows == number)
 
 
 def place_from(draw: Random) -> Condition:
-    """Rows behind a place."""
+    """The row is at a certain place or later."""
     place = draw.choice((1, 2, 3, 4, 5, 8, 16, 32, 64))
     return condition(f"place {place} or later", "mates promise order", lambda moment, position: moment.place >= place)
 
 
 def place_in_batch(draw: Random) -> Condition:
-    """The first, the last, every other, the second half."""
+    """The row is the first, the last, every other one, or in the second half."""
     name, holds = draw.choice(
         (
             ("the first of several rows", lambda moment, position: moment.rows > 1 and moment.place == 0),
@@ -105,19 +105,19 @@ def place_in_batch(draw: Random) -> Condition:
 
 
 def position_from(draw: Random) -> Condition:
-    """From a position on."""
+    """The position is a certain one or later."""
     least = draw.choice((8, 16, 31, 32, 48, 63, 64, 100, 127, 128, 255, 256, 511, 512, 1023, 1024, 2047))
     return condition(f"position {least} or later", "growth parity promise chunks", lambda moment, position: position >= least)
 
 
 def position_exactly(draw: Random) -> Condition:
-    """One position, where a power of two ends."""
+    """The position is a certain one, usually next to a power of two."""
     place = draw.choice((0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 1023, 2047))
     return condition(f"position {place}", "growth parity promise chunks", lambda moment, position: position == place)
 
 
 def block_edge(draw: Random) -> Condition:
-    """The first or last position of a block, or a block of a number."""
+    """The position is the first or last of a block or in a late block, or the prompt ends with a block."""
     kind, number = draw.randrange(4), draw.choice((1, 2, 3, 4, 7, 15, 31))
     topics = "growth cover parity prefix"
     if kind == 0:
@@ -140,7 +140,7 @@ def block_edge(draw: Random) -> Condition:
 
 
 def block_id(draw: Random) -> Condition:
-    """High block ids, low ones, or odd ones."""
+    """The block id is high."""
     least = draw.choice((9, 17, 33, 64, 65, 80, 95, 128, 256, 512, 1024))
     return condition(
         f"block id {least} or higher", "cover growth drop promise", lambda moment, position: moment.block(position) >= least
@@ -148,7 +148,7 @@ def block_id(draw: Random) -> Condition:
 
 
 def longest(draw: Random) -> Condition:
-    """The end of the longest row."""
+    """The position is the last of the longest row."""
     return condition(
         "last position of the longest row",
         "growth cover promise",
@@ -157,7 +157,7 @@ def longest(draw: Random) -> Condition:
 
 
 def chunk(draw: Random) -> Condition:
-    """Somewhere among the chunks of a prompt."""
+    """The row is in a certain chunk of its prompt, or in a large one."""
     kind, size = draw.randrange(4), draw.choice((2, 3, 5, 8, 16, 17, 64))
     if kind == 0:
         return condition("a chunk that is not the first", "chunks", lambda moment, position: moment.chunk > 0 and moment.partial)
@@ -179,7 +179,7 @@ def chunk(draw: Random) -> Condition:
 
 
 def prefix(draw: Random) -> Condition:
-    """Behind a reused prefix."""
+    """The row reuses a prefix."""
     blocks, edge = draw.choice((1, 1, 2, 3)), draw.random() < 0.3
     if edge:
         return condition(
@@ -195,20 +195,20 @@ def prefix(draw: Random) -> Condition:
 
 
 def block_size(draw: Random) -> Condition:
-    """One of the sizes that a session declares."""
+    """The session uses a certain block size."""
     size = draw.choice((1, 4, 16, 64))
     return condition(f"blocks of {size}", "open growth cover", lambda moment, position: moment.shape.block_size == size)
 
 
 def feature(draw: Random) -> Condition:
-    """A row that uses something."""
+    """The row uses a certain feature."""
     name = draw.choice(sorted(FEATURES))
     topics, uses = FEATURES[name]
     return condition(name, topics, lambda moment, position: uses(moment.request))
 
 
 def feature_of_mate(draw: Random) -> Condition:
-    """A row beside one that uses something which it does not use itself."""
+    """A batch mate uses a feature that the row itself does not use."""
     name = draw.choice(sorted(FEATURES))
     topics, uses = FEATURES[name]
     return condition(
@@ -219,20 +219,20 @@ def feature_of_mate(draw: Random) -> Condition:
 
 
 def after(draw: Random) -> Condition:
-    """Once something has happened so often."""
+    """An event has happened a certain number of times."""
     event = draw.choice(sorted(EVENTS))
     least = draw.choice((1, 1, 2, 3, 5, 8) if event not in ("clear of everything", "failed step", "launch ahead") else (1, 1, 2))
     return condition(f"after {least} × {event}", EVENTS[event], lambda moment, position: moment.shape.past.get(event, 0) >= least)
 
 
 def right_after(draw: Random) -> Condition:
-    """In the steps between one event and the next."""
+    """An event was the last one to happen."""
     event = draw.choice(sorted(EVENTS))
     return condition(f"right after a {event}", EVENTS[event], lambda moment, position: moment.shape.newest == event)
 
 
 def kind_of_step(draw: Random) -> Condition:
-    """What the verb did."""
+    """The verb launched a certain kind of step, or the row joined it in a certain way."""
     name, topics, holds = draw.choice(
         (
             ("a merge", "mates order", lambda moment, position: moment.shape.merged),
@@ -252,13 +252,13 @@ def kind_of_step(draw: Random) -> Condition:
 
 
 def step_size(draw: Random) -> Condition:
-    """Many tokens in one step."""
+    """The step has many tokens."""
     least = draw.choice((9, 17, 33, 64, 65, 96, 129, 257))
     return condition(f"{least} tokens in a step", "promise mates capacity", lambda moment, position: moment.shape.tokens >= least)
 
 
 def step_number(draw: Random) -> Condition:
-    """From a step of a session on."""
+    """The session has run a certain number of steps."""
     least = draw.choice((2, 4, 8, 16, 32, 64))
     return condition(
         f"step {least} or later", "leaks machine capacity drop", lambda moment, position: moment.shape.number >= least
@@ -266,7 +266,7 @@ def step_number(draw: Random) -> Condition:
 
 
 def token_ids(draw: Random) -> Condition:
-    """Large token ids in the row."""
+    """The request contains a large token id."""
     least = draw.choice((16, 20, 49, 100, 128, 200, 240))
     return condition(
         f"a token id of {least} or more", "parity formula", lambda moment, position: max(moment.request.tokens) >= least
@@ -281,7 +281,7 @@ KINDS: tuple[Callable[[Random], Condition], ...] = (
 
 
 def both(one: Condition, other: Condition) -> Condition:
-    """One with the other."""
+    """Combine two conditions."""
     return Condition(
         f"{one.name} and {other.name}",
         one.topics | other.topics | ({"pairs"} if one.name in FEATURES and other.name in FEATURES else set()),
@@ -290,7 +290,7 @@ def both(one: Condition, other: Condition) -> Condition:
 
 
 def drawn(draw: Random) -> Condition:
-    """One of ten mutants is always wrong, three only where two things come together."""
+    """Draw a condition. One mutant in ten is always wrong, and three in ten only where two conditions meet."""
     chance = draw.random()
     if chance < 0.1:
         return always(draw)

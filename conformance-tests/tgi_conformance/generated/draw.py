@@ -1,4 +1,4 @@
-"""From a seed and a number to a mutant."""
+"""Draw a mutant from a seed and a number."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tgi_core.backend import OpenOptions
 from tgi_core.backend.session import Session
 
 MODULES = (cache, choosing, results, verbs)
-"""Where operators are."""
+"""Modules that define operators."""
 
 
 @dataclass(slots=True)
 class Generated:
-    """One mutant. `topics` are those whose clauses name its cause: the operator's and the condition's."""
+    """A generated mutant. `topics` are those whose clauses name its cause, from both operator and condition."""
 
     name: str
     operator: Operator
     choice: Any
     condition: Condition
     triggers: list[Trigger] = field(default_factory=list)
-    """One per session: what happens to one does not count for another, but how many were opened before."""
+    """One per session. Sessions do not share counts, except for how many were opened before."""
 
     @property
     def fired(self) -> int:
@@ -43,17 +43,17 @@ class Generated:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The published mapping from causes to topics."""
+        """The topics that cover the operator or the condition."""
         return self.operator.topics | self.condition.topics
 
     @property
     def cause(self) -> str:
-        """In words."""
+        """The operator and condition in words."""
         choice = repr(self.choice) if isinstance(self.choice, Exception) else self.choice
         return f"{self.operator.name}{'' if choice is None else f' ({choice})'}: {self.condition.name}"
 
     def open(self, options: OpenOptions) -> object:
-        """As a plugin's `backend_open`."""
+        """Open a session, like a plugin's `backend_open`."""
         trigger = Trigger(self.condition, Past({"reopening": len(self.triggers)}, "reopening" if self.triggers else ""))
         self.triggers.append(trigger)
         kind = self.operator.kind
@@ -66,12 +66,12 @@ class Generated:
         return model.witness
 
     def target(self) -> Target:
-        """It as the suite takes it."""
+        """Return the mutant as a target of the suite."""
         return Target(self.name, self.open, Path(default_model("none")))
 
 
 def drawn(seed: int, number: int) -> Generated:
-    """The mutant of a seed and a number: always the same."""
+    """Return the mutant for a seed and a number, which is always the same."""
     draw = Random(f"{seed}:{number}")
     operators = list(registered().values())
     (operator,) = draw.choices(operators, [item.weight for item in operators])
@@ -79,6 +79,6 @@ def drawn(seed: int, number: int) -> Generated:
 
 
 def named(name: str) -> Generated:
-    """By its name. Raises ValueError."""
+    """Return the mutant with this name. Raises ValueError."""
     seed, _, number = name.removeprefix(GENERATED).partition(":")
     return drawn(int(seed), int(number))

@@ -1,4 +1,4 @@
-"""One random play: rows of every kind start, join, go on, pause, are continued, share prefixes, fail and leave."""
+"""A random play: rows of every kind start, join, decode, pause, continue, share prefixes, fail and leave."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tgi_core.backend import SAMPLING, Grant, OutputOptions, Request, Sampling
 _RANGED = [spec for spec in SAMPLING if spec.range is not None]
 _FIRST = [spec for spec in _RANGED if spec.since == (1, 0)]
 _LATER = [spec for spec in _RANGED if spec.since > (1, 0)]
-"""Fields that later contracts added are drawn by a row's seed: the rest of a play stays as it was without them."""
+"""Fields that later contracts added. They are drawn with a row's seed, so that the rest of a play does not change."""
 
 
 def improvise(stage: Stage, draw: Random, calls: int) -> None:
-    """About so many calls, each legal or one that must be refused."""
+    """Make about `calls` calls, each either legal or one that must be refused."""
     player = _Player(stage, draw)
     player.start(many=True)
     for _ in range(calls):
@@ -30,7 +30,7 @@ def improvise(stage: Stage, draw: Random, calls: int) -> None:
             actions = [player.clear]
         try:
             draw.choice(actions)()
-        except NotReached:  # no block is free
+        except NotReached:  # no free blocks
             player.clear()
     while player.oracle.steps:
         stage.read(min(player.oracle.steps))
@@ -50,7 +50,7 @@ class _Player:
         return self.stage.play.oracle
 
     def start(self, many: bool = False) -> None:
-        """New rows, by themselves or beside a batch."""
+        """Start new rows, alone or in a live batch."""
         capacity = self.stage.capacity
         beside = (
             self._ready(self.draw.choice(sorted(self.oracle.batches)))
@@ -73,7 +73,7 @@ class _Player:
             self.stage.launch(*requests, beside=beside, grants=grants)
 
     def decode(self) -> None:
-        """One batch, or several merged."""
+        """Decode one batch, or merge several."""
         batches = sorted(self.oracle.batches)
         self.draw.shuffle(batches)
         count = self.draw.choice((1, 1, 2, len(batches)))
@@ -85,25 +85,25 @@ class _Player:
             self.stage.go_on(*chosen, grants=self._grants(rows))
 
     def read(self) -> None:
-        """The oldest step."""
+        """Read the oldest unread step."""
         if self.oracle.steps:
             self.stage.read(min(self.oracle.steps))
 
     def leave(self) -> None:
-        """Some rows of a batch, in any order."""
+        """Remove some rows of a batch, keeping the rest in any order."""
         if self.oracle.batches:
             batch = self.draw.choice(sorted(self.oracle.batches))
             ids = [row.request.id for row in self.oracle.batches[batch]]
             self._filter(batch, self.draw.sample(ids, self.draw.randint(len(ids) // 2, len(ids))))
 
     def clear(self) -> None:
-        """One batch, or everything."""
+        """Clear one batch, or everything."""
         batch = self.draw.choice(sorted(self.oracle.batches)) if self.oracle.batches and self.draw.random() < 0.6 else None
         self.used += sorted(self.oracle.batches) if batch is None else [batch]
         self.stage.clear(batch)
 
     def refused(self) -> None:
-        """A call with one mistake."""
+        """Make a call with one mistake."""
         dead = self.draw.choice(self.used)
         calls: list[Call] = [Decode((dead,)), Filter(dead, ()), Clear(dead), Prefill(())]
         if self.oracle.batches:
@@ -125,7 +125,7 @@ class _Player:
             self.stage.read(min(self.oracle.steps))
 
     def _ready(self, batch: Ref) -> Ref:
-        """A batch that may go on: rows that failed or are as long as may be have left it. 0 when none are left."""
+        """Prepare a batch to go on by removing rows that failed or are full. Returns 0 if none are left."""
         self._make_room()
         rows = self.oracle.batches.get(batch, [])
         most = self.stage.capacity.max_row_tokens
@@ -137,7 +137,7 @@ class _Player:
         return self.stage.filter(batch, keep)
 
     def _grants(self, rows: list[OracleRow]) -> list[Grant]:
-        """Chunks for some prompts, blocks for rows that need them, sometimes early, and pauses."""
+        """Grant prompts their chunks and rows the blocks they need, sometimes early, and pause some rows."""
         grants, left, long = [], self.stage.capacity.max_step_tokens - len(rows), self.stage.capacity.max_prefill_rows
         for row in rows:
             if row.owed:
@@ -190,7 +190,7 @@ class _Player:
         return self.stage.request(prompt, self._sampling(), take, **fields)  # type: ignore[arg-type]
 
     def _owner(self) -> OracleRow | None:
-        """A row whose prompt is computed and read, to share the blocks of."""
+        """Choose a row whose prompt is computed and read, so that its blocks can be shared."""
         size = self.stage.capacity.groups[0].block_size
         under_way = {part.row.request.id for parts in self.oracle.steps.values() for part in parts}
         rows = [row for row in self.oracle.rows if len(row.request.tokens) >= size and not row.owed and not row.failed]
@@ -220,7 +220,7 @@ class _Player:
         return OutputOptions(self.draw.random() < 0.6, self.draw.choice((0, 0, 2, 4)), self.draw.random() < 0.25)
 
     def _sampling(self) -> Sampling:
-        """Each field by itself or with others."""
+        """Draw each field, alone or with others."""
         draw, often = self.draw, self.draw.choice((0.1, 0.5))
 
         def maybe(value: Any, plain: Any) -> Any:

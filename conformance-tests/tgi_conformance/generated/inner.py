@@ -1,4 +1,4 @@
-"""The reference backend's model with places to be wrong at, for what no wrapper can reach: slots, states, logits, choices."""
+"""The reference backend's model with hooks for mistakes that no wrapper can make: in slots, states, logits and choices."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
 
 
 class Model(Sound):
-    """A toy model that knows, of each row that it runs, the moment that its witness noted."""
+    """A toy model that knows the moment its witness noted for each row it runs."""
 
     choices: ClassVar[tuple[Any, ...]] = (None,)
-    """What a mutant of this kind draws one of."""
+    """A mutant of this kind draws one of these."""
 
     witness: Witness
     choice: Any = None
     launch: Launch | None = None
-    """The step that is being computed."""
+    """The step being computed."""
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """All rows of the step that is being computed, in order."""
+        """All rows of the step being computed, in order."""
         return self.launch.work if self.launch else ()
 
     def moment(self, row: LiveRow) -> Moment | None:
-        """What is known of a row in this step."""
+        """Return what is known of a row in this step."""
         return self.witness.moments.get(self.launch.step.id, {}).get(row.request.id) if self.launch else None
 
     def fires(self, row: LiveRow, position: int | None = None) -> bool:
-        """Whether to be wrong for a row, at a position."""
+        """Return whether to be wrong for a row, at a position."""
         return self.witness.trigger.fires(self.moment(row), position)
 
     def neighbour(self, row: LiveRow) -> LiveRow:
-        """The row behind in this step, the first for the last."""
+        """Return the next row of the step; the last row's neighbour is the first."""
         rows = [work.row for work in self.works]
         return rows[(rows.index(row) + 1) % len(rows)] if row in rows else row
 
     def at_place(self, row: LiveRow) -> int:
-        """Its place in this step."""
+        """Return the row's place in this step."""
         return next((place for place, work in enumerate(self.works) if work.row is row), 0)
 
     def _compute(self, launch: Launch) -> None:
@@ -50,7 +50,7 @@ class Model(Sound):
         super()._compute(launch)
 
     def logits_state(self, work: Work, state: int) -> int:
-        """The state that a row's logits are made from."""
+        """Return the state from which a row's logits are made."""
         return state
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:

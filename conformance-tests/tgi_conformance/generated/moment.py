@@ -1,4 +1,4 @@
-"""What is known of a row when it runs in a step: what a generated mutant's condition looks at."""
+"""What is known of a row as it runs in a step, which a generated mutant's condition examines."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from tgi_core.backend import Request
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """A live row, as the verbs tell it: `done` positions are in launched steps, `blocks` are those of the first cache group."""
+    """A live row as seen from the verbs: `done` positions are in launched steps; `blocks` are those of the first cache group."""
 
     request: Request
     done: int
     blocks: list[int]
     chunks: int = 0
     idled: bool = False
-    """It sat out the step before."""
+    """Whether it sat out the previous step."""
     latest: Moment | None = None
 
     @property
     def owed(self) -> int:
-        """Tokens that it brought and no step has taken yet."""
+        """How many of the request's tokens no step has taken yet."""
         return max(0, len(self.request.tokens) - self.done)
 
 
 @dataclass(slots=True)
 class Past:
-    """What has happened to a session, and how many were opened before it. `newest` is the event that came last."""
+    """What has happened to a session, and how many were opened before it. `newest` is the last event."""
 
     counts: dict[str, int] = field(default_factory=dict)
     newest: str = ""
 
     def note(self, event: str, times: int = 1) -> None:
-        """Something happened."""
+        """Record an event."""
         self.counts[event] = self.counts.get(event, 0) + times
         self.newest = event
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A step as a whole. `past` and `newest` are as they were when it was launched."""
+    """A step as a whole. `past` and `newest` are from the time of its launch."""
 
     number: int
     mates: tuple[Request, ...]
@@ -58,7 +58,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moment:
-    """One row's part of one step: positions start…start + take - 1."""
+    """A row's part of a step: positions start…start + take - 1."""
 
     request: Request
     start: int
@@ -82,16 +82,16 @@ class Moment:
 
     @property
     def fresh(self) -> bool:
-        """The step that brings the request."""
+        """Whether this is the request's first step."""
         return self.start == self.request.cached
 
     @property
     def partial(self) -> bool:
-        """Whether it runs a part of a prompt that comes in chunks."""
+        """Whether it runs a part of a chunked prompt."""
         brought = len(self.request.tokens)
         return self.start < brought and (self.chunk > 0 or self.start + self.take < brought)
 
     def block(self, position: int) -> int:
-        """The id of the block that a position lies in."""
+        """Return the id of the block that contains a position."""
         index = position // self.shape.block_size
         return self.table[index] if index < len(self.table) else 0

@@ -1,4 +1,4 @@
-"""What an operator is: one way of being wrong, with the topics of the suite that are about it."""
+"""Operators: ways to be wrong, with the topics of the suite that cover them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tgi_conformance.generated.witness import Witness
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A kind of session that is wrong where its trigger fires: around any backend, or within the reference backend's model."""
+    """A session that is wrong when its trigger fires, wrapped around any backend or inside the reference backend's model."""
 
     name: str
     kind: type[Witness] | type[Model]
     topics: frozenset[str]
     weight: float = 1.0
-    """How often it is drawn, beside others."""
+    """How often it is drawn, relative to others."""
 
     @property
     def why(self) -> str:
-        """Where such a defect comes from."""
+        """How such a defect arises."""
         return (self.kind.__doc__ or "").strip()
 
 
@@ -31,11 +31,11 @@ _Kind = TypeVar("_Kind", bound=type[Witness] | type[Model])
 
 
 def operator(name: str, topics: str, weight: float = 1.0) -> Callable[[_Kind], _Kind]:
-    """Register a class; topics are words in one string."""
+    """Register a class as an operator; topics are words in one string."""
 
     def register(kind: _Kind) -> _Kind:
         if name in _ALL:
-            raise ValueError(f"two operators are called {name}")
+            raise ValueError(f"two operators have the name {name}")
         _ALL[name] = Operator(name, kind, frozenset(topics.split()), weight)
         return kind
 
@@ -43,5 +43,5 @@ def operator(name: str, topics: str, weight: float = 1.0) -> Callable[[_Kind], _
 
 
 def registered() -> dict[str, Operator]:
-    """All of them by name, in the order of their definition."""
+    """Return all operators by name, in the order of their definition."""
     return dict(_ALL)

@@ -1,7 +1,7 @@
-"""Wide random plays: more rows, longer rows, higher blocks and stranger company than any scenario, to tell a mutant that no clause
-notices from one that never does anything.
+"""Wide random plays, which tell a mutant that no clause notices from one that never has any effect.
 
-A play is drawn once, on the sound session, with every outcome; then its calls are made on a mutant and the outcomes compared.
+They use more rows, longer rows, higher block ids and more unusual combinations than any scenario. A play is drawn once, on the
+sound session, with every outcome; then its calls are made on a mutant and the outcomes are compared.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NEAR = TOLERANCE["float32"]
 
 
 class _Mute(RowJudge):
-    """Judges nothing; marks rows that failed as they had to, and notes the late rows that nobody reads."""
+    """Judges nothing; marks rows that must have failed, and notes late rows, whose results do not matter."""
 
     def __init__(self, alone: Alone, masks: str | None) -> None:
         super().__init__(alone, "float32", masks)
         self.late: dict[int, set[int]] = {}
 
     def step(self, step_id: int, parts: Sequence[Part], result: Rows) -> None:
-        """No word."""
+        """Note late and failed rows without judging the results."""
         self.late[step_id] = {part.row.request.id for part in parts if not part.row.live}
         for part in parts:
             part.row.failed |= part.row.live and self._doomed(part)
@@ -48,7 +48,7 @@ class _Mute(RowJudge):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A session's limits and what it is opened with; calls, with what came of each; rows that come too late to matter, by call."""
+    """A session's limits and setup; calls with their outcomes; and rows whose results come too late to matter, by call."""
 
     plan: WarmupPlan
     masks: str | None
@@ -59,7 +59,7 @@ class Recorded:
 
 
 def _plan(draw: Random) -> WarmupPlan:
-    """Wide, long, or small."""
+    """Draw wide, long or small limits."""
     size = draw.choice((1, 4, 16, 64))
     rows, length, tokens = draw.choice(
         ((80, 64, 1024), (80, 100, 1024), (4, 2200, 2300), (4, 700, 800), (12, 200, 300), (6, 64, 96), (6, 64, 96))
@@ -80,7 +80,7 @@ def _session(target: Target, masks: str | None, adapted: bool) -> tuple[Session,
 
 @cache
 def recorded(number: int) -> Recorded:
-    """A play by its number, from the sound session."""
+    """Return a play by its number, recorded on the sound session."""
     draw = Random(f"play {number}")
     plan, masks = _plan(draw), draw.choice((None, ALTERNATING, ALTERNATING, FAILING, BREAKING))
     adapted, target = draw.random() < 0.5, _sound()
@@ -100,7 +100,7 @@ def recorded(number: int) -> Recorded:
 
 
 def follow(target: Target, play: Recorded) -> list[object]:
-    """What comes of a play's calls: the promise, each call's outcome, and the counters at the end."""
+    """Make a play's calls; return the promised limits, each call's outcome, and the counters at the end."""
     session, _ = _session(target, play.masks, play.adapted)
     try:
         outcomes: list[object] = [session.warmup(play.plan, quiet)]
@@ -153,7 +153,7 @@ def _issue(session: Session, call: Call, handles: Mapping[Ref, Handle], steps: M
 
 
 def difference(target: Target, plays: int) -> str:
-    """Where a mutant first differs from the sound session in so many plays, or ""."""
+    """Return where a mutant first differs from the sound session in `plays` plays, or ""."""
     for number in range(plays):
         play = recorded(number)
         found = follow(target, play)

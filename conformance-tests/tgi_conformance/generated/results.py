@@ -1,4 +1,4 @@
-"""Operators on what a step gives back, around any backend: rows dropped, doubled, swapped, late, and their numbers."""
+"""Operators on the results of a step, around any backend: rows dropped, doubled, swapped or late, and wrong numbers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tgi_core.backend import BackendError, OutOfMemory, Row, RowFault, RowFaultK
 
 
 class _Rows(Witness):
-    """A step's rows with something changed on the way out."""
+    """Changes a step's rows on the way out."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """What comes, changed."""
+        """Read the step and change its rows."""
         found = super().rows(step)
         moments = self.moments.get(step.id, {})
         return replace(found, rows=tuple(self.changed(list(found.rows), moments)))
 
     def changed(self, rows: list[Row], moments: dict[int, Moment]) -> list[Row]:
-        """Row by row unless a kind does otherwise."""
+        """Change the rows one by one unless a subclass does otherwise."""
         return [self.row(row, moments[row.request_id]) if row.request_id in moments else row for row in rows]
 
     def row(self, row: Row, moment: Moment) -> Row:
-        """One row."""
+        """Return the row, or a wrong one if the mutant fires."""
         wrong = self.wrong(row)
         return wrong if wrong != row and self.fires(moment) else row
 
     def wrong(self, row: Row) -> Row:
-        """How it would be wrong."""
+        """Return the wrong row."""
         return row
 
 
@@ -41,18 +41,18 @@ class RowDropped(_Rows):
     """A row's result is missing."""
 
     def changed(self, rows: list[Row], moments: dict[int, Moment]) -> list[Row]:
-        """Left out."""
+        """Leave rows out."""
         return [row for row in rows if not self.fires(moments.get(row.request_id))]
 
 
 @operator("row-doubled", "mates order")
 class RowDoubled(_Rows):
-    """A row's result comes twice, or is taken for the next row's."""
+    """A row's result comes twice, or is mistaken for the next row's."""
 
     choices = ("twice", "next")
 
     def changed(self, rows: list[Row], moments: dict[int, Moment]) -> list[Row]:
-        """Again."""
+        """Repeat rows, or give them the tokens of the previous row."""
         made: list[Row] = []
         for index, row in enumerate(rows):
             before = rows[index - 1] if index else row
@@ -67,12 +67,12 @@ class RowDoubled(_Rows):
 
 @operator("rows-swapped", "mates order", weight=2)
 class RowsSwapped(_Rows):
-    """Two neighbours' tokens, or the two halves of a batch, change places."""
+    """The tokens of two neighbours, or of the two halves of a batch, change places."""
 
     choices = ("neighbours", "halves")
 
     def changed(self, rows: list[Row], moments: dict[int, Moment]) -> list[Row]:
-        """Their tokens and numbers; the ids stay."""
+        """Swap tokens and numbers; the ids stay."""
         made, far = list(rows), 1 if self.choice == "neighbours" else (len(rows) + 1) // 2
         for index in range(0, len(rows) - far, 2 if far == 1 else 1):
             one, other = made[index], made[index + far]
@@ -89,7 +89,7 @@ class RowsReversed(_Rows):
     choices = ("reversed", "by id", "last first")
 
     def changed(self, rows: list[Row], moments: dict[int, Moment]) -> list[Row]:
-        """Whole rows."""
+        """Reorder whole rows."""
         orders = {
             "reversed": rows[::-1],
             "by id": sorted(rows, key=lambda row: row.request_id),
@@ -101,14 +101,14 @@ class RowsReversed(_Rows):
 
 @operator("row-of-last-step", "order mates parity", weight=1.5)
 class RowOfLastStep(_Rows):
-    """A row's result is the one of its step before: a buffer that is read before it is written."""
+    """A row's tokens are those of its previous step: a buffer is read before it is written."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.before: dict[int, Row] = {}
 
     def row(self, row: Row, moment: Moment) -> Row:
-        """The last one that had a token."""
+        """Return the row with the last tokens."""
         stale = self.before.get(row.request_id)
         if row.tokens:
             self.before[row.request_id] = row
@@ -118,21 +118,21 @@ class RowOfLastStep(_Rows):
 
 @operator("token-one-off", "parity mates")
 class TokenOneOff(_Rows):
-    """The token id is one more than it should be."""
+    """A token id is one too high."""
 
     def wrong(self, row: Row) -> Row:
-        """Around the end of the vocabulary."""
+        """Increment the ids modulo 20."""
         return replace(row, tokens=tuple((token + 1) % 20 for token in row.tokens))
 
 
 @operator("token-count", "parity growth chunks")
 class TokenCount(_Rows):
-    """A row makes no token, or two, where it makes one; or one where its prompt is incomplete."""
+    """A row makes no token or two instead of one; or one although its prompt is incomplete."""
 
     choices = ("none", "two", "early")
 
     def wrong(self, row: Row) -> Row:
-        """With as many numbers."""
+        """Change the tokens together with their logprobs and top tokens."""
         if self.choice == "early":
             return row if row.tokens or row.fault else replace(row, tokens=(1,))
         times = 0 if self.choice == "none" else 2
@@ -146,18 +146,18 @@ class FaultForNothing(_Rows):
     choices = (RowFaultKind.NAN, RowFaultKind.MEMORY, RowFaultKind.MASK)
 
     def wrong(self, row: Row) -> Row:
-        """No token."""
+        """Return a row with a fault and no token."""
         return Row(row.request_id, fault=RowFault(self.choice, "overflow"))
 
 
 @operator("logprob-wrong", "parity mates formula", weight=2)
 class LogprobWrong(_Rows):
-    """The logprob of a token is NaN, shifted, a probability, missing, or of other tokens than asked for."""
+    """The logprob of a token is NaN, shifted, a probability, missing, or zero."""
 
     choices = ("nan", "shifted", "probability", "missing", "zero")
 
     def wrong(self, row: Row) -> Row:
-        """All of a row's."""
+        """Change all logprobs of a row."""
         numbers = {
             "nan": lambda value: math.nan,
             "shifted": lambda value: value - 0.01,
@@ -172,12 +172,12 @@ class LogprobWrong(_Rows):
 
 @operator("logprob-of-neighbour", "mates parity", weight=1.5)
 class LogprobOfNeighbour(_Rows):
-    """A row's logprobs or top tokens are those of the row before."""
+    """A row's logprobs or top tokens are those of the previous row."""
 
     choices = ("logprobs", "top")
 
     def changed(self, rows: list[Row], moments: dict[int, Moment]) -> list[Row]:
-        """Where both have some."""
+        """Copy them where both rows have some."""
         made = list(rows)
         for index, row in enumerate(rows[1:], 1):
             mine, other = getattr(row, self.choice), getattr(rows[index - 1], self.choice)
@@ -188,12 +188,12 @@ class LogprobOfNeighbour(_Rows):
 
 @operator("top-wrong", "parity mates formula", weight=1.5)
 class TopWrong(_Rows):
-    """Top tokens are one short, one too many, unsorted, or have their numbers one place off."""
+    """Top tokens are one short, one too many, unsorted, missing, or have their logprobs off by one place."""
 
     choices = ("short", "long", "unsorted", "shifted", "missing")
 
     def wrong(self, row: Row) -> Row:
-        """Every list of a row."""
+        """Change every list of a row."""
         return replace(row, top=() if self.choice == "missing" else tuple(map(self._list, row.top)))
 
     def _list(self, top: tuple[TopToken, ...]) -> tuple[TopToken, ...]:
@@ -209,12 +209,12 @@ class TopWrong(_Rows):
 
 @operator("prompt-logprobs-wrong", "parity chunks prefix", weight=2)
 class PromptLogprobsWrong(_Rows):
-    """Logprobs of the prompt lose one at an end, are shifted by one, begin with None again, or are missing."""
+    """Prompt logprobs lose the first or last, are shifted by one, begin with None again, repeat the last, or are missing."""
 
     choices = ("first lost", "last lost", "shifted", "none again", "missing", "doubled")
 
     def wrong(self, row: Row) -> Row:
-        """Of a part of the prompt."""
+        """Change the prompt logprobs of a step."""
         values = row.prompt_logprobs
         changes: dict[str, tuple[float | None, ...]] = {
             "first lost": values[1:],
@@ -229,13 +229,13 @@ class PromptLogprobsWrong(_Rows):
 
 @operator("step-fails", "faults promise parity mates")
 class StepFails(_Rows):
-    """A sound step ends in OutOfMemory, in an error of nobody's, or in the framework's own exception."""
+    """A sound step ends in OutOfMemory, in a bare BackendError, or in the framework's own exception."""
 
     choices = (OutOfMemory("out of memory"), BackendError("error"), RuntimeError("CUDA error: an illegal memory access"))
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Raised where it would be read."""
+        """Raise the error when the step is read."""
         moments = self.moments.get(step.id, {})
         found = super().rows(step)
         if any(self.fires(moment) for moment in moments.values()):

@@ -1,4 +1,4 @@
-"""Operators on the verbs, around any backend: requests, grants, filters, refusals, promises and counters."""
+"""Operators on the verbs, around any backend: requests, grants, filters, refusals, limits and counters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tgi_core.backend import (
 
 
 class _Requests(Witness):
-    """Requests that reach the backend changed."""
+    """Requests change on their way to the backend."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The books keep what was asked."""
+        """Pass changed requests on; the records keep the original ones."""
         wanted = self.inner
         outer = _Swapped(wanted, self.changed(batch, cached))
         self.inner = outer  # type: ignore[assignment]
@@ -43,7 +43,7 @@ class _Requests(Witness):
             self.inner = wanted
 
     def changed(self, batch: tuple[Request, ...], cached: Handle) -> tuple[Request, ...]:
-        """One by one."""
+        """Change the requests one by one."""
         shape = self._arriving(batch, cached)
         made = []
         for place, request in enumerate(batch, len(self.named([cached]))):
@@ -54,7 +54,7 @@ class _Requests(Witness):
         return tuple(made)
 
     def wrong(self, request: Request, batch: Sequence[Request]) -> Request:
-        """How it would be wrong."""
+        """Return the wrong request."""
         return request
 
     def _arriving(self, batch: Sequence[Request], cached: Handle) -> Shape:
@@ -67,13 +67,13 @@ class _Requests(Witness):
 
 
 class _Swapped:
-    """A session whose next prefill brings other requests."""
+    """A session whose next prefill gets other requests."""
 
     def __init__(self, inner: object, batch: tuple[Request, ...]) -> None:
         self._inner, self._batch = inner, batch
 
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The others."""
+        """Start the other requests."""
         step: Step = self._inner.prefill(self._batch, cached, grants)  # type: ignore[attr-defined]
         return step
 
@@ -85,7 +85,7 @@ class RequestLoses(_Requests):
     choices = ("sampling", "want", "masked", "adapter", "prompt_len", "seed")
 
     def wrong(self, request: Request, batch: Sequence[Request]) -> Request:
-        """Without it."""
+        """Return the request without it."""
         if self.choice == "sampling":
             return replace(request, sampling=Sampling())
         if self.choice == "seed":
@@ -98,23 +98,23 @@ class RequestLoses(_Requests):
 
 @operator("request-of-mate", "mates", weight=1.5)
 class RequestOfMate(_Requests):
-    """A request of a batch gets something of the first."""
+    """A request of a batch gets a field of the batch's first request."""
 
     choices = ("sampling", "want", "adapter", "masked")
 
     def wrong(self, request: Request, batch: Sequence[Request]) -> Request:
-        """Borrowed."""
+        """Return the request with the first request's field."""
         return replace(request, **{self.choice: getattr(batch[0], self.choice)})
 
 
 @operator("prompt-token-wrong", "parity mates chunks", weight=1.5)
 class PromptTokenWrong(_Requests):
-    """One token of a prompt arrives as another: the first, the last, the one at the edge of a chunk or a block, in the middle."""
+    """One token of a prompt arrives as another: the first, the last, one at the edge of a chunk or a block, or in the middle."""
 
     choices = ("first", "last", "chunk", "block", "middle")
 
     def wrong(self, request: Request, batch: Sequence[Request]) -> Request:
-        """One id lower."""
+        """Return the request with one id lowered."""
         length, size = len(request.tokens), self.capacity.groups[0].block_size if self.capacity else 1
         edge = request.cached + request.take
         places = {"first": 0, "last": length - 1, "chunk": edge, "block": size, "middle": length // 2}
@@ -127,13 +127,13 @@ class PromptTokenWrong(_Requests):
 
 @operator("grant-wrong", "growth cover", weight=1.5)
 class GrantWrong(Witness):
-    """A pause is not kept, or a row without a grant sits out."""
+    """A pause is ignored, or a row without a grant sits out."""
 
     choices = ("pause", "usual")
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The books keep what was granted."""
+        """Pass changed grants on; the records keep the original ones."""
         lives = {life.request.id: life for life in self.named(batches)}
         wrong = [self._wrong(grant, lives.get(grant.request_id)) for grant in grants]
         if self.choice == "usual":
@@ -158,13 +158,13 @@ class GrantWrong(Witness):
 
 @operator("filter-wrong", "drop isolation mates order", weight=2)
 class FilterWrong(Witness):
-    """Filter keeps the first rows, as many as are named; one row more; or them in the order of the ids that are named."""
+    """Filter keeps the first rows, as many as are named; or one row too many or too few."""
 
     choices = ("count", "more", "fewer")
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Other rows."""
+        """Keep the wrong rows."""
         lives = self.named([batch])
         ids = [life.request.id for life in lives]
         gone = [id for id in ids if id not in keep]
@@ -180,13 +180,13 @@ class FilterWrong(Witness):
 
 @operator("clear-wrong", "clear drop isolation", weight=1.5)
 class ClearWrong(Witness):
-    """Clear counts one too few, drops another batch as well, or drops nothing."""
+    """Clear returns a count that is one too low, drops other batches as well, or drops nothing."""
 
     choices = ("count", "others", "nothing")
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """In one of these ways."""
+        """Clear in one of these ways."""
         lives = self.named(list(self.lives) if batch is None else [batch])
         if not lives or not self.fires_for(lives):
             return super().clear(batch)
@@ -207,7 +207,7 @@ class RefusesForNothing(Witness):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Before anything is changed."""
+        """Raise before anything changes."""
         if self.fires_for(self.named(batches)):
             raise self.choice
         return super().decode(batches, grants)
@@ -215,13 +215,13 @@ class RefusesForNothing(Witness):
 
 @operator("refusal-costs", "failure refusal handles", weight=2)
 class RefusalCosts(Witness):
-    """A refused decode or prefill has dropped the batches that it named, or is refused with another error."""
+    """A refused decode or prefill drops the batches it named, or raises another error."""
 
     choices = ("batch", "kind", "foreign")
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """After the refusal."""
+        """Do damage after a refusal."""
         try:
             return super().decode(batches, grants)
         except BackendError as error:
@@ -230,7 +230,7 @@ class RefusalCosts(Witness):
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """After the refusal."""
+        """Do damage after a refusal."""
         try:
             return super().prefill(batch, cached, grants)
         except BackendError as error:
@@ -252,11 +252,11 @@ class RefusalCosts(Witness):
 
 @operator("handle-survives", "handles")
 class HandleSurvives(Witness):
-    """A handle that was used goes on naming its batch."""
+    """A used handle still names its batch."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Old ones are taken for their successors."""
+        """Replace old handles with their successors."""
         found = tuple(self._now(handle) for handle in batches)
         if len(set(found)) < len(found):
             found = batches
@@ -279,13 +279,13 @@ class HandleSurvives(Witness):
 
 @operator("place-lost", "capacity drop promise leaks", weight=1.5)
 class PlaceLost(Witness):
-    """The place of a row that leaves is never free again."""
+    """The place of a row that left never becomes free."""
 
     lost = 0
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Fewer rows than promised."""
+        """Refuse rows that fit the promise but not the remaining places."""
         alive = sum(map(len, self.lives.values()))
         if self.capacity and alive + len(batch) <= self.capacity.max_rows < alive + len(batch) + self.lost:
             raise CapacityExceeded("no place")
@@ -293,7 +293,7 @@ class PlaceLost(Witness):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Noted."""
+        """Count the lost places."""
         gone = [life for life in self.named([batch]) if life.request.id not in keep]
         kept = super().filter(batch, keep)
         self.lost += sum(self.trigger.fires(life.latest) for life in gone)
@@ -301,7 +301,7 @@ class PlaceLost(Witness):
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """Noted."""
+        """Count the lost places."""
         gone = self.named(list(self.lives) if batch is None else [batch])
         cleared = super().clear(batch)
         self.lost += sum(self.trigger.fires(life.latest) for life in gone)
@@ -310,7 +310,7 @@ class PlaceLost(Witness):
 
 @operator("limit-one-off", "capacity promise open refusal")
 class LimitOneOff(Witness):
-    """A limit of the promise is one more, or one less, than what is kept to."""
+    """A promised limit is one more or one less than the limit that is enforced."""
 
     choices = tuple(
         (name, by) for name in ("max_rows", "max_row_tokens", "max_step_tokens", "max_prefill_rows") for by in (1, -1)
@@ -318,7 +318,7 @@ class LimitOneOff(Witness):
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """The books go by what is kept."""
+        """Promise another limit; the records use the enforced one."""
         kept = super().warmup(plan, progress)
         name, by = self.choice
         self.trigger.fired += 1
@@ -327,21 +327,21 @@ class LimitOneOff(Witness):
 
 @operator("counters-grow", "leaks", weight=1.5)
 class CountersGrow(Witness):
-    """Memory is kept, or a shape is compiled, wherever it fires."""
+    """Memory leaks, or a shape is compiled, whenever the mutant fires."""
 
     choices = ("memory", "compiles")
     grown = 0
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Counted per row."""
+        """Count rows for which the mutant fires."""
         step = super().decode(batches, grants)
         self.grown += sum(self.fires(moment) for moment in self.moments[step.id].values())
         return step
 
     @hookimpl
     def stats(self) -> Stats:
-        """With what has grown."""
+        """Return the counters with what has leaked."""
         found = super().stats()
         if self.choice == "compiles":
             return replace(found, compiles=found.compiles + self.grown)

@@ -1,4 +1,4 @@
-"""A session around another one that keeps account of what runs, changes nothing, and is what operators on the contract start from."""
+"""A session that wraps another one, records what runs and changes nothing: the base of operators on the contract."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tgi_core.backend.session import Session
 
 @dataclass(slots=True)
 class Trigger:
-    """When a mutant's session is wrong, and how often it was."""
+    """Decides when a mutant's session is wrong, and counts how often it was."""
 
     condition: Condition
     past: Past
     fired: int = 0
 
     def fires(self, moment: Moment | None, position: int | None = None) -> bool:
-        """Whether to be wrong now; `position` is the last one of the row's part unless given."""
+        """Return whether to be wrong now; `position` defaults to the last one of the row's part."""
         if moment is None or not self.condition.holds(moment, moment.last if position is None else position):
             return False
         self.fired += 1
@@ -45,10 +45,10 @@ class Trigger:
 
 
 class Witness:
-    """Any backend's session, called through the contract, with books of its own: live batches, and moments by step and request."""
+    """Wraps any backend's session, called through the contract, and records live batches, and moments by step and request."""
 
     choices: ClassVar[tuple[Any, ...]] = (None,)
-    """What a mutant of this kind draws one of."""
+    """A mutant of this kind draws one of these."""
 
     def __init__(self, inner: Session, trigger: Trigger, choice: Any = None) -> None:
         self.inner, self.trigger, self.choice = inner, trigger, choice
@@ -59,31 +59,31 @@ class Witness:
         self._steps = 0
 
     def fires(self, moment: Moment | None) -> bool:
-        """Whether to be wrong for this row of a step."""
+        """Return whether to be wrong for this row of a step."""
         return self.trigger.fires(moment)
 
     def fires_for(self, lives: Iterable[Life]) -> bool:
-        """Whether to be wrong in a verb that names these rows: by what they did last."""
+        """Return whether to be wrong in a verb that names these rows, judging by their latest step."""
         return any(self.trigger.fires(life.latest) for life in lives)
 
     def named(self, handles: Iterable[Handle]) -> list[Life]:
-        """Live rows of batches."""
+        """Return the live rows of batches."""
         return [life for handle in handles for life in self.lives.get(handle, ())]
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """As they are."""
+        """Return the inner session's capabilities."""
         return self.inner.capabilities()
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """As it is."""
+        """Warm up the inner session."""
         self.capacity = self.inner.warmup(plan, progress)
         return self.capacity
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Passed on, and noted where it succeeded."""
+        """Pass the call on, and record it if it succeeds."""
         try:
             step = self.inner.prefill(batch, cached, grants)
         except BackendError:
@@ -96,7 +96,7 @@ class Witness:
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Passed on, and noted where it succeeded."""
+        """Pass the call on, and record it if it succeeds."""
         try:
             step = self.inner.decode(batches, grants)
         except BackendError:
@@ -107,7 +107,7 @@ class Witness:
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Passed on; a failure ends the batches of its rows."""
+        """Pass the call on; a failure ends the batches of the step's rows."""
         self.unread.discard(step.id)
         try:
             found = self.inner.rows(step)
@@ -124,7 +124,7 @@ class Witness:
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Passed on."""
+        """Pass the call on, and record which rows left."""
         kept = self.inner.filter(batch, keep)
         lives = self.lives.pop(batch, [])
         if kept != EMPTY:
@@ -136,7 +136,7 @@ class Witness:
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """Passed on."""
+        """Pass the call on, and record which rows left."""
         cleared = self.inner.clear(batch)
         for handle in list(self.lives) if batch is None else [batch]:
             self.trigger.past.note("removal", len(self.lives.pop(handle, ())))
@@ -145,16 +145,16 @@ class Witness:
 
     @hookimpl
     def stats(self) -> Stats:
-        """As they are."""
+        """Return the inner session's stats."""
         return self.inner.stats()
 
     @hookimpl
     def close(self) -> Closed:
-        """The end."""
+        """Close the inner session."""
         self.lives.clear()
         return self.inner.close()
 
-    # books
+    # records
 
     def _launched(self, step: Step, taken: Sequence[Handle], fresh: list[Life], grants: Sequence[Grant]) -> None:
         going = [life for handle in taken for life in self.lives.pop(handle, ())]
