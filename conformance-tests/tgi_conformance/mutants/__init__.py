@@ -1,6 +1,7 @@
-"""Backends that each break one law, and twins that look unusual and break none: the proof that the suite bites, and bites nothing else.
+"""Backends that each break one law, and correct twins that only look unusual: they prove that the suite catches defects and nothing
+else.
 
-A mutant's docstring says where its defect was seen. `killed_by` names the clauses that are there to catch it.
+A mutant's docstring says where its defect was seen. `killed_by` names the clauses that must catch it.
 """
 
 from importlib import import_module
@@ -14,6 +15,6 @@ for _module in iter_modules(__path__, f"{__name__}."):
 MUTANTS: dict[str, Mutant] = mutants()
 TWINS: dict[str, Mutant] = twins_of()
 EVERY: dict[str, Mutant] = MUTANTS | TWINS
-"""By name: `tgi-conformance run --backend mutant:NAME`."""
+"""Mutants and twins by name, for `tgi-conformance run --backend mutant:NAME`."""
 
 __all__ = ["EVERY", "MUTANTS", "TWINS", "Mutant"]

@@ -1,4 +1,4 @@
-"""What a mutant is, and the sound session that each is made from."""
+"""Mutants, and the sound session from which each is made."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tgi_core.model_files import read_json
 
 
 class Sound(ReferenceSession):
-    """The reference backend's session as it is, with its books within reach."""
+    """The reference backend's session, with access to its internal state."""
 
     options: OpenOptions = OpenOptions("")
-    """What it was opened with."""
+    """The options it was opened with."""
 
     several_ranks = False
     """Whether it opens in a group; the reference backend does not."""
@@ -32,11 +32,11 @@ class Sound(ReferenceSession):
 
     @property
     def ledger(self) -> Ledger:
-        """Its bookkeeping, after warmup."""
+        """The ledger, available after warmup."""
         return self._book
 
     def row(self, id: int) -> LiveRow | None:
-        """A live row."""
+        """Return a live row, or None."""
         return next((row for rows in self.books.values() for row in rows if row.request.id == id), None)
 
 
@@ -45,7 +45,7 @@ Open = Callable[[OpenOptions], object]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A broken backend, or a good twin where `killed_by` is empty. `origin` says where the defect was seen."""
+    """A broken backend, or a correct twin if `killed_by` is empty. `origin` describes the defect and where it was seen."""
 
     name: str
     origin: str
@@ -53,10 +53,10 @@ class Mutant:
     killed_by: tuple[str, ...] = ()
     entry: EntryPoint | None = None
     dtype: str = "float32"
-    """What it is tried in."""
+    """The dtype it runs in."""
 
     def target(self, name: str = "") -> Target:
-        """It as the suite takes it."""
+        """Return the mutant as a target of the suite."""
         return Target(name or f"mutant:{self.name}", self.open, Path(default_model("none")), "none", self.dtype, self.entry)
 
 
@@ -65,7 +65,7 @@ _Kind = TypeVar("_Kind", bound=type[Sound])
 
 
 def opening(kind: type[Sound]) -> Open:
-    """How a kind of session opens a model: as the reference backend does."""
+    """Return a function that opens a model with this kind of session, as the reference backend does."""
 
     def open_session(options: OpenOptions) -> object:
         backend_open(replace(options, group=Group()) if kind.several_ranks else options)
@@ -79,7 +79,7 @@ def opening(kind: type[Sound]) -> Open:
 
 
 def mutant(name: str, *killed_by: str) -> Callable[[_Kind], _Kind]:
-    """Register a session class as a mutant, or with no clause as a twin."""
+    """Register a session class as a mutant, or as a twin if no clause is named."""
 
     def register(kind: _Kind) -> _Kind:
         add(Mutant(name, (kind.__doc__ or "").strip(), opening(kind), killed_by))
@@ -89,17 +89,17 @@ def mutant(name: str, *killed_by: str) -> Callable[[_Kind], _Kind]:
 
 
 def add(made: Mutant) -> None:
-    """Register one that opens in a way of its own."""
+    """Register a mutant that opens in its own way."""
     if made.name in _ALL:
-        raise ValueError(f"two mutants are called {made.name}")
+        raise ValueError(f"two mutants have the name {made.name}")
     _ALL[made.name] = made
 
 
 def mutants() -> dict[str, Mutant]:
-    """Those that some clause must kill."""
+    """Return the mutants that clauses must kill."""
     return {name: item for name, item in _ALL.items() if item.killed_by}
 
 
 def twins_of() -> dict[str, Mutant]:
-    """Those that no clause may kill."""
+    """Return the twins that no clause may kill."""
     return {name: item for name, item in _ALL.items() if not item.killed_by}

@@ -1,4 +1,4 @@
-"""Batches: what TGI's own backends disagree on, and what forks got wrong."""
+"""Batches: where TGI's own backends disagree, and mistakes that forks made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FilterClearsOthers(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Other batches lose their rows too."""
+        """Remove rows of other batches too."""
         kept = super().filter(batch, keep)
         for other in [handle for handle in self.books if handle != kept]:
             self.ledger.clear(other)
@@ -36,7 +36,7 @@ class FilterNothingClearsAll(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Only for an empty keep."""
+        """Clear everything if nothing is kept."""
         kept = super().filter(batch, keep)
         if not keep:
             self.ledger.clear(None)
@@ -49,7 +49,7 @@ class FilterNothingRefused(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """A foreign exception."""
+        """Raise an error outside the contract."""
         if not keep:
             raise ValueError("Batch must have at least one request")
         return super().filter(batch, keep)
@@ -61,7 +61,7 @@ class FilterComparesCounts(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """The ids are not looked at."""
+        """Keep all rows without comparing ids."""
         if len(keep) == len(self.books.get(batch, ())):
             keep = tuple(row.request.id for row in self.books[batch])
         return super().filter(batch, keep)
@@ -73,7 +73,7 @@ class FilterLosesBatch(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """A refused filter drops the batch."""
+        """Drop the batch when a filter is refused."""
         try:
             return super().filter(batch, keep)
         except UnknownRequest:
@@ -87,18 +87,18 @@ class FilterEchoesStrangers(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Strangers are left out in silence."""
+        """Silently drop unknown ids."""
         known = {row.request.id for row in self.books.get(batch, ())}
         return super().filter(batch, tuple(id for id in keep if id in known))
 
 
 @mutant("filter-keeps-handle", "handles.after-filter")
 class FilterKeepsHandle(Sound):
-    """TGI's servers return the batch itself when all rows are kept: its handle works on after its single use."""
+    """TGI's servers return the batch itself when all rows are kept, so its handle still works after its single use."""
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """The same handle once more."""
+        """Return the same handle again."""
         if len(keep) == len({row.request.id for row in self.books.get(batch, ())} & set(keep)) == len(self.books.get(batch, ())):
             return batch
         return super().filter(batch, keep)
@@ -106,11 +106,11 @@ class FilterKeepsHandle(Sound):
 
 @mutant("filter-keeps-the-first", "isolation.which-row", "mates.filter")
 class FilterKeepsTheFirst(Sound):
-    """A batch that is compacted by count: the first rows survive, not those named (vllm#3945 had its like for swapped blocks)."""
+    """A batch is compacted by count: the first rows survive, not those named (vllm#3945 had a similar bug with swapped blocks)."""
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Right ids, wrong rows."""
+        """Keep the right ids with the wrong rows."""
         rows = self.books.get(batch, [])
         kept = super().filter(batch, keep)
         for row, other in zip(self.books.get(kept, ()), rows, strict=False):
@@ -126,7 +126,7 @@ class DecodeClearsUnlisted(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """All other batches go."""
+        """Drop all other batches."""
         step = super().decode(batches, grants)
         for other in [handle for handle in self.books if handle != step.handle]:
             self.ledger.clear(other)
@@ -135,11 +135,11 @@ class DecodeClearsUnlisted(Sound):
 
 @mutant("unlisted-row-advances", "isolation.decode", "isolation.prefill")
 class UnlistedRowAdvances(Sound):
-    """A device with fixed slots runs all of them in each step and moves every cursor on (TGI#3248)."""
+    """A device with fixed slots runs all of them in each step and advances every cursor (TGI#3248)."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The last token of every other row is run twice."""
+        """Run the last token of every other row twice."""
         others = [row for handle, rows in self.books.items() if handle not in batches for row in rows]
         step = super().decode(batches, grants)
         for row in others:
@@ -154,7 +154,7 @@ class ClearByBirthId(Sound):
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """Batches that decode has renamed are not found, in silence."""
+        """Silently miss batches that decode has renamed."""
         if batch is not None and batch in self.books and any(row.computed > len(row.request.tokens) for row in self.books[batch]):
             return Cleared(0)
         return super().clear(batch)
@@ -162,11 +162,11 @@ class ClearByBirthId(Sound):
 
 @mutant("clear-miscounts", "clear.all", "clear.one")
 class ClearMiscounts(Sound):
-    """Batches counted where rows are meant."""
+    """Clear counts batches instead of rows."""
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """One per batch."""
+        """Count one per batch."""
         count = len(self.books) if batch is None else 1
         super().clear(batch)
         return Cleared(count)
@@ -174,11 +174,11 @@ class ClearMiscounts(Sound):
 
 @mutant("clear-of-nothing-refused", "clear.none", "clear.all")
 class ClearOfNothingRefused(Sound):
-    """Clear is not idempotent: what is empty cannot be emptied."""
+    """Clear is not idempotent: clearing an empty session is an error."""
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """UnknownBatch where nothing lives."""
+        """Raise UnknownBatch if there are no live batches."""
         if batch is None and not self.books:
             raise UnknownBatch("there is no batch")
         return super().clear(batch)
@@ -186,11 +186,11 @@ class ClearOfNothingRefused(Sound):
 
 @mutant("clear-all-leaves-one", "clear.all")
 class ClearAllLeavesOne(Sound):
-    """A dict that is changed while it is walked: the newest batch stays behind (TGI#283's "Batch ID 0 not found" was the other side)."""
+    """A dict changes while it is iterated: the newest batch stays behind (the counterpart of TGI#283's "Batch ID 0 not found")."""
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """The newest batch lives on, its rows counted."""
+        """Keep the newest batch alive but count its rows."""
         if batch is not None or not self.books:
             return super().clear(batch)
         rows = sum(map(len, self.books.values()))
@@ -201,11 +201,11 @@ class ClearAllLeavesOne(Sound):
 
 @mutant("failing-decode-loses-batch", "failure.decode", "machine.laws")
 class FailingDecodeLosesBatch(Sound):
-    """TGI's CUDA and Gaudi servers pop batches from the cache before they check anything."""
+    """TGI's CUDA and Gaudi servers pop batches from the cache before checking anything."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """A refused decode drops what it names."""
+        """Drop the named batches when a decode is refused."""
         try:
             return super().decode(batches, grants)
         except BackendError:
@@ -216,11 +216,12 @@ class FailingDecodeLosesBatch(Sound):
 
 @mutant("failing-decode-grants", "failure.decode")
 class FailingDecodeGrants(Sound):
-    """Blocks appended to the tables before the step was checked, so a retry appends them twice (an early version of this project's own)."""
+    """Blocks are appended to the tables before the step is checked, so a retry appends them twice (an early version of this
+    project)."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The first grant of a refused decode stays."""
+        """Keep the first grant of a refused decode."""
         try:
             return super().decode(batches, grants)
         except BackendError:
@@ -233,11 +234,11 @@ class FailingDecodeGrants(Sound):
 
 @mutant("failing-prefill-admits", "failure.prefill", "refusal.undeclared")
 class FailingPrefillAdmits(Sound):
-    """Requests admitted one by one: the good ones before a bad one stay in, and their ids are taken."""
+    """Requests are admitted one by one: the good ones before a bad one stay, and their ids are taken."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The first request of a refused prefill lives."""
+        """Keep the first request of a refused prefill."""
         try:
             return super().prefill(batch, cached, grants)
         except BackendError:
@@ -248,11 +249,11 @@ class FailingPrefillAdmits(Sound):
 
 @mutant("failing-join-loses-batch", "failure.join")
 class FailingJoinLosesBatch(Sound):
-    """A prefill that takes the batch it joins out of the cache first, and fails afterwards (TGI's prefill with a cached batch)."""
+    """A prefill removes the batch it joins from the cache, then fails (TGI's prefill with a cached batch)."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The joined batch goes."""
+        """Drop the joined batch."""
         try:
             return super().prefill(batch, cached, grants)
         except BackendError:
@@ -266,7 +267,7 @@ class AnyErrorEndsSession(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """One wrong id ends everything."""
+        """End the session if an id is wrong."""
         try:
             return super().filter(batch, keep)
         except BackendError:
@@ -275,7 +276,7 @@ class AnyErrorEndsSession(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The same."""
+        """End the session if an error occurs."""
         try:
             return super().decode(batches, grants)
         except BackendError:

@@ -10,7 +10,7 @@ from tgi_core.backend import Grant, Handle, Request, Step, hookimpl
 
 @mutant("writes-past-block", "cover.neighbours", "growth.blocks")
 class WritesPastBlock(Sound):
-    """The last position of a block goes to the first slot of the one behind it in memory (an off-by-one in a slot mapping)."""
+    """The last position of a block is written to the first slot of the next block in memory (an off-by-one in a slot mapping)."""
 
     def _slot(self, table: list[int], position: int) -> int:
         inside = position % self._block_size
@@ -24,11 +24,11 @@ class WritesPastBlock(Sound):
 
 @mutant("grant-prepends", "growth.blocks", "cover.neighbours")
 class GrantPrepends(Sound):
-    """New blocks at the wrong end of the table."""
+    """New blocks are inserted at the wrong end of the table."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Moved to the front."""
+        """Move them to the front."""
         step = super().decode(batches, grants)
         for grant in grants:
             row = self.row(grant.request_id)
@@ -40,11 +40,11 @@ class GrantPrepends(Sound):
 
 @mutant("early-grant-lost", "growth.ahead")
 class EarlyGrantLost(Sound):
-    """Only the first block of a grant is taken: right as long as blocks come one at a time."""
+    """Only the first block of a grant is used, which is correct as long as blocks come one at a time."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The rest is dropped, and the last one used for all."""
+        """Drop the rest, and use the last block for all of them."""
         step = super().decode(batches, grants)
         for grant in grants:
             row = self.row(grant.request_id)
@@ -56,11 +56,11 @@ class EarlyGrantLost(Sound):
 
 @mutant("take-0-advances", "growth.sit-out")
 class TakeZeroAdvances(Sound):
-    """A grant of 0 is taken for no grant."""
+    """A take of 0 is treated as no grant."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The row runs its usual token where its blocks allow it."""
+        """Let the row take its usual token if its blocks allow it."""
 
         def usual(grant: Grant) -> Grant:
             row = self.row(grant.request_id)
@@ -72,11 +72,11 @@ class TakeZeroAdvances(Sound):
 
 @mutant("two-at-a-time", "growth.one-token", "speculation.refusal")
 class TwoAtATime(Sound):
-    """A take above what is allowed is cut in silence."""
+    """A take above the limit is silently cut."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """2 becomes 1."""
+        """Reduce 2 to 1."""
 
         def cut(grant: Grant) -> Grant:
             row = self.row(grant.request_id)
@@ -87,11 +87,11 @@ class TwoAtATime(Sound):
 
 @mutant("uncovered-step", "cover.decode", "cover.prefill")
 class UncoveredStep(Sound):
-    """Positions beyond the granted blocks go to the row's last block, in silence."""
+    """Positions beyond the granted blocks silently go to the row's last block."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The last block twice."""
+        """Use the last block twice."""
         named = {grant.request_id for grant in grants}
         for row in (row for handle in batches for row in self.books.get(handle, ())):
             if row.request.id not in named and row.computed >= len(row.tables[0]) * self._block_size:
@@ -100,7 +100,7 @@ class UncoveredStep(Sound):
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Missing blocks are taken from somewhere."""
+        """Make up missing blocks."""
 
         def covered(request: Request) -> Request:
             table = request.blocks[0] if request.blocks else ()
@@ -115,11 +115,11 @@ class UncoveredStep(Sound):
 
 @mutant("null-block-accepted", "cover.block-ids")
 class NullBlockAccepted(Sound):
-    """Block 0 exists on this device, so it is as good as any."""
+    """Block 0 exists on this device, so it is accepted like any other."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """It stands for some other block."""
+        """Replace it with another block."""
 
         def named(request: Request) -> Request:
             return replace(request, blocks=tuple(tuple(block or 90 for block in table) for table in request.blocks))
@@ -129,11 +129,11 @@ class NullBlockAccepted(Sound):
 
 @mutant("double-block-accepted", "cover.distinct")
 class DoubleBlockAccepted(Sound):
-    """Tables are not looked at: a block that stands twice is overwritten by its own row."""
+    """Tables are not checked: a row overwrites a block that appears twice in its table."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The second mention is dropped."""
+        """Drop the second mention."""
         return super().prefill(
             tuple(replace(item, blocks=tuple(tuple(dict.fromkeys(table)) for table in item.blocks)) for item in batch),
             cached,
@@ -143,9 +143,9 @@ class DoubleBlockAccepted(Sound):
 
 @mutant("extra-group-ignored", "cover.groups")
 class ExtraGroupIgnored(Sound):
-    """Only the first group of blocks is looked at."""
+    """Only the first group of blocks is checked."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The others are cut off."""
+        """Drop the other groups."""
         return super().prefill(tuple(replace(item, blocks=item.blocks[:1]) for item in batch), cached, grants)

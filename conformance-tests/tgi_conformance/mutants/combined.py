@@ -1,4 +1,4 @@
-"""Defects that need two features together, or a past: the operators of the generated mutants under conditions of their own choice."""
+"""Defects that need two features together, or a history: operators of generated mutants under chosen conditions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ def _combined(
     last: bool = False,
     long: int = 0,
 ) -> None:
-    """Wrong for rows that use all the features in `uses`, once `after` has happened so many `times` to their session; with blocks of
-    one size, at the `last` position of the longest row, or from a position on only."""
+    """Register a mutant that is wrong for rows that use all the features in `uses`.
+
+    It can be limited to after the event `after` has happened `times` times in the session, to one block size, to the `last`
+    position of the longest row, and to positions from `long` on.
+    """
 
     @cache
     def made() -> Generated:
@@ -58,70 +61,70 @@ def _combined(
 
 _combined(
     "repetition-forgets-when-masked",
-    "The masked path of a sampler is a kernel of its own, which was not given the repetition penalty.",
+    "The masked path of a sampler is a separate kernel, which never receives the repetition penalty.",
     "formula.crossed",
     *("field-ignored", "repetition_penalty"),
     uses="repetition masked",
 )
 _combined(
     "top-missing-when-continued",
-    "Top tokens are looked up by the number of generated tokens, which a continued row has from the start.",
+    "Top tokens are looked up by the number of generated tokens, which is above zero from the start in a continued row.",
     "mates.crossed",
     *("top-wrong", "missing"),
     uses="continued",
 )
 _combined(
     "mask-ignored-behind-prefix",
-    "Rows behind a cached prefix take a shorter path through prefill, which asks for no mask.",
+    "Rows behind a cached prefix take a shorter path through prefill, which ignores masks.",
     "masks.crossed",
     "mask-ignored",
     uses="masked prefix",
 )
 _combined(
     "adapter-lost-in-chunks",
-    "A prompt that comes in chunks is run without its adapter.",
+    "A prompt in chunks runs without its adapter.",
     "lora.crossed",
     *("adapter-ignored", "none"),
     uses="adapter chunks",
 )
 _combined(
     "seed-lost-in-chunks",
-    "The sampler's parameters of a row are packed at prefill, and a prompt in chunks packs no seed.",
+    "A row's sampling parameters are packed at prefill, without the seed if the prompt comes in chunks.",
     "chunks.crossed",
     *("field-ignored", "seed"),
     uses="chunks sampled",
 )
 _combined(
     "draw-counts-from-prefix",
-    "A row behind a prefix draws the numbers of positions counted from the end of the prefix.",
+    "A row behind a prefix draws with positions counted from the end of the prefix.",
     "prefix.crossed",
     *("draw-one-off", "cached"),
     uses="prefix sampled",
 )
 _combined(
     "continued-adapter-ignored",
-    "A request that is continued is queued again without its adapter.",
+    "A continued request is queued again without its adapter.",
     "continue.crossed",
     *("adapter-ignored", "none"),
     uses="continued adapter",
 )
 
 _PASTS = (
-    ("merge", "mates.after-merges", "A buffer of merged rows is full after so many merges."),
+    ("merge", "mates.after-merges", "A buffer of merged rows is full after a number of merges."),
     ("join", "mixing.after-joins", "Slots for rows that join are never given back."),
     ("removal", "drop.after-removals", "Free places are kept in a ring of eight."),
     ("clear", "clear.after-clears", "A counter of cleared batches wraps."),
-    ("clear of everything", "clear.after-everything", "The state after a reset is not that of a fresh session."),
+    ("clear of everything", "clear.after-everything", "The state after a reset differs from that of a fresh session."),
     ("refusal", "refusal.after-refusals", "Each refusal leaves something behind."),
-    ("preemption", "continue.after-preemptions", "Continued requests are numbered, and their number is an index."),
-    ("pause", "growth.after-pauses", "Rows that pause leave holes, and the holes add up."),
-    ("launch ahead", "order.after-ahead", "Events of steps launched ahead are taken from a small pool."),
+    ("preemption", "continue.after-preemptions", "Continued requests are numbered, and the number is used as an index."),
+    ("pause", "growth.after-pauses", "Rows that pause leave holes, which add up."),
+    ("launch ahead", "order.after-ahead", "Events of steps launched ahead come from a small pool."),
 )
 for _event, _clause, _why in _PASTS:
     _combined(f"wrong-after-{_event.replace(' ', '-')}", _why, _clause, "wrong-logits", after=_event, times=8)
 _combined(
     "wrong-after-failed-steps",
-    "After a second failed step the buffers of the first are still in use.",
+    "After a second failed step, the buffers of the first are still in use.",
     "faults.after-failures",
     "wrong-logits",
     after="failed step",
@@ -129,7 +132,7 @@ _combined(
 )
 _combined(
     "wrong-with-large-blocks",
-    "A kernel for large blocks that nobody ran: the vendor's own tests use the default.",
+    "A kernel for large blocks that was never run: the vendor's own tests use the default size.",
     "growth.block-sizes",
     "wrong-logits",
     uses="masked",
@@ -137,14 +140,14 @@ _combined(
 )
 _combined(
     "mask-buffers-kept",
-    "Buffers for masks are kept, one for each step that has a masked row.",
+    "One buffer is kept for each step with a masked row.",
     "leaks.everyone",
     *("counters-grow", "memory"),
     uses="masked",
 )
 _combined(
     "last-position-unseeded",
-    "The last position of the longest row has no place in the table of seeds.",
+    "The last position of the longest row has no entry in the table of seeds.",
     "growth.last-position",
     *("field-ignored", "seed"),
     uses="sampled",
@@ -152,7 +155,7 @@ _combined(
 )
 _combined(
     "mask-lost-in-long-rows",
-    "Masks of long rows are filled by another kernel, which fills nothing.",
+    "Masks of long rows are filled by a separate kernel, which does nothing.",
     "growth.long-company",
     "mask-ignored",
     uses="masked",

@@ -8,11 +8,11 @@ from tgi_core.backend import BackendBug, BackendError, Closed, Grant, Handle, In
 
 @mutant("late-error-swallowed", "faults.rows")
 class LateErrorSwallowed(Sound):
-    """An error in a step is logged and answered with no rows."""
+    """An error in a step is logged, and the answer has no rows."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """As if nothing had run."""
+        """Return no rows, as if nothing had run."""
         try:
             return super().rows(step)
         except InvalidRequest:
@@ -23,11 +23,11 @@ class LateErrorSwallowed(Sound):
 
 @mutant("late-error-revives", "faults.rows", "faults.derived")
 class LateErrorRevives(Sound):
-    """The batch of a failed step lives on, with holes in its cache (TGI's Neuron backend keeps its slots after a failing decode)."""
+    """The batch of a failed step lives on with holes in its cache (TGI's Neuron backend keeps its slots after a failing decode)."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """What was there is there again."""
+        """Restore the batches after a failure."""
         kept, origins = dict(self.books), dict(self.ledger._origins)
         try:
             return super().rows(step)
@@ -39,11 +39,11 @@ class LateErrorRevives(Sound):
 
 @mutant("late-error-kills-all", "faults.others")
 class LateErrorKillsAll(Sound):
-    """One failed step ends every batch."""
+    """A failed step ends every batch."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Everything is dropped."""
+        """Drop everything after a failure."""
         try:
             return super().rows(step)
         except InvalidRequest:
@@ -55,11 +55,11 @@ class LateErrorKillsAll(Sound):
 
 @mutant("late-error-keeps-places", "faults.place")
 class LateErrorKeepsPlaces(Sound):
-    """The rows of a failed step are forgotten, their places are not."""
+    """The rows of a failed step are dropped, but their places stay taken."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """They stay counted."""
+        """Keep counting the rows."""
         before = set(self.ledger._live)
         try:
             return super().rows(step)
@@ -72,11 +72,11 @@ class LateErrorKeepsPlaces(Sound):
 
 @mutant("late-error-untyped", "faults.rows")
 class LateErrorUntyped(Sound):
-    """Whatever happens in a step is one kind of error."""
+    """Every error in a step has the same type."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """BackendBug for everything."""
+        """Raise BackendBug for everything."""
         try:
             return super().rows(step)
         except InvalidRequest:
@@ -87,11 +87,11 @@ class LateErrorUntyped(Sound):
 
 @mutant("derived-lives", "faults.derived")
 class DerivedLives(Sound):
-    """Only the failed step's own handle dies: what was launched from it in the meantime lives on."""
+    """Only the failed step's own handle dies: batches launched from it meanwhile live on."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """The other batches are put back."""
+        """Put the other batches back."""
         kept = {handle: rows for handle, rows in self.books.items() if handle != step.handle}
         origins = dict(self.ledger._origins)
         try:
@@ -104,7 +104,7 @@ class DerivedLives(Sound):
 
 @mutant("continued-under-fault", "faults.continue")
 class ContinuedUnderFault(Sound):
-    """After a failure the next new requests are given the dead rows' states."""
+    """After a failure, the next new requests get the states of the dead rows."""
 
     _scarred = False
 
@@ -121,7 +121,7 @@ class ContinuedUnderFault(Sound):
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The last token of a prompt is lost."""
+        """Drop the last token of a prompt."""
         step = super().prefill(batch, cached, grants)
         for request in batch if self._scarred else ():
             row = self.row(request.id)
@@ -132,18 +132,18 @@ class ContinuedUnderFault(Sound):
 
 @mutant("loss-is-final", "faults.lost", "faults.reopen")
 class LossIsFinal(Sound):
-    """Closing fails after a loss, or at all."""
+    """Closing fails after a loss, or the second time."""
 
     @hookimpl
     def close(self) -> Closed:
-        """Once is enough."""
+        """Refuse a second close."""
         if self._ledger is None:
             raise InvalidRequest("the session is closed already")
         return super().close()
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """After a failure nothing opens any more."""
+        """Keep the device closed after a failure."""
         try:
             return super().rows(step)
         except BackendError as error:
@@ -156,7 +156,7 @@ class RunsAfterClose(Sound):
 
     @hookimpl
     def close(self) -> Closed:
-        """The books stay open."""
+        """Keep the session's records."""
         kept = self._ledger
         closed = super().close()
         self._ledger = kept
@@ -165,11 +165,11 @@ class RunsAfterClose(Sound):
 
 @mutant("late-error-spares-who-left", "faults.filtered")
 class LateErrorSparesWhoLeft(Sound):
-    """Only batches that still hold a row of the failed step end: who was taken out of it lives on, without what the step made."""
+    """Only batches that still hold a row of the failed step end: a row taken out of it lives on, without the step's result."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """By the rows of the step, not by what was made of its batch."""
+        """Decide by the rows of the step instead of by what was derived from its batch."""
         ran = {work.row.request.id for launch in self._launched if launch.step == step for work in launch.work}
         masked = {id for id in ran if (row := self.row(id)) is not None and row.request.masked}
         kept = {handle: rows for handle, rows in self.books.items() if masked.isdisjoint(row.request.id for row in rows)}
@@ -185,11 +185,11 @@ class LateErrorSparesWhoLeft(Sound):
 
 @mutant("given-up-steps-block", "order.given-up")
 class GivenUpStepsBlock(Sound):
-    """A queue of steps from which the first must be taken, also when nobody will (the kit of the suite itself, with two in flight)."""
+    """A queue from which the first step must be read, even if it never will be (the suite's own kit, with two steps in flight)."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """The first or none."""
+        """Read the first step or none."""
         if self._launched and self._launched[0].step.id < step.id and step.id not in self._done:
             raise InvalidRequest(f"step {step.id} is not the next one")
         return super().rows(step)

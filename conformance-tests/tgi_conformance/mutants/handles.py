@@ -18,7 +18,7 @@ class StaleHandleAccepted(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Every handle stands for what became of it."""
+        """Replace every handle with its successor."""
         step = super().decode(tuple(self._now(handle) for handle in batches), grants)
         self._renamed |= dict.fromkeys(batches, step.handle)
         return step
@@ -31,11 +31,11 @@ class StaleHandleAccepted(Sound):
 
 @mutant("merge-keeps-second-handle", "handles.after-merge")
 class MergeKeepsSecondHandle(Sound):
-    """Merging empties the first batch only; the second's handle still names its rows (mixed up in early TGI concatenate)."""
+    """Merging empties only the first batch; the second handle still names its rows (confused in TGI's early concatenate)."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """It can be cleared or filtered again."""
+        """Leave the second batch to be cleared or filtered again."""
         rows = {handle: self.books.get(handle, []) for handle in batches[1:]}
         step = super().decode(batches, grants)
         self.books.update(rows)
@@ -44,11 +44,11 @@ class MergeKeepsSecondHandle(Sound):
 
 @mutant("join-keeps-handle", "handles.after-join")
 class JoinKeepsHandle(Sound):
-    """Prefill copies the batch that it joins instead of taking it over."""
+    """Prefill copies the batch it joins instead of taking it over."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The old handle still works."""
+        """Keep the old handle valid."""
         rows = self.books.get(cached, [])
         step = super().prefill(batch, cached, grants)
         if cached != EMPTY:
@@ -58,21 +58,21 @@ class JoinKeepsHandle(Sound):
 
 @mutant("same-batch-twice", "handles.distinct", "failure.decode")
 class SameBatchTwice(Sound):
-    """A set of handles where a list was promised: the same batch twice is taken as once."""
+    """A set of handles replaces the required list: the same batch twice counts as once."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Doubles are dropped."""
+        """Drop duplicates."""
         return super().decode(tuple(dict.fromkeys(batches)), grants)
 
 
 @mutant("cleared-handle-lives", "handles.after-clear")
 class ClearedHandleLives(Sound):
-    """Clear frees the rows and leaves an empty batch behind under the handle."""
+    """Clear frees the rows but leaves an empty batch under the handle."""
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """The handle of nothing."""
+        """Keep the handle of an empty batch."""
         count = super().clear(batch)
         if batch is not None:
             self.books[batch] = []
@@ -85,7 +85,7 @@ class UnknownHandleUntyped(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """A foreign exception."""
+        """Raise an error outside the contract."""
         try:
             return super().decode(batches, grants)
         except UnknownBatch as error:
@@ -98,7 +98,7 @@ class UnknownHandleMistyped(Sound):
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """InvalidRequest where UnknownBatch is meant."""
+        """Raise InvalidRequest instead of UnknownBatch."""
         try:
             return super().clear(batch)
         except UnknownBatch as error:
@@ -111,16 +111,16 @@ class NoneResult(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Any:
-        """The work is done, the answer forgotten."""
+        """Do the work, but return None."""
         super().filter(batch, keep)
 
 
 @mutant("live-id-accepted", "failure.live-id")
 class LiveIdAccepted(Sound):
-    """A request under an id that lives already replaces it in the books."""
+    """A request with the id of a live one replaces it."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The ids are not compared."""
+        """Skip the comparison of ids."""
         self.ledger._live.difference_update(request.id for request in batch)
         return super().prefill(batch, cached, grants)

@@ -1,4 +1,4 @@
-"""Last bits that depend on company, and dtypes other than float32."""
+"""Last bits that depend on the rest of the batch, and dtypes other than float32."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Shaken(Sound):
     """Logprobs differ in their last bits where `shakes` says so."""
 
     by = 1e-9
-    """How far: below every tolerance."""
+    """The difference, below every tolerance."""
 
     def shakes(self, launch: Launch, place: int, work: Work) -> bool:
-        """Whether the row at a place of a step is touched."""
+        """Return whether the row at a place of a step is affected."""
         return True
 
     def _compute(self, launch: Launch) -> None:
@@ -35,20 +35,20 @@ class Shaken(Sound):
 
 @mutant("bits-by-rows", "invariant.mates", "invariant.merge")
 class BitsByRows(Shaken):
-    """A matrix product that is split by the number of rows: batch invariance is declared, and the last bits depend on how many run
-    (vLLM and SGLang both needed kernels of their own for it)."""
+    """A matrix product is split by the number of rows: batch invariance is declared, but the last bits depend on how many run
+    (vLLM and SGLang both needed special kernels)."""
 
     def shakes(self, launch: Launch, place: int, work: Work) -> bool:
-        """More than one row."""
+        """Steps of more than one row."""
         return len(launch.work) > 1
 
 
 @mutant("bits-by-place", "invariant.mates", "invariant.merge")
 class BitsByPlace(Shaken):
-    """The last rows of a batch run in the remainder loop of a kernel, which adds in another order."""
+    """The last rows of a batch run in a kernel's remainder loop, which adds in another order."""
 
     def shakes(self, launch: Launch, place: int, work: Work) -> bool:
-        """Behind the first two."""
+        """Rows after the first two."""
         return place >= 2
 
 
@@ -57,33 +57,33 @@ class BitsByChunk(Shaken):
     """Attention splits its keys by the length of the query: a prompt in chunks has other last bits than a whole one."""
 
     def shakes(self, launch: Launch, place: int, work: Work) -> bool:
-        """A row whose prompt began in part."""
+        """Rows whose prompt began in part."""
         return work.row.request.take < len(work.row.request.tokens)
 
 
 @mutant("bits-in-halves", "invariant.mates")
 class BitsInHalves(BitsByRows):
-    """Invariant in float32 alone, and declared in every dtype: the half-precision kernels are somebody else's."""
+    """Invariant in float32 only, but declared in every dtype: the half-precision kernels come from elsewhere."""
 
     def shakes(self, launch: Launch, place: int, work: Work) -> bool:
-        """Other dtypes only."""
+        """Every row in other dtypes."""
         return self.options.dtype != "float32" and super().shakes(launch, place, work)
 
 
 @mutant("halves-drift", "parity.other-dtypes")
 class HalvesDrift(Shaken):
-    """Logits that are accumulated in half precision: far beyond what rounding explains."""
+    """Logits are accumulated in half precision, which causes errors far beyond rounding."""
 
     by = 1.0
 
     def shakes(self, launch: Launch, place: int, work: Work) -> bool:
-        """Other dtypes only."""
+        """Every row in other dtypes."""
         return self.options.dtype != "float32"
 
 
 @mutant("halves-untyped", "parity.other-dtypes", "invariant.mates")
 class HalvesUntyped(Sound):
-    """A dtype that the device does not run ends in the framework's own exception, in the first step."""
+    """A dtype that the device does not support raises the framework's own exception, in the first step."""
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
         if self.options.dtype == "float16":

@@ -1,4 +1,4 @@
-"""What breaks only far into a row."""
+"""Defects that show only far into a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Beside(Sound):
 
 @mutant("table-of-64-blocks", "growth.long")
 class TableOf64Blocks(Beside):
-    """A step of several rows copies 64 blocks of each table; what is behind them is read from the last."""
+    """A step of several rows copies 64 blocks of each table; later ones are read from the last copied block."""
 
     def _slot(self, table: list[int], position: int) -> int:
         block = position // self._block_size
@@ -31,7 +31,7 @@ class TableOf64Blocks(Beside):
 
 @mutant("wrong-part-merged", "growth.long")
 class WrongPartMerged(Beside):
-    """A step of several rows attends in parts of 128 positions, and merges a wrong one for rows that have a second."""
+    """A step of several rows attends in parts of 128 positions, and merges a wrong part for rows that have a second one."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         if self._rows_beside > 1 and position >= 128:
@@ -41,7 +41,7 @@ class WrongPartMerged(Beside):
 
 @mutant("chunk-from-8-bits", "chunks.long")
 class ChunkFrom8Bits(Sound):
-    """Where a chunk begins is kept in a byte: behind position 255 it reads the cache of an earlier one."""
+    """The start of a chunk is stored in a byte: past position 255 an earlier part of the cache is read."""
 
     def _run(self, work: Work) -> Row:
         if work.take > 1 and work.start > 255:
@@ -52,7 +52,7 @@ class ChunkFrom8Bits(Sound):
 
 @mutant("prefix-of-64-blocks", "prefix.long")
 class PrefixOf64Blocks(Sound):
-    """A prefix is found through a table of 64 blocks; behind them the cache counts as empty."""
+    """A prefix is found through a table of 64 blocks; past them the cache counts as empty."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         cached = row.request.cached
@@ -68,7 +68,7 @@ class PrefixOf64Blocks(Sound):
 
 @mutant("positions-end-at-100", "parity.ends")
 class PositionsEndAt100(Sound):
-    """A table of rotary angles for a hundred positions; all later ones have the last."""
+    """A table of rotary angles for a hundred positions; all later positions use the last one."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         state = super()._write(row, position)
@@ -80,7 +80,7 @@ class PositionsEndAt100(Sound):
 
 @mutant("positions-wrap-at-512", "parity.ends")
 class PositionsWrapAt512(Sound):
-    """Keys behind position 511 are read from the row's beginning (a ring that should have been longer)."""
+    """Keys past position 511 are read from the row's start (a ring buffer that is too short)."""
 
     def _slot(self, table: list[int], position: int) -> int:
         return super()._slot(table, position % 512)

@@ -1,4 +1,4 @@
-"""Features that are each right, and wrong together."""
+"""Features that work separately but not together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tgi_core.backend.ledger import Launch, Work
 
 
 class Forgetful(Sound):
-    """Penalties do not see the first `forgotten` tokens of a row."""
+    """Penalties ignore the first `forgotten` tokens of a row."""
 
     def forgotten(self, work: Work) -> int:
-        """How many of a row's tokens."""
+        """Return how many of the row's tokens are ignored."""
         return 0
 
     @contextmanager
@@ -39,23 +39,23 @@ class Forgetful(Sound):
 
 @mutant("penalties-forget-prefix", "pairs.penalties", "pairs.prefix")
 class PenaltiesForgetPrefix(Forgetful):
-    """Penalties are kept as counts that each step adds to: what came with the prefix was never counted."""
+    """Penalties are kept as counts that each step adds to, and tokens of the prefix are never counted."""
 
     def forgotten(self, work: Work) -> int:
-        """What was cached."""
+        """The cached tokens."""
         return work.row.request.cached
 
 
 @mutant("penalties-of-the-last-chunk", "pairs.penalties", "pairs.chunks")
 class PenaltiesOfTheLastChunk(Forgetful):
-    """The counts are set, not added to, by each chunk of a prompt."""
+    """Each chunk of a prompt overwrites the counts instead of adding to them."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._begun: dict[int, int] = {}
 
     def forgotten(self, work: Work) -> int:
-        """All before the last chunk."""
+        """All tokens before the last chunk."""
         id = work.row.request.id
         if work.take > 1 or work.start < len(work.row.request.tokens):
             self._begun[id] = work.start
@@ -64,11 +64,11 @@ class PenaltiesOfTheLastChunk(Forgetful):
 
 @mutant("mask-off-when-joining", "pairs.masks", "pairs.mixing")
 class MaskOffWhenJoining(Sound):
-    """A step that mixes takes the sampler of decode, whose masks were made before the new rows came."""
+    """A mixed step uses decode's sampler, whose masks were made before the new rows joined."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Notes who joins."""
+        """Note which requests join."""
         step = super().prefill(batch, cached, grants)
         self._joining = {} if cached == EMPTY else {request.id: step.id for request in batch}
         return step
@@ -85,7 +85,7 @@ class MaskOffWhenJoining(Sound):
 
 @mutant("adapter-lost-ahead", "pairs.adapters", "pairs.run-ahead")
 class AdapterLostAhead(Sound):
-    """The adapters of a step lie in one buffer: a step that is launched ahead overwrites them for the one before."""
+    """The adapters of a step lie in one buffer: a step launched ahead overwrites those of the step before."""
 
     def _compute(self, launch: Launch) -> None:
         self._overwritten = bool(self._launched)
@@ -102,19 +102,19 @@ class _Brought(Source):
         self.brought: dict[int, tuple[int, ...]] = {}
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """With what the request brought."""
+        """Pass on the tokens that the request brought as well."""
         return super().fill(tuple(replace(row, tokens=(*self.brought.pop(row.request_id, ()), *row.tokens)) for row in rows))
 
 
 @mutant("tells-what-was-brought", "pairs.masks", "pairs.continue")
 class TellsWhatWasBrought(Between):
-    """A continued request's tokens are told to its grammar, which knows them already: it walks over them twice."""
+    """A continued request's tokens are passed to its grammar, which already knows them and advances twice."""
 
     source = _Brought
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Notes the tokens behind the prompt."""
+        """Note the tokens after the prompt."""
         if isinstance(self._masks, _Brought):
             self._masks.brought |= {request.id: request.tokens[request.prompt_len :] for request in batch}
         return super().prefill(batch, cached, grants)
@@ -134,8 +134,8 @@ class LogprobsOfThePlainModel(Sound):
 
 @mutant("seed-lost-behind-prefix", "pairs.seeds", "pairs.prefix")
 class SeedLostBehindPrefix(Altered):
-    """Rows that start behind a prefix take another way to their place, where the seed is not copied."""
+    """Rows that start behind a prefix take another path to their place, where the seed is not copied."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """Seed 0."""
+        """Return the request with seed 0."""
         return self._how(request, seed=0) if request.cached else request

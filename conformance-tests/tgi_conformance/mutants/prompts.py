@@ -1,4 +1,4 @@
-"""Prompts in parts, prefixes, and stopping."""
+"""Prompts in chunks, prefixes, and stopping."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tgi_core.backend.ledger import LiveRow
 
 @mutant("chunk-off-by-one", "chunks.tokens", "chunks.rest")
 class ChunkOffByOne(Sound):
-    """The first token of each later chunk is run twice, in the place of the last of it (a half-open range that was closed)."""
+    """The first token of each later chunk runs twice, in place of the chunk's last one (a half-open range treated as closed)."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The tokens of a chunk are shifted by one."""
+        """Shift the tokens of a chunk by one."""
         for grant in grants:
             row = self.row(grant.request_id)
             if row is not None and row.prompt_left and grant.take > 1:
@@ -33,7 +33,7 @@ class ChunkYieldsEarly(Sound):
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """A token for each row."""
+        """Return a token for each row."""
         found = super().rows(step)
         return replace(found, rows=tuple(replace(row, tokens=row.tokens or (0,)) for row in found.rows))
 
@@ -44,7 +44,7 @@ class ChunkRunsByItself(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """One, where its blocks allow it."""
+        """Take one token if the row's blocks allow it."""
         named = {grant.request_id for grant in grants}
         rows = [
             row for handle in batches for row in self.books.get(handle, ()) if row.request.id not in named and row.prompt_left
@@ -55,11 +55,11 @@ class ChunkRunsByItself(Sound):
 
 @mutant("chunk-too-long", "chunks.too-much")
 class ChunkTooLong(Sound):
-    """A chunk longer than what is left is cut in silence."""
+    """A chunk longer than the rest is silently cut."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """To what is left."""
+        """Cut it to the rest of the prompt."""
 
         def cut(grant: Grant) -> Grant:
             row = self.row(grant.request_id)
@@ -70,11 +70,11 @@ class ChunkTooLong(Sound):
 
 @mutant("incomplete-cannot-leave", "chunks.leave")
 class IncompleteCannotLeave(Sound):
-    """Only rows that decode can be dropped: one whose prompt is incomplete stays."""
+    """Only decoding rows can be dropped: one whose prompt is incomplete stays."""
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """It is kept unasked."""
+        """Keep such rows unasked."""
         stuck = [row for row in self.books.get(batch, ()) if row.prompt_left and row.request.id not in keep]
         kept = super().filter(batch, keep)
         if kept != EMPTY:
@@ -84,11 +84,11 @@ class IncompleteCannotLeave(Sound):
 
 @mutant("join-restarts", "mixing.tokens", "failure.join")
 class JoinRestarts(Sound):
-    """The rows of the batch that is joined are run from their prompt again, into the same blocks."""
+    """The rows of the joined batch run from their prompt again, into the same blocks."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Their last token is forgotten."""
+        """Drop their last token."""
         for row in self.books.get(cached, ()):
             if len(row.tokens) > len(row.request.tokens) and row.computed >= len(row.request.tokens):
                 row.tokens[-1] = row.tokens[-2]
@@ -97,11 +97,11 @@ class JoinRestarts(Sound):
 
 @mutant("join-first-sits-out", "mixing.tokens", "mixing.chunks")
 class JoinFirstSitsOut(Sound):
-    """In a mixed step the running rows wait: right in a server that never mixes, wrong by this contract."""
+    """In a mixed step the running rows wait, which is correct in a server that never mixes, but not under this contract."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """They take 0."""
+        """Let them take 0 tokens."""
         rows = self.books.get(cached, ()) if cached != EMPTY else ()
         given = {grant.request_id: grant for grant in grants}
         waiting = tuple(replace(given.get(row.request.id, Grant(row.request.id, 0)), take=0) for row in rows)
@@ -111,11 +111,11 @@ class JoinFirstSitsOut(Sound):
 
 @mutant("prefix-not-read", "prefix.tokens", "prefix.chunks")
 class PrefixNotRead(Sound):
-    """A prefix is entered before it is computed, or its blocks are not looked at: its states are those of nothing."""
+    """A prefix is registered before it is computed, or its blocks are ignored, so its states are empty."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The prefix is read from fresh blocks."""
+        """Read the prefix from fresh blocks."""
         step = super().prefill(batch, cached, grants)
         for request in batch:
             row = self.row(request.id)
@@ -131,11 +131,11 @@ class PrefixNotRead(Sound):
 
 @mutant("prefix-owned", "prefix.tokens")
 class PrefixOwned(Sound):
-    """A shared prefix dies with the row that made it: the blocks are wiped when it leaves."""
+    """A shared prefix dies with the row that made it: its blocks are wiped when that row leaves."""
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Wiped, whoever reads them."""
+        """Wipe the blocks, whichever rows read them."""
         gone = [row for row in self.books.get(batch, ()) if row.request.id not in keep]
         kept = super().filter(batch, keep)
         for row in gone:
@@ -146,11 +146,11 @@ class PrefixOwned(Sound):
 
 @mutant("prefix-of-everything", "prefix.range")
 class PrefixOfEverything(Sound):
-    """A prompt that is cached whole is accepted, and its last token run again."""
+    """A fully cached prompt is accepted, and its last token runs again."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """One token is taken back."""
+        """Take one token back."""
 
         def cut(request: Request) -> Request:
             most = len(request.tokens) - 1
@@ -161,7 +161,7 @@ class PrefixOfEverything(Sound):
 
 @mutant("prompts-confused", "mates.together", "parity.greedy")
 class PromptsConfused(Sound):
-    """Prompts of several requests are run one token too far into each other (cu_seqlens off by one)."""
+    """Prompts of several requests overlap by one token (cu_seqlens off by one)."""
 
     def _write(self, table: list[int] | LiveRow, position: int, *rest: int) -> int:
         state: int = super()._write(table, position, *rest)  # type: ignore[arg-type]
@@ -171,19 +171,19 @@ class PromptsConfused(Sound):
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Only where several start together."""
+        """Affect prompts only where several start together."""
         self._several = len(batch) > 1
         return super().prefill(batch, cached, grants)
 
 
 class _Stops(Sound):
-    """Stops by itself after the model's end-of-text token: stopping was the model server's (several forks of TGI)."""
+    """Stops after the model's end-of-text token, although stopping is the server's job (several forks of TGI)."""
 
     ends: Sequence[int] = ()
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Nothing after the end of text."""
+        """Return nothing after the end of text."""
         found = super().rows(step)
         ended = {row.request_id for row in found.rows if set(row.tokens) & set(self.ends)}
         self._over: set[int] = getattr(self, "_over", set())
@@ -202,11 +202,11 @@ add(Mutant("stops-at-end-of-text", _Stops.__doc__ or "", _stopping, ("parity.end
 
 @mutant("continued-restarts", "continue.greedy")
 class ContinuedRestarts(Sound):
-    """A continued request is run from its prompt: the tokens that it had made are cut off."""
+    """A continued request runs from its prompt: its generated tokens are cut off."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Back to the prompt."""
+        """Cut the request back to its prompt."""
 
         def cut(request: Request) -> Request:
             if not 0 < request.prompt_len < len(request.tokens) or request.take < len(request.tokens):
@@ -222,7 +222,7 @@ class GreedyDrifts(Sound):
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """The prompt's first token depends on how many came before."""
+        """Change the prompt's first token according to how many requests came before."""
         self._came = getattr(self, "_came", 0) + 1
         shifted = tuple(
             replace(request, tokens=((request.tokens[0] + self._came // 2) % self._vocab_size, *request.tokens[1:]))

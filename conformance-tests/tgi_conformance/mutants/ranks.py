@@ -1,4 +1,4 @@
-"""Ranks that do not agree. The reference backend runs on one; the twin here runs as many copies of the toy as there are ranks."""
+"""Ranks that disagree. The reference backend runs on one rank; the twin here runs one copy of the toy per rank."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ class Grouped(Sound):
 
     @property
     def rank(self) -> int:
-        """Its own."""
+        """The session's own rank."""
         return self.options.group.rank
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Ranks beside all else."""
+        """Return the capabilities with tensor parallelism."""
         found = super().capabilities()
         return replace(found, features=found.features | {Feature.TENSOR_PARALLEL})
 
 
 @mutant("two-ranks")
 class TwoRanks(Grouped):
-    """Every rank runs the whole model: no gain, and legal."""
+    """Every rank runs the whole model, which is useless but allowed."""
 
 
 @mutant("ranks-declared", "ranks.refusal")
 class RanksDeclared(Grouped):
-    """A lie about a capability: tensor_parallel is declared, and a group is refused."""
+    """A false capability: tensor_parallel is declared, but a group is refused."""
 
     several_ranks = False
 
 
 @mutant("ranks-promise-apart", "ranks.refusal", "ranks.tokens")
 class RanksPromiseApart(Grouped):
-    """Each rank promises what its own memory holds (vLLM takes the smallest number of blocks over its workers for this reason)."""
+    """Each rank promises what fits its own memory (why vLLM takes the smallest number of blocks over its workers)."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """One block less on rank 1."""
+        """Promise one block less on rank 1."""
         promised = super().warmup(plan, progress)
         group = promised.groups[0]
         return replace(promised, groups=(replace(group, num_blocks=group.num_blocks - self.rank),))
@@ -52,7 +52,7 @@ class RanksPromiseApart(Grouped):
 
 @mutant("ranks-add-twice", "ranks.tokens", "ranks.verbs")
 class RanksAddTwice(Grouped):
-    """A bias that every rank adds before the sum over the ranks (the row-parallel layer of more than one server)."""
+    """Every rank adds the bias before the sum over the ranks (the row-parallel layer of more than one server)."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         state = super()._write(row, position)
@@ -64,11 +64,11 @@ class RanksAddTwice(Grouped):
 
 @mutant("rank-fails-alone", "ranks.verbs")
 class RankFailsAlone(Grouped):
-    """One rank has less room for a merge than the others, and is the only one to refuse it."""
+    """One rank has less room for a merge than the others, and only that rank refuses it."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Rank 1 runs out of memory."""
+        """Run out of memory on rank 1."""
         if self.rank and len(batches) > 1:
             raise OutOfMemory("no room for the merged batch")
         return super().decode(batches, grants)

@@ -1,4 +1,4 @@
-"""Sessions that leave something behind when they close, and caches of another size than was asked for."""
+"""Sessions that leave something behind when they close, and caches of another size than requested."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from tgi_core.backend.callbacks import Progress
 
 
 class FreesNothing(Sound):
-    """Close returns and every cache stays: a captured graph or a registry holds them (seen on every vendor's runtime)."""
+    """Close returns but every cache stays: a captured graph or a registry holds it (seen on every vendor's runtime)."""
 
     held: ClassVar[list[list[int]]] = []
 
     @hookimpl
     def close(self) -> Closed:
-        """Everything is forgotten but the cache."""
+        """Drop everything but the cache."""
         self.held.append([*self._slots])
         return super().close()
 
 
 class KeepsThread(Sound):
-    """The thread that feeds the device's queue waits for work for ever."""
+    """The thread that feeds the device's queue waits for work forever."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Starts one."""
+        """Start a thread."""
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         return super().warmup(plan, progress)
 
 
 class KeepsFile(Sound):
-    """Each session opens the device's file, and none closes it."""
+    """Each session opens the device's file and never closes it."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Opens one."""
+        """Open the file."""
         os.open(os.devnull, os.O_RDONLY)
         return super().warmup(plan, progress)
 
 
 class BlocksOfItsOwn(Sound):
-    """As many blocks as were asked for, all of the device's own size: the cache has four times the tokens, or a quarter."""
+    """As many blocks as requested, but all of the device's own size: the cache has four times the tokens, or a quarter."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Blocks of 16."""
+        """Use blocks of 16."""
         return super().warmup(replace(plan, block_size=16), progress)
 
 

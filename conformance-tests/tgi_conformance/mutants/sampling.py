@@ -16,10 +16,10 @@ from tgi_core.backend.ledger import Launch, Work
 
 
 class Altered(Sound):
-    """Samples each row by a request that `change` has altered."""
+    """Samples each row with a request that `change` has altered."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """What a row is sampled by."""
+        """Return the request to sample with."""
         return request
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
@@ -36,45 +36,45 @@ class Altered(Sound):
 
 @mutant("first-sampling-for-all", "mates.sampling", "mates.sampling-merge")
 class FirstSamplingForAll(Altered):
-    """The first request's parameters are used for the whole batch (paiml/aprender#2027: per-request temperature ignored when batched)."""
+    """The first request's parameters apply to the whole batch (paiml/aprender#2027: per-request temperature ignored when batched)."""
 
     def _compute(self, launch: Launch) -> None:
         self._first = launch.work[0].row.request.sampling if launch.work else Sampling()
         super()._compute(launch)
 
     def change(self, work: Work, request: Request) -> Request:
-        """The first row's."""
+        """Use the first row's parameters."""
         return replace(request, sampling=self._first)
 
 
 @mutant("seed-by-place", "mates.sampling", "formula.uniform")
 class SeedByPlace(Altered):
-    """One generator for the batch: a row's numbers depend on its place in it."""
+    """One generator for the batch: a row's random numbers depend on its place."""
 
     def _compute(self, launch: Launch) -> None:
         self._places = itertools.count(1)
         super()._compute(launch)
 
     def change(self, work: Work, request: Request) -> Request:
-        """The place is mixed into the seed."""
+        """Mix the place into the seed."""
         return self._how(request, seed=(request.sampling.seed + 1000 * next(self._places)) % 2**64)
 
 
 @mutant("seed-by-step", "mates.seeds", "continue.sampled", "formula.uniform")
 class SeedByStep(Altered):
-    """A generator with state: the numbers depend on how many steps the session has made."""
+    """A stateful generator: random numbers depend on how many steps the session has run."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """The step is mixed into the seed."""
+        """Mix the step into the seed."""
         return self._how(request, seed=(request.sampling.seed + self._steps) % 2**64)
 
 
 @mutant("seed-low-word", "formula.uniform")
 class SeedLowWord(Altered):
-    """A seed of 64 bits is cut to 32 (numpy's legacy seeding, and several HTTP servers)."""
+    """A 64-bit seed is cut to 32 bits (numpy's legacy seeding, and several HTTP servers)."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """The high word is lost."""
+        """Drop the high word."""
         return self._how(request, seed=request.sampling.seed & 0xFFFFFFFF)
 
 
@@ -83,25 +83,25 @@ class SeedIgnored(Altered):
     """The seed is not passed on."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """Always 0."""
+        """Use seed 0."""
         return self._how(request, seed=0)
 
 
 @mutant("greedy-is-sampled", "parity.greedy", "parity.one-by-one", "formula.greedy-limits")
 class GreedyIsSampled(Altered):
-    """do_sample is not looked at."""
+    """do_sample is ignored."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """Always sampled."""
+        """Always sample."""
         return self._how(request, do_sample=True)
 
 
 @mutant("frequency-ignored", "parity.counts", "formula.counts")
 class FrequencyIgnored(Altered):
-    """A declared field that nothing reads: a silent no-op (what vllm-ascend's patches kept running into)."""
+    """A declared field is never read: a silent no-op (a recurring problem of vllm-ascend's patches)."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """No frequency penalty."""
+        """Drop the frequency penalty."""
         return self._how(request, frequency_penalty=0.0)
 
 
@@ -110,16 +110,16 @@ class BiasIgnored(Altered):
     """Bias is accepted and dropped."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """None."""
+        """Drop the bias."""
         return self._how(request, logit_bias=())
 
 
 @mutant("bias-once", "formula.counts")
 class BiasOnce(Altered):
-    """Biases as a dict: of two for one token the last wins."""
+    """Biases are kept in a dict: of two for one token only the last counts."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """The last one."""
+        """Keep the last one."""
         return self._how(request, logit_bias=tuple(dict(request.sampling.logit_bias).items()))
 
 
@@ -128,52 +128,52 @@ class PenaltiesCountPrompt(Altered):
     """Frequency and presence penalties count the prompt as well."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """All of the row is taken as generated."""
+        """Treat the whole row as generated."""
         return replace(request, prompt_len=0)
 
 
 @mutant("penalties-forget", "continue.sampled", "formula.counts")
 class PenaltiesForget(Altered):
-    """A continued request's penalties start from nothing: what it brought along is all taken for its prompt."""
+    """A continued request's penalties start from zero: everything it brought counts as its prompt."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """As if it were new."""
+        """Treat the request as new."""
         return replace(request, prompt_len=len(request.tokens))
 
 
 @mutant("top-k-and-one", "formula.filters", "parity.sampled")
 class TopKAndOne(Altered):
-    """One token too many survives top-k (> for >= in a threshold)."""
+    """One token too many survives top-k (> instead of >= in a threshold)."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """k + 1."""
+        """Use k + 1."""
         how = request.sampling
         return self._how(request, top_k=how.top_k + 1 if how.top_k else 0)
 
 
 @mutant("typical-is-off", "formula.typical", "parity.sampled")
 class TypicalIsOff(Altered):
-    """typical_p is declared and does nothing."""
+    """typical_p is declared but has no effect."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """1."""
+        """Set it to 1."""
         return self._how(request, typical_p=1.0)
 
 
 @mutant("repetition-off", "parity.repetition")
 class RepetitionOff(Altered):
-    """The repetition penalty does nothing."""
+    """The repetition penalty has no effect."""
 
     def change(self, work: Work, request: Request) -> Request:
-        """1."""
+        """Set it to 1."""
         return self._how(request, repetition_penalty=1.0)
 
 
 class Patched(Sound):
-    """Samples with some functions of the formula exchanged."""
+    """Samples with some functions of the formula replaced."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """By name."""
+        """Return the replacements by name."""
         return {}
 
     @contextmanager
@@ -193,7 +193,7 @@ class NucleusWithoutEdge(Patched):
     """Top-p drops the token that crosses the mass, which belongs to the nucleus."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """One less, unless it is the only one."""
+        """Drop one token, unless it is the only one."""
 
         def keep(order: list[int], logprobs: formula.Logits, mass: float) -> set[int]:
             whole = _keep_nucleus(order, logprobs, mass)
@@ -210,10 +210,10 @@ _uniform = formula.uniform
 
 @mutant("top-p-before-top-k", "parity.sampled", "formula.filters")
 class TopPBeforeTopK(Patched):
-    """Top-p over the whole distribution, then top-k: another order than the published one."""
+    """Top-p applies to the whole distribution, then top-k, which is not the published order."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """In two passes."""
+        """Filter in two passes."""
 
         def warp(logits: formula.Logits, how: Sampling) -> dict[int, float]:
             first = _warp(logits, replace(how, top_k=0, typical_p=1.0))
@@ -224,10 +224,10 @@ class TopPBeforeTopK(Patched):
 
 @mutant("min-p-before-top-p", "formula.min-p")
 class MinPBeforeTopP(Patched):
-    """Min-p ahead of the other filters (vLLM's order), so that top-p counts the mass of what it has left."""
+    """Min-p applies before the other filters (vLLM's order), so that top-p counts the remaining mass."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """In two passes."""
+        """Filter in two passes."""
 
         def warp(logits: formula.Logits, how: Sampling) -> dict[int, float]:
             likely = _warp(logits, Sampling(True, how.temperature, min_p=how.min_p))
@@ -238,10 +238,10 @@ class MinPBeforeTopP(Patched):
 
 @mutant("temperature-last", "parity.sampled", "formula.filters")
 class TemperatureLast(Patched):
-    """Temperature after the filters (llama.cpp's default order), so that top-p cuts elsewhere."""
+    """Temperature applies after the filters (llama.cpp's default order), so that top-p cuts elsewhere."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """Filters first."""
+        """Filter first."""
 
         def warp(logits: formula.Logits, how: Sampling) -> dict[int, float]:
             kept = _warp(logits, replace(how, temperature=1.0))
@@ -252,10 +252,10 @@ class TemperatureLast(Patched):
 
 @mutant("repetition-divides-all", "parity.repetition")
 class RepetitionDividesAll(Patched):
-    """The repetition penalty divides negative logits too, which makes repetition likelier."""
+    """The repetition penalty divides negative logits too, which makes repetition more likely."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """Division only."""
+        """Always divide."""
 
         def penalize(logits: formula.Logits, how: Sampling, tokens: list[int], prompt_len: int) -> dict[int, float]:
             out = {token: value / (how.repetition_penalty if token in set(tokens) else 1) for token, value in logits.items()}
@@ -266,10 +266,10 @@ class RepetitionDividesAll(Patched):
 
 @mutant("presence-per-count", "parity.counts", "formula.counts")
 class PresencePerCount(Patched):
-    """The presence penalty is charged per occurrence, as the frequency penalty is."""
+    """The presence penalty applies per occurrence, like the frequency penalty."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """Both per occurrence."""
+        """Apply both per occurrence."""
 
         def penalize(logits: formula.Logits, how: Sampling, tokens: list[int], prompt_len: int) -> dict[int, float]:
             both = replace(how, frequency_penalty=how.frequency_penalty + how.presence_penalty, presence_penalty=0.0)
@@ -280,19 +280,19 @@ class PresencePerCount(Patched):
 
 @mutant("position-off-by-one", "formula.uniform", "parity.sampled")
 class PositionOffByOne(Patched):
-    """The draw is numbered by the token before the one that is chosen."""
+    """The draw uses the position before that of the chosen token."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """One less."""
+        """Use one position less."""
         return {"uniform": lambda seed, position: _uniform(seed, position - 1)}
 
 
 @mutant("draw-by-rank", "formula.uniform", "parity.sampled")
 class DrawByRank(Patched):
-    """The cumulative distribution is walked from the likeliest token down, not by token id."""
+    """The cumulative distribution runs from the most likely token down instead of by token id."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
-        """By rank."""
+        """Order tokens by rank."""
 
         def choose(logprobs: formula.Logits, how: Sampling, position: int) -> int:
             if not how.do_sample:

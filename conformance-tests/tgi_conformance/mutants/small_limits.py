@@ -1,4 +1,4 @@
-"""Good twins that allow little: small limits, one session at a time, one dtype. No clause may hold anything against them."""
+"""Correct twins that allow little: small limits, one session at a time, one dtype. No clause may fail them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tgi_core.backend.reference import toy_logits
 
 
 class SmallLimits(Sound):
-    """Promises less than it was asked for, and keeps to that."""
+    """Promises less than it was asked for, and keeps that promise."""
 
     def limits(self, promised: Capacity) -> Capacity:
-        """What is promised and checked."""
+        """Return the limits to promise and enforce."""
         return promised
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Less."""
+        """Promise and enforce smaller limits."""
         promised = self.limits(super().warmup(plan, progress))
         self.ledger._capacity = promised
         return promised
@@ -49,30 +49,30 @@ def _small(name: str, origin: str, limits: Callable[[Capacity], Capacity]) -> No
 for _count, _name in ((1, "one"), (2, "two")):
     _small(
         f"{_name}-prefill-row{'s' * (_count > 1)}",
-        f"A static device: {_count} row(s) of a step may take more than one token.",
+        f"A static device: at most {_count} row(s) of a step may take more than one token.",
         lambda promised, count=_count: replace(promised, max_prefill_rows=count),  # type: ignore[misc]
     )
 for _count, _name in ((1, "one"), (2, "two"), (3, "three"), (4, "four")):
     _small(
         f"{_name}-row{'s' * (_count > 1)}",
-        f"A small device: {_count} row(s) may live.",
+        f"A small device: at most {_count} row(s) may be alive.",
         lambda promised, count=_count: replace(promised, max_rows=count, max_prefill_rows=count),  # type: ignore[misc]
     )
 _small(
     "step-of-one-row",
-    "A step is as large as the longest row, and no larger.",
+    "A step is only as large as the longest row.",
     lambda promised: replace(promised, max_step_tokens=promised.max_row_tokens),
 )
 
 
 class Exclusive(Sound):
-    """The device belongs to one session at a time: a second open is DeviceBusy."""
+    """The device belongs to one session at a time: opening a second one raises DeviceBusy."""
 
     held: ClassVar[list[Exclusive]] = []
 
     @hookimpl
     def close(self) -> Closed:
-        """The device is free again."""
+        """Free the device."""
         if self in self.held:
             self.held.remove(self)
         return super().close()
@@ -91,13 +91,13 @@ add(Mutant("one-session", (Exclusive.__doc__ or ""), _exclusively))
 
 
 class Halves(Sound):
-    """Opens in bfloat16 alone, by the published formula; last bits depend on how many rows run and on how a prompt is cut."""
+    """Opens in bfloat16 only, following the published formula; last bits depend on how many rows run and how a prompt is cut."""
 
     _shape = 0
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Not batch invariant."""
+        """Return the capabilities without batch invariance."""
         found = super().capabilities()
         return replace(found, features=found.features - {Feature.BATCH_INVARIANT})
 
@@ -107,7 +107,7 @@ class Halves(Sound):
             super()._compute(launch)
 
     def _logits(self, state: int, vocab_size: int, others: Sequence[int] = ()) -> dict[int, float]:
-        """In bfloat16, one unit in the last place up or down by the shape of the step."""
+        """Return logits in bfloat16, one unit in the last place up or down, depending on the shape of the step."""
         exact = toy_logits(state, vocab_size, others)
         return {token: _rounded(value, (token + self._shape) % 3 - 1) for token, value in exact.items()}
 
@@ -128,9 +128,9 @@ add(Mutant("bfloat16-only", (Halves.__doc__ or ""), _in_halves, dtype="bfloat16"
 
 @mutant("one-block-size")
 class OneBlockSize(Sound):
-    """A device whose kernels know blocks of 16 tokens, and no others."""
+    """A device whose kernels only support blocks of 16 tokens."""
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """One size."""
+        """Declare one block size."""
         return replace(super().capabilities(), block_sizes=(16,))

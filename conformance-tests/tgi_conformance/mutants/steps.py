@@ -13,28 +13,28 @@ from tgi_core.backend.ledger import Work
 
 @mutant("rows-out-of-order", "order.batch")
 class RowsOutOfOrder(Sound):
-    """Rows by request id: right until batches merge the other way round."""
+    """Rows are sorted by request id, which is correct until batches merge in reverse order."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Sorted."""
+        """Sort the rows."""
         found = super().rows(step)
         return replace(found, rows=tuple(sorted(found.rows, key=lambda row: row.request_id)))
 
 
 @mutant("rows-of-another-step", "order.run-ahead", "open.first-step")
 class RowsOfAnotherStep(Sound):
-    """Steps counted from zero on one side and from one on the other."""
+    """Steps are counted from zero on one side and from one on the other."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Labelled with the step before."""
+        """Label the rows with the step before."""
         return replace(super().rows(step), step=step.id - 1)
 
 
 @mutant("rows-read-twice", "order.read-once")
 class RowsReadTwice(Sound):
-    """Results kept for ever: a step can be read again, and its memory never comes back."""
+    """Results are kept forever: a step can be read again, and its memory is never freed."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -42,7 +42,7 @@ class RowsReadTwice(Sound):
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """From the archive."""
+        """Return rows from the archive."""
         if step.id not in self._kept:
             self._kept[step.id] = super().rows(step)
         return self._kept[step.id]
@@ -50,22 +50,22 @@ class RowsReadTwice(Sound):
 
 @mutant("row-missing-when-merged", "order.batch", "mates.merge")
 class RowMissingWhenMerged(Sound):
-    """The result of a batch's last row is cut off when several are merged (a slice that ends one early)."""
+    """The result of the last row is cut off when several batches merge (a slice that ends one early)."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """More than three rows lose one."""
+        """Drop a row from a step of more than three."""
         found = super().rows(step)
         return replace(found, rows=found.rows[:-1]) if len(found.rows) > 3 else found
 
 
 @mutant("run-ahead-stale-token", "order.run-ahead", "order.filter-ahead")
 class RunAheadStaleToken(Sound):
-    """A step launched before the last was read is fed that step's input token again, not its output (seen while porting to async)."""
+    """A step launched before the last was read gets that step's input token again, not its output (seen while porting to async)."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """If a step is unread, its rows' newest token is repeated."""
+        """Repeat the newest token of rows whose step is unread."""
         if self._launched:
             for row in (row for handle in batches for row in self.books.get(handle, ())):
                 if row.computed == len(row.tokens) and row.computed >= len(row.request.tokens):
@@ -79,7 +79,7 @@ class JoinAheadStaleToken(Sound):
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Only if a step is unread."""
+        """Repeat tokens only if a step is unread."""
         for row in self.books.get(cached, ()) if self._launched else ():
             if row.computed == len(row.tokens):
                 row.tokens.append(row.tokens[-1])
@@ -88,7 +88,7 @@ class JoinAheadStaleToken(Sound):
 
 @mutant("late-row-writes-last", "drop.reuse-ahead")
 class LateRowWritesLast(Sound):
-    """The writes of a dropped row in a step under way land after those of the next step (a second stream without an event)."""
+    """The writes of a dropped row in a step in flight land after those of the next step (a second stream without an event)."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -96,7 +96,7 @@ class LateRowWritesLast(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Note the blocks, and the newest step under way."""
+        """Note the blocks, and the newest step in flight."""
         if self._launched:
             under_way = self._launched[-1].step.id
             rows = [row for row in self.books.get(batch, ()) if row.request.id not in keep]
@@ -113,11 +113,11 @@ class LateRowWritesLast(Sound):
 
 @mutant("dropped-row-runs-on", "drop.filtered", "isolation.which-row")
 class DroppedRowRunsOn(Sound):
-    """A slot that is freed on the host and still active on the device: its results keep coming."""
+    """A slot is freed on the host but stays active on the device: its results keep coming."""
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """The rows stay in the batch; only the handle is new."""
+        """Keep the rows in the batch; only the handle is new."""
         rows = list(self.books.get(batch, ()))
         kept = super().filter(batch, keep)
         if keep:
@@ -127,7 +127,7 @@ class DroppedRowRunsOn(Sound):
 
 @mutant("dropped-row-writes-late", "drop.reuse-after-filter", "drop.reuse-after-clear")
 class DroppedRowWritesLate(Sound):
-    """A freed row's cache is wiped with the next step, when its blocks have a new owner (a lazy zeroing kernel)."""
+    """A freed row's cache is wiped during the next step, when its blocks have a new owner (a lazy zeroing kernel)."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -146,7 +146,7 @@ class DroppedRowWritesLate(Sound):
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Any:
-        """The same."""
+        """Note what will be wiped."""
         self._before()
         count = super().clear(batch)
         self._note()
@@ -157,7 +157,7 @@ class DroppedRowWritesLate(Sound):
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Wiped after the step that follows the drop."""
+        """Wipe blocks after the step that follows the drop."""
         found = super().rows(step)
         size = self._block_size
         for block in self._to_wipe:
@@ -172,7 +172,7 @@ class LeakAtPrefill(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Its place stays taken."""
+        """Keep its place taken."""
         lost = [
             row for row in self.books.get(batch, ()) if row.computed == len(row.request.tokens) and row.request.id not in keep
         ]
@@ -187,7 +187,7 @@ class HandlesReused(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The first handle taken is given out again."""
+        """Issue the first handle taken again."""
         step = super().decode(batches, grants)
         rows = self.books.pop(step.handle)
         self.books[batches[0]] = rows
@@ -196,7 +196,7 @@ class HandlesReused(Sound):
 
 @mutant("swapped-on-merge", "mates.merge", "order.batch", "machine.laws")
 class SwappedOnMerge(Sound):
-    """Tokens of the first rows change places when batches are merged (paiml/aprender#659 had all rows answer alike)."""
+    """The tokens of the first rows change places when batches merge (in paiml/aprender#659 all rows answered alike)."""
 
     def _compute(self, launch: Any) -> None:
         super()._compute(launch)
@@ -208,7 +208,7 @@ class SwappedOnMerge(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Notes a merge."""
+        """Note a merge."""
         step = super().decode(batches, grants)
         if len(batches) > 1:
             self._merged = step.id
@@ -217,11 +217,11 @@ class SwappedOnMerge(Sound):
 
 @mutant("one-answer-for-all", "mates.together", "parity.greedy")
 class OneAnswerForAll(Sound):
-    """All batched requests get one answer (paiml/aprender#659)."""
+    """All batched requests get the same answer (paiml/aprender#659)."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """The first row's tokens for every row."""
+        """Return the first row's tokens for every row."""
         found = super().rows(step)
         first = found.rows[0].tokens if found.rows else ()
         return replace(found, rows=tuple(replace(row, tokens=first) if row.tokens and first else row for row in found.rows))
@@ -229,7 +229,7 @@ class OneAnswerForAll(Sound):
 
 @mutant("mates-shift-logits", "mates.together", "mates.filter")
 class MatesShiftLogits(Sound):
-    """Padding of the longest row leaks into the others: what a row makes depends on how many run beside it."""
+    """Padding for the longest row leaks into the others: a row's tokens depend on how many rows run."""
 
     def _compute(self, launch: Any) -> None:
         self._beside = len(launch.work)
@@ -241,11 +241,11 @@ class MatesShiftLogits(Sound):
 
 @mutant("twins-share-cache", "mates.same-prompt")
 class TwinsShareCache(Sound):
-    """A cache keyed by the prompt alone: two rows with the same prompt share one cursor."""
+    """A cache keyed by the prompt alone: two rows with the same prompt share a cursor."""
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """The later twin is given the earlier one's first block, which it then writes as well."""
+        """Replace the later twin's newest token, as if it shared the earlier one's first block."""
         step = super().decode(batches, grants)
         seen: dict[tuple[int, ...], list[int]] = {}
         for row in self.books.get(step.handle, ()):
@@ -257,11 +257,11 @@ class TwinsShareCache(Sound):
 
 @mutant("step-ids-repeat", "order.run-ahead", "open.first-step")
 class StepIdsRepeat(Sound):
-    """Steps numbered by batch, so two of them have the same id."""
+    """Steps are numbered per batch, so two of them have the same id."""
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Always step 1."""
+        """Always return step 1."""
         self._numbers = itertools.count(2)
         step = super().prefill(batch, cached, grants)
         self._real = {1: step}
@@ -269,24 +269,24 @@ class StepIdsRepeat(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Always step 1."""
+        """Always return step 1."""
         step = super().decode(batches, grants)
         self._real = {1: step}
         return Step(1, step.handle)
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """The last one launched."""
+        """Read the step launched last."""
         real = self._real.get(step.id, step)
         return replace(super().rows(real), step=step.id)
 
 
 @mutant("empty-is-a-batch", "isolation.filter-empty")
 class EmptyIsABatch(Sound):
-    """Filter with nothing to keep returns a handle of no rows instead of EMPTY."""
+    """Filter with nothing to keep returns a handle without rows instead of EMPTY."""
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """A handle that names nothing."""
+        """Return a handle that names nothing."""
         kept = super().filter(batch, keep)
         return Handle(10**6 + batch.id) if kept == EMPTY else kept

@@ -1,4 +1,4 @@
-"""What becomes of equals."""
+"""How ties are broken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.backend.ledger import Work
 
 @mutant("ties-to-the-last", "formula.ties")
 class TiesToTheLast(Sound):
-    """The argmax of a device that compares with >=: of equals the highest id wins."""
+    """An argmax that compares with >=: among equals the highest id wins."""
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
         real = formula.choose
@@ -31,7 +31,7 @@ class TiesToTheLast(Sound):
 
 @mutant("top-k-keeps-equals", "formula.ties")
 class TopKKeepsEquals(Sound):
-    """Top-k drops what is less than the last one kept, and keeps its equals (transformers' TopKLogitsWarper)."""
+    """Top-k drops only tokens below the last one kept, and keeps its equals (transformers' TopKLogitsWarper)."""
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
         how = work.row.request.sampling
@@ -49,7 +49,7 @@ class TopKKeepsEquals(Sound):
 
 
 class _Head(list[int]):
-    """An order whose heads are all of `kept`."""
+    """An order of which every slice is `kept`."""
 
     def __init__(self, kept: list[int], order: list[int]) -> None:
         super().__init__(order)

@@ -1,4 +1,4 @@
-"""Good twins: unusual, and legal. No clause may hold anything against them."""
+"""Correct twins: unusual but allowed. No clause may fail them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Synchronous(Sound):
 
 @mutant("random-handles")
 class RandomHandles(Sound):
-    """Handle and step ids in no order."""
+    """Handle and step ids in no particular order."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Ids that jump about and never repeat: the factor is odd."""
+        """Use ids that jump around and never repeat, since the factor is odd."""
         promised = super().warmup(plan, progress)
         self.ledger._handles = (number * 617_394_821 % 2**31 for number in itertools.count(1))  # type: ignore[assignment]
         return promised
@@ -48,38 +48,38 @@ class RandomHandles(Sound):
 
 @mutant("slow")
 class Slow(Sound):
-    """Every step takes a while to be read."""
+    """Reading a step takes a while."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """A fifth of a millisecond."""
+        """Wait a fifth of a millisecond."""
         time.sleep(0.0002)
         return super().rows(step)
 
 
 @mutant("larger-capacity")
 class LargerCapacity(Sound):
-    """More of everything than was asked for."""
+    """More of everything than requested."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Half as much again."""
+        """Ask for larger limits."""
         more = replace(plan, max_rows=9, max_row_tokens=80, max_step_tokens=128, num_blocks=300)
         return super().warmup(more, progress)
 
 
 @mutant("tiny-blocks")
 class TinyBlocks(Sound):
-    """A block per token."""
+    """One block per token."""
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """No other size."""
+        """Declare no other size."""
         return replace(super().capabilities(), block_sizes=(1,))
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Nor where the plan leaves it open."""
+        """Use blocks of 1 even if the plan leaves the size open."""
         return super().warmup(replace(plan, block_size=1), progress)
 
 
@@ -89,14 +89,14 @@ class Slots(Sound):
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """One block size, the length of a row."""
+        """Declare one block size, the length of a row."""
         found = super().capabilities()
         features = found.features - {Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE}
         return replace(found, block_sizes=(64,), features=features, mixing=Mixing.NONE)
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """As many slots as rows."""
+        """Promise as many slots as rows."""
         length = plan.max_row_tokens or 64
         promised = super().warmup(replace(plan, block_size=length, num_blocks=plan.max_rows), progress)
         return replace(promised, groups=(CacheGroup(CacheKind.STATE, length, promised.groups[0].num_blocks),), in_flight=1)
@@ -108,18 +108,18 @@ class Modest(Sound):
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """No feature, no field, no seeds."""
+        """Declare no features, no sampling fields and no seeds."""
         found = super().capabilities()
         return replace(found, features=frozenset(), sampling=frozenset(), mixing=Mixing.NONE, determinism=Determinism.NONE)
 
 
 @mutant("repeatable")
 class Repeatable(Sound):
-    """Seeds repeat, by a generator of its own: determinism SELF."""
+    """Seeds are repeatable, with the backend's own generator: determinism SELF."""
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Not the published formula."""
+        """Do not declare the published formula."""
         return replace(
             super().capabilities(),
             determinism=Determinism.SELF,
@@ -137,7 +137,7 @@ class Repeatable(Sound):
 
 @mutant("reversed-inside")
 class ReversedInside(Sound):
-    """Rows of a step are computed last first; they are reported in order all the same."""
+    """A step's rows are computed last to first, but reported in order."""
 
     def _compute(self, launch: Any) -> None:
         super()._compute(replace(launch, work=tuple(reversed(launch.work))))
@@ -148,11 +148,11 @@ class ReversedInside(Sound):
 
 @mutant("late-rows-kept-back")
 class LateRowsKeptBack(Sound):
-    """A row that was dropped is left out of the step that it was still in."""
+    """A dropped row is left out of the results of the step that still contained it."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Only live ones."""
+        """Return only live rows."""
         found = super().rows(step)
         live = {row.request.id for rows in self.books.values() for row in rows}
         return replace(found, rows=tuple(row for row in found.rows if row.request_id in live))
@@ -164,5 +164,5 @@ class ThreeAhead(Sound):
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """in_flight 4."""
+        """Promise in_flight 4."""
         return replace(super().warmup(plan, progress), in_flight=4)

@@ -1,4 +1,4 @@
-"""Late failures of sessions without masks, which the session's own `conformance_fail` brings about."""
+"""Late failures of sessions without masks, caused by the session's own `conformance_fail`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tgi_core.backend.ledger import Launch
 
 @mutant("modest-and-breakable")
 class Breakable(Modest):
-    """Declares nothing beyond text-core, and lets the suite break its steps."""
+    """Declares nothing beyond text-core, but lets the suite make its steps fail."""
 
     _next: BackendError | None = None
 
     def conformance_fail(self, error: BackendError) -> None:
-        """The step that is launched next."""
+        """Make the step launched next fail."""
         self._next = error
 
     def _start(self, launch: Launch) -> Step:
@@ -27,14 +27,14 @@ class Breakable(Modest):
 
 @mutant("unmasked-error-revives", "faults.rows", "faults.derived")
 class UnmaskedErrorRevives(LateErrorRevives, Breakable):
-    """The batch of a failed step lives on, where no mask source could ever show it."""
+    """The batch of a failed step lives on, where no mask source could reveal it."""
 
 
 @mutant("unmasked-error-kills-all", "faults.others")
 class UnmaskedErrorKillsAll(LateErrorKillsAll, Breakable):
-    """One failed step ends every batch, likewise."""
+    """A failed step ends every batch, where no mask source could reveal it."""
 
 
 @mutant("unmasked-error-keeps-places", "faults.place")
 class UnmaskedErrorKeepsPlaces(LateErrorKeepsPlaces, Breakable):
-    """The rows of a failed step keep their places, likewise."""
+    """The rows of a failed step keep their places, where no mask source could reveal it."""

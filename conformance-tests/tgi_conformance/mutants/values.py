@@ -1,4 +1,4 @@
-"""What rows return besides tokens, and what a session says of itself."""
+"""What rows return besides tokens, and what a session declares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tgi_core.backend.reference import backend_open, toy_logits
 
 @mutant("logprob-before-filters", "parity.sampled", "formula.filters")
 class LogprobBeforeFilters(Sound):
-    """The logprob of the model is returned where that of the distribution drawn from is meant."""
+    """Logprobs come from the model instead of the distribution that was drawn from."""
 
     def _sample(self, work: Work, state: int) -> dict[str, Any]:
         made = super()._sample(work, state)
@@ -42,35 +42,35 @@ class LogprobBeforeFilters(Sound):
 
 
 class Rewritten(Sound):
-    """Rows with something changed on the way out."""
+    """Changes rows on the way out."""
 
     def rewrite(self, row: Row) -> Row:
-        """One row."""
+        """Return one row, changed."""
         return row
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """All of them."""
+        """Return all rows, changed."""
         found = super().rows(step)
         return replace(found, rows=tuple(map(self.rewrite, found.rows)))
 
 
 @mutant("logprob-as-probability", "parity.logprobs")
 class LogprobAsProbability(Rewritten):
-    """Probabilities where logprobs are promised."""
+    """Probabilities are returned instead of logprobs."""
 
     def rewrite(self, row: Row) -> Row:
-        """exp of each."""
+        """Exponentiate each logprob."""
         return replace(row, logprobs=tuple(math.exp(value) for value in row.logprobs))
 
 
 @mutant("logprob-of-row-before", "mates.wants", "parity.logprobs")
 class LogprobOfRowBefore(Sound):
-    """Logprobs gathered with an index that counts only the rows that ask for them."""
+    """Logprobs are gathered with an index that counts only the rows that ask for them."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Shifted by one row among those that ask."""
+        """Shift logprobs by one row among those that ask."""
         found = super().rows(step)
         values = [row.logprobs for row in found.rows if row.logprobs]
         shifted = iter(values[-1:] + values[:-1])
@@ -79,39 +79,39 @@ class LogprobOfRowBefore(Sound):
 
 @mutant("wants-of-the-first", "mates.wants")
 class WantsOfTheFirst(Rewritten):
-    """Logprobs come for all rows or for none, as the first asks."""
+    """Logprobs come for all rows or for none, as the first row asks."""
 
     def rewrite(self, row: Row) -> Row:
-        """Everybody gets some."""
+        """Give every row logprobs."""
         return replace(row, logprobs=row.logprobs or tuple(-1.0 for _ in row.tokens))
 
 
 @mutant("top-unsorted", "parity.top", "mates.together")
 class TopUnsorted(Rewritten):
-    """Top tokens in token-id order."""
+    """Top tokens come in token-id order."""
 
     def rewrite(self, row: Row) -> Row:
-        """By id."""
+        """Sort by id."""
         return replace(row, top=tuple(tuple(sorted(top, key=lambda item: item.id)) for top in row.top))
 
 
 @mutant("top-one-short", "parity.top", "formula.top-tokens")
 class TopOneShort(Rewritten):
-    """n - 1 top tokens, since the chosen one is counted among them elsewhere (TGI counts it apart)."""
+    """There are n - 1 top tokens, since the chosen one is counted among them elsewhere (TGI counts it separately)."""
 
     def rewrite(self, row: Row) -> Row:
-        """One less."""
+        """Drop the last one."""
         return replace(row, top=tuple(top[:-1] if len(top) > 1 else top for top in row.top))
 
 
 @mutant("top-ids-shifted", "parity.top", "mates.together")
 class TopIdsShifted(Rewritten):
-    """The likeliest token is right, and the ids behind it are those of another row; their logprobs are in order."""
+    """The most likely token is correct, but the ids after it are another row's; their logprobs are in order."""
 
     _turn = 0
 
     def rewrite(self, row: Row) -> Row:
-        """Other ones each time."""
+        """Use different ids each time."""
         self._turn += 1
         shifted = (
             top[:1] + tuple(TopToken((t.id + self._turn) % self._vocab_size, t.logprob) for t in top[1:]) for top in row.top
@@ -121,7 +121,7 @@ class TopIdsShifted(Rewritten):
 
 @mutant("prompt-by-temperature", "parity.sampled")
 class PromptByTemperature(Sound):
-    """The logits of the prompt go through the row's temperature, which is for its next token alone."""
+    """The prompt's logits are divided by the row's temperature, which applies only to its next token."""
 
     def _run(self, work: Work) -> Row:
         row, how = super()._run(work), work.row.request.sampling
@@ -132,28 +132,28 @@ class PromptByTemperature(Sound):
 
 @mutant("top-not-normal", "formula.top-tokens", "parity.top")
 class TopNotNormal(Rewritten):
-    """Top tokens with logits instead of logprobs."""
+    """Top tokens come with logits instead of logprobs."""
 
     def rewrite(self, row: Row) -> Row:
-        """Shifted by a constant."""
+        """Shift them by a constant."""
         return replace(row, top=tuple(tuple(TopToken(item.id, item.logprob - 0.7) for item in top) for top in row.top))
 
 
 @mutant("declares-top-n", "parity.top", "mates.together")
 class DeclaresTopN(Rewritten):
-    """A lie about a capability: top_n is declared and an empty list comes (Bowtie's `incorrectly_claims_draft7`)."""
+    """A false capability: top_n is declared, but the list is empty (Bowtie's `incorrectly_claims_draft7`)."""
 
     def rewrite(self, row: Row) -> Row:
-        """Nothing."""
+        """Return no top tokens."""
         return replace(row, top=())
 
 
 @mutant("prompt-shifted", "parity.prompt")
 class PromptShifted(Rewritten):
-    """Prompt logprobs of each token itself instead of the next: the leading None is at the end."""
+    """Each prompt logprob is one place too early: the leading None is at the end."""
 
     def rewrite(self, row: Row) -> Row:
-        """Rotated by one."""
+        """Rotate them by one."""
         return replace(row, prompt_logprobs=row.prompt_logprobs[1:] + row.prompt_logprobs[:1])
 
 
@@ -162,7 +162,7 @@ class PromptNonePerChunk(Rewritten):
     """Every chunk begins with the None that belongs to token 0."""
 
     def rewrite(self, row: Row) -> Row:
-        """One too many."""
+        """Add a None."""
         again = row.prompt_logprobs and row.prompt_logprobs[0] is not None
         return replace(row, prompt_logprobs=(None, *row.prompt_logprobs) if again else row.prompt_logprobs)
 
@@ -172,33 +172,33 @@ class NanLogprob(Rewritten):
     """NaN reaches the client (vllm and TGI both shipped it)."""
 
     def rewrite(self, row: Row) -> Row:
-        """For the first row of each step."""
+        """Return NaN for the first row of each step."""
         return replace(row, logprobs=tuple(math.nan for _ in row.logprobs))
 
 
 @mutant("capabilities-change", "open.capabilities")
 class CapabilitiesChange(Sound):
-    """Features that are known only after warmup."""
+    """Features are known only after warmup."""
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Fewer at first."""
+        """Declare fewer at first."""
         found = super().capabilities()
         return found if self._ledger is not None else replace(found, features=found.features - {Feature.TOP_N})
 
 
 @mutant("no-vocabulary", "open.capabilities")
 class NoVocabulary(Sound):
-    """Numbers left at their defaults."""
+    """Numbers are left at their defaults."""
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """No block size."""
+        """Declare no block size."""
         return replace(super().capabilities(), block_sizes=())
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """As ever."""
+        """Warm up as usual."""
         return super().warmup(plan, progress)
 
 
@@ -208,28 +208,28 @@ class WarmupOneInt(Sound):
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Any:
-        """The token limit."""
+        """Return the token limit."""
         return super().warmup(plan, progress).max_step_tokens
 
 
 @mutant("promise-of-nothing", "open.promise")
 class PromiseOfNothing(Sound):
-    """A cache that does not hold one row of the length that is promised (TGI#1374: out of memory after warmup said that it fits)."""
+    """The cache does not hold one row of the promised length (TGI#1374: out of memory after warmup said that it fits)."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Longer rows than there are blocks for."""
+        """Promise longer rows than there are blocks for."""
         found = super().warmup(plan, progress)
         return replace(found, max_row_tokens=found.groups[0].num_blocks * found.groups[0].block_size + 1)
 
 
 @mutant("plan-taken-literally", "open.partial-plan")
 class PlanTakenLiterally(Sound):
-    """A plan's None is used as a number (TGI's warmup returns other things when it is not given a limit)."""
+    """A plan's None is used as a number (TGI's warmup returns other things if it is not given a limit)."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """A comparison with None."""
+        """Compare with None."""
         if any(limit < 1 for limit in (plan.max_rows, plan.max_row_tokens, plan.max_step_tokens)):  # type: ignore[operator]
             raise ValueError("limits must be positive")
         return super().warmup(plan, progress)
@@ -237,11 +237,11 @@ class PlanTakenLiterally(Sound):
 
 @mutant("blocks-by-plan-only", "open.partial-plan")
 class BlocksByPlanOnly(Sound):
-    """The number of blocks is always given in the vendor's own tests, and never by a server, which wants what memory holds."""
+    """The number of blocks is always given in the vendor's own tests, but never by a server, which wants all that memory holds."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """None is used as a number."""
+        """Use None as a number."""
         if plan.num_blocks is None:
             raise TypeError("unsupported operand type(s) for *: 'NoneType' and 'int'")
         return super().warmup(plan, progress)
@@ -249,21 +249,21 @@ class BlocksByPlanOnly(Sound):
 
 @mutant("block-size-undeclared", "open.partial-plan")
 class BlockSizeUndeclared(Sound):
-    """A default that is none of the sizes that are declared."""
+    """The default block size is not among those declared."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Where the plan leaves it open."""
+        """Use it where the plan leaves the size open."""
         return super().warmup(replace(plan, block_size=plan.block_size or 12), progress)
 
 
 @mutant("rows-longer-than-blocks", "open.block-sizes")
 class RowsLongerThanBlocks(Sound):
-    """The longest row is computed from blocks and block size with the wrong sign, and fits as long as blocks are large."""
+    """The longest row is calculated wrongly from blocks and block size, and fits as long as blocks are large."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """A sum for a product."""
+        """Add where it should multiply."""
         promised = super().warmup(plan, progress)
         group = promised.groups[0]
         return replace(promised, max_row_tokens=min(plan.max_row_tokens or 128, group.num_blocks + group.block_size))
@@ -271,31 +271,31 @@ class RowsLongerThanBlocks(Sound):
 
 @mutant("block-size-its-own", "open.block-sizes")
 class BlockSizeItsOwn(Sound):
-    """Several block sizes are declared and one is used (vllm-ascend's 128 whatever was asked for)."""
+    """Several block sizes are declared but only one is used (vllm-ascend's 128 whatever was requested)."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Always 16."""
+        """Always use 16."""
         return super().warmup(replace(plan, block_size=16), progress)
 
 
 @mutant("stats-stand-still", "open.stats")
 class StatsStandStill(Sound):
-    """Counters that nobody counts."""
+    """Counters are never incremented."""
 
     @hookimpl
     def stats(self) -> Stats:
-        """Always none."""
+        """Return zeros."""
         return replace(super().stats(), steps=0)
 
 
 @mutant("memory-grows", "leaks.memory")
 class MemoryGrows(Sound):
-    """Buffers for results are kept: memory grows with every step."""
+    """Result buffers are kept: memory grows with every step."""
 
     @hookimpl
     def stats(self) -> Stats:
-        """A little more each time."""
+        """Report a little more each time."""
         found = super().stats()
         return replace(
             found, memory=tuple(replace(share, num_bytes=share.num_bytes + 64 * found.steps) for share in found.memory)
@@ -304,13 +304,13 @@ class MemoryGrows(Sound):
 
 @mutant("compiles-in-traffic", "leaks.compiles")
 class CompilesInTraffic(Sound):
-    """A shape that warmup did not meet is compiled when a request brings it (vllm's recompiles, optimum-habana's bucket misses)."""
+    """A shape that warmup did not cover is compiled when a request needs it (vllm's recompiles, optimum-habana's bucket misses)."""
 
     _shapes: set[int] = set()  # noqa: RUF012  replaced per session below
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """No shape is warmed."""
+        """Warm up no shapes."""
         self._shapes = set()
         return super().warmup(plan, progress)
 
@@ -320,7 +320,7 @@ class CompilesInTraffic(Sound):
 
     @hookimpl
     def stats(self) -> Stats:
-        """One per batch size."""
+        """Count one compilation per batch size."""
         return replace(super().stats(), compiles=len(self._shapes))
 
 
@@ -356,16 +356,16 @@ def _second_open_fails(options: OpenOptions) -> object:
 add(
     Mutant(
         "model-untyped",
-        "A missing file is whatever the loader raises (every fork of TGI).",
+        "A missing file raises whatever the loader raises (every fork of TGI).",
         _untyped_model,
         ("open.invalid-model",),
     )
 )
-add(Mutant("model-nameless", "An error that does not say which file.", _nameless_model, ("open.invalid-model",)))
+add(Mutant("model-nameless", "An error that does not name the file.", _nameless_model, ("open.invalid-model",)))
 add(
     Mutant(
         "ranks-ignored",
-        "A group of two ranks is opened as one, and each answers by itself.",
+        "A group of two ranks is opened as one rank each, which answer separately.",
         _ignores_ranks,
         ("refusal.undeclared", "ranks.refusal"),
     )

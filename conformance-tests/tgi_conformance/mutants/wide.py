@@ -1,4 +1,4 @@
-"""What breaks only with many rows, high blocks, or after many removals."""
+"""Defects that show only with many rows, high block ids, or after many removals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.backend.ledger import Launch, LiveRow, Work
 
 @mutant("rows-past-32", "mates.wide")
 class RowsPast32(Sound):
-    """One warp samples a step: lane 0 answers for row 32 as well."""
+    """One warp samples a step: lane 0 also answers for row 32."""
 
     def _compute(self, launch: Launch) -> None:
         super()._compute(launch)
@@ -30,7 +30,7 @@ class RowsPast32(Sound):
 
 @mutant("sampling-table-of-64", "mates.wide")
 class SamplingTableOf64(Sound):
-    """Parameters of 64 rows are staged; the others use those of the first."""
+    """Parameters of 64 rows are staged; the other rows use the first row's."""
 
     def _compute(self, launch: Launch) -> None:
         self._places = {work.row.request.id: place for place, work in enumerate(launch.work)}
@@ -49,11 +49,11 @@ class SamplingTableOf64(Sound):
 
 @mutant("keep-in-a-word", "mates.wide")
 class KeepInAWord(Sound):
-    """The rows that stay are bits of one word of 32: beyond it a row stays where the one 32 places before it does."""
+    """The rows to keep are bits of one 32-bit word: each row beyond it stays if the one 32 places before does."""
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Other rows stay than those named."""
+        """Keep rows other than those named."""
         ids = [row.request.id for row in self.books.get(batch, ())]
         bits = {index % 32 for index, id in enumerate(ids) if id in keep}
         return super().filter(batch, (*keep, *(id for index, id in enumerate(ids) if index >= 32 and index % 32 in bits)))
@@ -61,7 +61,7 @@ class KeepInAWord(Sound):
 
 @mutant("bits-by-many-rows", "invariant.wide")
 class BitsByManyRows(Shaken):
-    """From 33 rows on another matrix product is taken."""
+    """Steps of 33 rows or more use another matrix product."""
 
     def shakes(self, launch: Launch, place: int, work: Work) -> bool:
         """All rows of a large step."""
@@ -78,7 +78,7 @@ class BlockIdsOf16Bits(Sound):
 
 @mutant("slots-of-16-bits", "cover.high-blocks")
 class SlotsOf16Bits(Sound):
-    """Block times block size is computed in the type of the table."""
+    """Block id times block size is computed in the table's type."""
 
     def _slot(self, table: list[int], position: int) -> int:
         return super()._slot(table, position) & 0xFFFF
@@ -91,7 +91,7 @@ class Counting(Sound):
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """As it is, counted."""
+        """Filter, and count the removed rows."""
         before = len(self.books.get(batch, ()))
         kept = super().filter(batch, keep)
         self.left(before - len(self.books.get(kept, ())))
@@ -99,22 +99,22 @@ class Counting(Sound):
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """The same."""
+        """Clear, and count the removed rows."""
         found = super().clear(batch)
         self.left(found.count)
         return found
 
     def left(self, count: int) -> None:
-        """So many rows have left."""
+        """Count the rows that have left."""
         self.removed += count
 
 
 @mutant("place-lost-in-a-thousand", "capacity.thousand")
 class PlaceLostInAThousand(Counting):
-    """A free list that is compacted every thousand removals, and one short afterwards."""
+    """A free list is compacted every thousand removals, and is one entry short afterwards."""
 
     def left(self, count: int) -> None:
-        """One place less for each thousand."""
+        """Remove one place for each thousand."""
         before = self.removed // 1000
         super().left(count)
         promised = self.ledger._capacity
@@ -123,7 +123,7 @@ class PlaceLostInAThousand(Counting):
 
 @mutant("slot-not-wiped-again", "capacity.thousand")
 class SeatNotWipedAgain(Counting):
-    """Freed slots wait in a ring of a thousand to be wiped; once it is full they are not."""
+    """Freed slots wait in a ring of a thousand to be wiped; once it is full, they are no longer wiped."""
 
     def _write(self, row: LiveRow, position: int) -> int:
         state = super()._write(row, position)
@@ -143,6 +143,6 @@ class AdaptersByTwos(Rerouted):
         super()._compute(launch)
 
     def adapter(self, row: LiveRow, position: int) -> str | None:
-        """Its own where it is staged."""
+        """Return the row's own adapter if it is staged."""
         name = row.request.adapter
         return name if name is None or name in self._staged else self._staged[-1]

@@ -1,4 +1,4 @@
-"""Is version main."""
+"""The manifest's version is "main"."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, hookimpl
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who it says it is."""
+    """Return the manifest."""
     return Manifest("branch-version", "tgi-core", "main", (1, 0), (1, 0), "accelerator")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What it says it finds."""
+    """Return what the probe finds."""
     return Probe(ProbeStatus.READY, devices=("made up",))
 
 
 @hookimpl
 def backend_open(options: OpenOptions) -> object:
-    """Nothing to open."""
+    """Never open a session."""
     return object()

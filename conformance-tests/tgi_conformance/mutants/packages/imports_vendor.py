@@ -1,4 +1,4 @@
-"""Imports a vendor's framework, or what stands for one here."""
+"""Imports a vendor's framework, or a stand-in for one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ sys.modules["habana_frameworks"] = types.ModuleType("habana_frameworks")
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who it says it is."""
+    """Return the manifest."""
     return Manifest("imports-vendor", "tgi-core", "1.0", (1, 0), (1, 0), "accelerator")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What it says it finds."""
+    """Return what the probe finds."""
     return Probe(ProbeStatus.READY, devices=("made up",))
 
 
 @hookimpl
 def backend_open(options: OpenOptions) -> object:
-    """Nothing to open."""
+    """Never open a session."""
     return object()

@@ -1,4 +1,4 @@
-"""Has no backend_open."""
+"""Lacks backend_open."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tgi_core.backend import Manifest, Probe, ProbeStatus, hookimpl
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who it says it is."""
+    """Return the manifest."""
     return Manifest("misses-a-hook", "tgi-core", "1.0", (1, 0), (1, 0), "accelerator")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What it says it finds."""
+    """Return what the probe finds."""
     return Probe(ProbeStatus.READY, devices=("made up",))

@@ -1,4 +1,4 @@
-"""Ends its process in its probe."""
+"""The probe ends its process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tgi_core.backend import Manifest, OpenOptions, Probe, hookimpl
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who it says it is."""
+    """Return the manifest."""
     return Manifest("probe-crashes", "tgi-core", "1.0", (1, 0), (1, 0), "accelerator")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What it says it finds."""
+    """Return what the probe finds."""
     os.abort()
 
 
 @hookimpl
 def backend_open(options: OpenOptions) -> object:
-    """Nothing to open."""
+    """Never open a session."""
     return object()

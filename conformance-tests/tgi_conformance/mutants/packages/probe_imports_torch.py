@@ -1,4 +1,4 @@
-"""Imports torch in its probe, or what stands for it here."""
+"""The probe imports torch, or a stand-in for it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, hookimpl
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who it says it is."""
+    """Return the manifest."""
     return Manifest("probe-imports-torch", "tgi-core", "1.0", (1, 0), (1, 0), "accelerator")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What it says it finds."""
+    """Return what the probe finds."""
     sys.modules["torch"] = types.ModuleType("torch")
     return Probe(ProbeStatus.READY, devices=("made up",))
 
 
 @hookimpl
 def backend_open(options: OpenOptions) -> object:
-    """Nothing to open."""
+    """Never open a session."""
     return object()

@@ -1,4 +1,4 @@
-"""Raises while it is imported."""
+"""Raises when imported."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ raise OSError("libdevice.so: cannot open shared object file")
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who it says it is."""
+    """Return the manifest."""
     return Manifest("raises-at-import", "tgi-core", "1.0", (1, 0), (1, 0), "accelerator")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What it says it finds."""
+    """Return what the probe finds."""
     return Probe(ProbeStatus.READY, devices=("made up",))
 
 
 @hookimpl
 def backend_open(options: OpenOptions) -> object:
-    """Nothing to open."""
+    """Never open a session."""
     return object()

@@ -1,4 +1,4 @@
-"""Requires 1.1 and was built with 1.0."""
+"""Requires 1.1 but was built with 1.0."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, hookimpl
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who it says it is."""
+    """Return the manifest."""
     return Manifest("requires-more-than-built", "tgi-core", "1.0", (1, 0), (1, 1), "accelerator")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What it says it finds."""
+    """Return what the probe finds."""
     return Probe(ProbeStatus.READY, devices=("made up",))
 
 
 @hookimpl
 def backend_open(options: OpenOptions) -> object:
-    """Nothing to open."""
+    """Never open a session."""
     return object()
