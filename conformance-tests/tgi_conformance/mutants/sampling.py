@@ -36,7 +36,7 @@ class Altered(Sound):
 
 @mutant("first-sampling-for-all", "mates.sampling", "mates.sampling-merge")
 class FirstSamplingForAll(Altered):
-    """The first request's parameters apply to the whole batch (paiml/aprender#2027: per-request temperature ignored when batched)."""
+    """The first request's parameters are used for the whole batch (paiml/aprender#2027: other temperatures were ignored)."""
 
     def _compute(self, launch: Launch) -> None:
         self._first = launch.work[0].row.request.sampling if launch.work else Sampling()
