@@ -10,7 +10,7 @@ TOPICS = (
     *("machine", "parity", "mates", "invariant", "continue", "formula", "chunks", "mixing", "prefix", "masks", "pairs"),
     *("lora", "media", "speculation", "ranks", "faults", "promise", "leaks", "speed"),
 )
-"""Parts of the contract, in the order in which they are tried."""
+"""Parts of the contract, in the order in which their clauses run."""
 
 for _module in iter_modules(__path__, f"{__name__}."):
     import_module(_module.name)
@@ -18,6 +18,6 @@ for _module in iter_modules(__path__, f"{__name__}."):
 CLAUSES: tuple[Clause, ...] = tuple(
     sorted(registered(), key=lambda item: (item.level.value, not item.essential, TOPICS.index(item.topic)))
 )
-"""By level, the essential ones first."""
+"""All clauses by level, essential ones first."""
 
 __all__ = ["CLAUSES", "TOPICS"]

@@ -99,7 +99,7 @@ class Company:
         return found
 
     def _together(self) -> Iterator[Sampling]:
-        """Yield combinations of two or more sampling fields, as far as they are declared."""
+        """Yield combinations of sampling fields, as far as they are declared."""
         declared = {item.value for item in self.stage.capabilities.sampling}
         for how in _TOGETHER + _FURTHER:
             if declared.issuperset(used(how) | ({"seed"} if how.do_sample else set())):

@@ -128,7 +128,7 @@ class PenaltyForgets(_Otherwise):
     choices = ("prompt", "generated", "newest", "early", "brought", "repeated")
 
     def tokens(self, row: LiveRow) -> list[int]:
-        """Replace missed tokens with one that is never likely."""
+        """Replace missed tokens with -1, which is never likely."""
         held, prompt = row.tokens, row.request.prompt_len
         if row.request.masked:  # or its mask source would receive the replacements
             return list(held)

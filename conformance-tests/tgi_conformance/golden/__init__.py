@@ -75,7 +75,9 @@ class Golden:
         case = self._case(request)
         if index - request.prompt_len >= len(case.tokens):
             made = f"{len(case.tokens)} tokens, but the scenario runs further"
-            raise SuiteFault(f"the yardstick is too short, not the backend wrong: {case.id} {self.where} has {made}")
+            raise SuiteFault(
+                f"the yardstick is too short, which is not the fault of the backend: {case.id} {self.where} has {made}"
+            )
         return _row(request.want, case, index - request.prompt_len, index - len(request.tokens))
 
     def rows(self, request: Request, count: int) -> list[Row]:
