@@ -157,7 +157,7 @@ def test_known_failures(tmp_path: Path) -> None:
     [
         (("run", "--backend", "nobody"), "--backend nobody: not installed"),
         (("run", "--backend", "mutant:nobody"), "no such mutant"),
-        (("run", "--backend", "reference", "--only", "nothing"), "--only nothing: no clause or topic"),
+        (("run", "--backend", "reference", "--only", "nothing"), "--only nothing: there is no such clause or topic"),
         (("run", "--backend", "reference", "--model", "nowhere"), "nowhere"),
         (("run", "--backend", "reference", "--known", "absent.toml"), "absent.toml"),
         (("verify", "absent.json"), "absent.json: No such file"),

@@ -130,7 +130,7 @@ def test_known_failures_are_strict(verdict: Verdict, until: datetime.date, becom
     [
         ("[[known", "known.toml"),
         ("x = 1", "tables"),
-        ('[[known]]\nclause = "a.a"', "number 1 needs"),
+        ('[[known]]\nclause = "a.a"', "entry 1 needs"),
         ('[[known]]\nclause = "z.z"\nreason = "r"\nkind = "ours"\nuntil = 2026-01-01', "there is no clause 'z.z'"),
         ('[[known]]\nclause = "a.a"\nreason = "r"\nkind = "mine"\nuntil = 2026-01-01', "kind must be one of"),
         ('[[known]]\nclause = "a.a"\nreason = "r"\nkind = "ours"\nuntil = "soon"', "until must be a date"),
