@@ -1,4 +1,4 @@
-"""What a backend calls: the core's side of the hardware seam."""
+"""Callbacks that the core passes to a backend."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class MaskRow:
-    """A row that needs a mask. `tokens` are those it has made since its last mask: none at its first, then what it made with that."""
+    """A row that needs a mask. `tokens` are the tokens sampled since its previous mask; empty for its first mask."""
 
     request_id: int
     tokens: tuple[int, ...] = ()
 
 
 class MaskSource(Protocol):
-    """Where a backend asks for grammar masks between forward pass and sampling, on any one thread at a time.
+    """Source of grammar masks. A backend calls it between the forward pass and sampling, from any thread but one at a time.
 
-    A step may be masked before the rows of the step before it are read: the source learns of new tokens here, not from `rows`. Only
-    rows that are about to make a token are asked for, those of one step together; tokens that the request brought along are not told.
+    A step may be masked before the previous step's rows are read, so the source receives new tokens through `fill`, not from
+    `rows`. A
+    backend requests masks only for rows about to sample a token, all rows of a step in one call. Tokens that came with the request
+    are
+    not passed.
     """
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """Packed bits, per row `ceil(vocabulary / 32)` little-endian uint32; bit 1 allows the token. Never raises.
+        """Return packed masks: `ceil(vocabulary / 32)` little-endian uint32 per row; a 1 bit allows the token. Never raises.
 
-        All bits of a row 0: its request has failed; the backend ends that row alone with RowFaultKind.MASK. A row that was dropped
-        since its step was launched gets a mask too.
+        If all bits of a row are 0, its request has failed; the backend ends only that row, with RowFaultKind.MASK. Rows dropped
+        since their
+        step was launched get a mask too.
         """
 
 
 class Progress(Protocol):
-    """Called as slow work goes on: `done` of `total` in `unit` ("B" for bytes, "step" for counted steps)."""
+    """Callback for progress of slow work: `done` of `total`, in `unit` ("B" for bytes, "step" for a count of steps)."""
 
     def __call__(self, what: str, done: int, total: int, unit: str) -> None: ...

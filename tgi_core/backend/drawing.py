@@ -1,4 +1,4 @@
-"""A row's next token on the host, by the published formula: for backends whose device hands its logits out."""
+"""Sampling on the host with the published formula, for backends whose device returns logits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from tgi_core.backend.types import Row, RowFault, RowFaultKind, TopToken
 
 
 def drawn(work: Work, logits: sampling.Logits, allowed: Sequence[int] | None = None) -> Row:
-    """The result of one row's part of a step. `logits` are those after its last position; they are not looked at while the prompt is
-    incomplete. `allowed` are the ids that the row's mask allows, None without one (`masking.allowed_tokens`). The token is appended to
-    the ledger's row, where the next step finds it; a row whose mask allows nothing, or whose logits are no numbers, gets a fault."""
+    """Sample a row's next token and return the row's result.
+
+    `logits` are the logits at the row's last position, ignored while the prompt is incomplete. `allowed` holds the token ids that
+    the row's
+    mask allows, or None without a mask (see `masking.allowed_tokens`). The token is appended to the ledger's row for the next step.
+    The
+    row gets a fault if its mask allows no token or its logits are NaN.
+    """
     row, want, how = work.row, work.row.request.want, work.row.request.sampling
     if not work.yields:
         return Row(row.request.id)

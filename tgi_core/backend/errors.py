@@ -1,6 +1,6 @@
-"""The errors of the hardware seam.
+"""Errors of the backend contract.
 
-    BackendError                 scope      state it leaves
+    BackendError                 scope      state afterwards
     ├── InvalidRequest           request    unchanged
     ├── UnknownBatch             request    unchanged
     ├── UnknownRequest           request    unchanged
@@ -14,8 +14,8 @@
     ├── DeviceLost               session    lost
     └── BackendBug               session    unknown
 
-The core reacts to `scope`, never to a Python type. "unchanged" holds for an error from a verb; the same error from `rows` ends that
-step's batch and all that was derived from it (`SessionSpec`).
+The core reacts to `scope`, never to a Python type. "unchanged" applies to an error raised by a verb; the same error raised by
+`rows` ends that step's batch and everything derived from it (see `SessionSpec`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import ClassVar
 
 
 class Scope(Enum):
-    """How far an error reaches."""
+    """What an error affects."""
 
     REQUEST = "request"
     BATCH = "batch"
@@ -33,7 +33,7 @@ class Scope(Enum):
 
 
 class Left(Enum):
-    """The state that an error leaves behind."""
+    """State of the session after an error."""
 
     UNCHANGED = "unchanged"
     LOST = "lost"
@@ -41,7 +41,7 @@ class Left(Enum):
 
 
 class BackendError(Exception):
-    """Base of the tree. `request_ids` names the requests at fault where the backend knows them."""
+    """Base class of all backend errors. `request_ids` names the requests that caused the error, if the backend knows them."""
 
     scope: ClassVar[Scope] = Scope.SESSION
     leaves: ClassVar[Left] = Left.UNCHANGED
@@ -52,37 +52,37 @@ class BackendError(Exception):
 
 
 class InvalidRequest(BackendError):
-    """The arguments break the contract."""
+    """The arguments violate the contract."""
 
     scope = Scope.REQUEST
 
 
 class UnknownBatch(BackendError):
-    """The handle is stale or was never given out."""
+    """The handle is stale or was never returned."""
 
     scope = Scope.REQUEST
 
 
 class UnknownRequest(BackendError):
-    """The batch has no such row."""
+    """The batch has no row for this request."""
 
     scope = Scope.REQUEST
 
 
 class Unsupported(BackendError):
-    """A feature that this session did not declare; raised before the device is touched."""
+    """The session did not declare this feature. Raised before any work on the device."""
 
     scope = Scope.REQUEST
 
 
 class CapacityExceeded(BackendError):
-    """More than `Capacity` promised."""
+    """The call exceeds the limits in `Capacity`."""
 
     scope = Scope.BATCH
 
 
 class OutOfMemory(BackendError):
-    """The device has no room; after warmup this breaks a promise."""
+    """The device is out of memory. After warmup, this breaks the promise made by `Capacity`."""
 
     scope = Scope.BATCH
 
@@ -98,22 +98,22 @@ class DeviceBusy(BackendError):
 
 
 class InvalidModel(BackendError):
-    """The model's files are missing, damaged or of a kind this backend cannot run; the message names the file."""
+    """The model's files are missing, corrupt or not supported by this backend; the message names the file."""
 
 
 class PeerLost(BackendError):
-    """Another rank of the group is gone."""
+    """Another rank of the group has died or is unreachable."""
 
     leaves = Left.LOST
 
 
 class DeviceLost(BackendError):
-    """The device is gone; every handle is dead."""
+    """The device is lost; all handles are invalid."""
 
     leaves = Left.LOST
 
 
 class BackendBug(BackendError):
-    """The plugin broke the contract: a foreign exception, a None, a missing hook."""
+    """The plugin violated the contract, for example with an exception other than BackendError, a None result or a missing hook."""
 
     leaves = Left.UNKNOWN

@@ -1,8 +1,9 @@
-"""When to inject which fault: `oom:p=0.01,seed=3;nan:every=50,row=last`.
+"""Fault injection schedules, for example `oom:p=0.01,seed=3;nan:every=50,row=last`.
 
-Rules stand between semicolons: a kind, a colon, `key=value` between commas. Each rule says when, by `p` (probability per step), `at`
-(numbers of steps with + between them) or `every`. Steps are counted from 1 as they are asked for, refused ones too, and chance is a
-function of seed and number alone: the same calls meet the same faults.
+Rules are separated by semicolons. A rule is a kind, a colon and comma-separated `key=value` pairs, at least one of which selects
+steps: `p` (probability per step), `at` (step numbers joined by +) or `every`. Steps are numbered from 1 in call order, rejected
+calls
+included. Random choices depend only on seed and step number, so the same calls get the same faults.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from tgi_core.backend.types import RowFaultKind
 
 
 class When(Enum):
-    """The moment of a fault that ends a whole step."""
+    """When a fault that ends a whole step takes effect."""
 
     VERB = "verb"
-    """The verb raises, and nothing has changed."""
+    """The verb raises and changes nothing."""
     ROWS = "rows"
-    """The verb succeeds; reading the step raises, and what was made of it dies then."""
+    """The verb succeeds; reading the step raises and ends everything derived from it."""
     LATE = "late"
-    """The same, but what was made of the step is dead at once, before the error is read."""
+    """Like ROWS, but everything derived from the step ends immediately, before the error is read."""
 
 
 STEP_KINDS = {
     "oom": "OutOfMemory",
     "capacity": "CapacityExceeded",
     "compile": "CompileFailed",
-    "invalid": "InvalidRequest that names nobody",
+    "invalid": "InvalidRequest that names no request",
     "busy": "DeviceBusy, which ends the session",
     "lost": "DeviceLost, which ends the session",
-    "crash": "an exception of no known kind, which ends the session",
-    "none": "None in place of a result, which ends the session",
+    "crash": "an unexpected exception, which ends the session",
+    "none": "None instead of a result, which ends the session",
 }
 ROW_KINDS = {kind.value: kind for kind in RowFaultKind} | {"token": None}
-"""`token` is an id outside the vocabulary."""
+"""`token` returns a token id outside the vocabulary."""
 ROWS = ("any", "first", "last")
 SLOW = "slow"
 KINDS = (*STEP_KINDS, *ROW_KINDS, SLOW)
@@ -45,7 +46,7 @@ KINDS = (*STEP_KINDS, *ROW_KINDS, SLOW)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of fault and its steps. `row` and `ms` belong to faults of rows and to slow steps."""
+    """One kind of fault and the steps it applies to. `row` applies to row faults, `ms` to slow steps."""
 
     kind: str
     p: float = 0.0
@@ -57,18 +58,18 @@ class Rule:
     ms: float = 100.0
 
     def hits(self, step: int) -> bool:
-        """Whether this step gets it."""
+        """Whether the rule applies to this step."""
         return (
             step in self.at or bool(self.every and step % self.every == 0) or bool(self.p and uniform(self.seed, step) < self.p)
         )
 
     def victim(self, step: int, rows: int) -> int:
-        """Which of so many rows gets it."""
+        """Index of the affected row among `rows` rows."""
         return {"first": 0, "last": rows - 1}.get(self.row, int(uniform(~self.seed, step) * rows))
 
 
 def parse_schedule(text: str) -> tuple[Rule, ...]:
-    """Rules from text. Raises ValueError that says which rule is wrong and what would be right."""
+    """Parse rules from text. Raises ValueError that names the invalid rule and the valid choices."""
     rules = tuple(_rule(part.strip(), index) for index, part in enumerate(text.split(";")) if part.strip())
     if not rules:
         raise ValueError("no rule; for example oom:p=0.01,seed=3")
@@ -90,7 +91,7 @@ def _rule(text: str, index: int) -> Rule:
             raise ValueError(f"{text}: {key}={value}: {error}") from None
     if not {"p", "at", "every"} & values.keys():
         raise ValueError(f"{text}: say when, with p=, at= or every=")
-    return Rule(kind, **values)  # type: ignore[arg-type]  # the readers below make what the fields are
+    return Rule(kind, **values)  # type: ignore[arg-type]  # the parsers in _READ return the fields' types
 
 
 def _keys(kind: str) -> list[str]:

@@ -1,7 +1,8 @@
-"""Faults on purpose: the innermost wrapper around a session, which fails steps and rows by a schedule. Only when asked.
+"""Fault injection: the innermost wrapper around a session, which fails steps and rows by a schedule. Off by default.
 
-It keeps the contract's two times of failure. An error from a verb is raised before the session hears of it. An error from `rows` comes
-after the session has computed the step, and clears in it every batch that was made of the step, as a device does that loses them.
+The injector follows the contract for both kinds of errors. An error from a verb is raised before the session sees the call. An
+error from `rows` is raised after the session has computed the step; it also clears every batch derived from the step, like a device
+that loses them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 def inject(session: Session, rules: tuple[Rule, ...]) -> FaultInjector:
-    """Have a session fail by these rules from now on, and say so."""
+    """Start to inject faults into a session, and log a warning."""
     injector = FaultInjector(session, rules)
     session.wrap(injector)
     _log.warning("FAULTS ARE INJECTED into backend %s, by %d rules: not for production", session.name, len(rules))
@@ -49,20 +50,20 @@ def inject(session: Session, rules: tuple[Rule, ...]) -> FaultInjector:
 
 
 class FaultInjector:
-    """Wraps the verbs of one session. `rules` may change at any time; `injected` counts by kind, `steps` the steps asked for."""
+    """Wraps the verbs of one session. `rules` may change at any time; `injected` counts faults by kind, `steps` step calls."""
 
     def __init__(self, session: Session, rules: tuple[Rule, ...]) -> None:
         self._session, self.rules = session, list(rules)
         self.injected: dict[str, int] = {}
         self.steps = 0
         self._numbers: dict[int, int] = {}
-        """By step id, of the steps that are not read yet: how many steps had been asked for."""
+        """Unread step's id to its step number."""
         self._origins: dict[Handle, set[int]] = {}
-        """The unread steps that each live handle was made of."""
+        """Live handle to the unread steps it is derived from."""
         self._made_of: dict[int, set[int]] = {}
-        """The same of unread steps, themselves included."""
+        """Unread step's id to the unread steps it is derived from, itself included."""
         self._dead: dict[int, Exception] = {}
-        """Steps whose reading raises."""
+        """Step id to the error that reading the step raises."""
 
     @hookimpl(wrapper=True, trylast=True)
     def prefill(self, cached: Handle) -> _Wrapped:

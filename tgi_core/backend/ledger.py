@@ -1,7 +1,7 @@
-"""The bookkeeping that the contract asks of every session: handles, rows, takes and block tables, without any device.
+"""Device-independent bookkeeping that the contract requires of every session: handles, rows, takes and block tables.
 
-A `Ledger` checks a verb whole before it changes anything, so an error from a verb leaves the state as it was. Its answer to a step
-verb is the list of `Work` to run, in batch order. Backends may use it or keep books of their own.
+A `Ledger` validates a verb completely before it changes anything, so a verb that raises leaves the state unchanged. A step verb
+returns the list of `Work` to run, in batch order. Backends may use a `Ledger` or do their own bookkeeping.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tgi_core.backend.types import EMPTY, Capabilities, Capacity, Feature, Grant
 
 @dataclass(slots=True, eq=False)
 class LiveRow:
-    """A live request. `tokens` grows as the backend appends what it sampled; `computed` positions are in launched steps."""
+    """A live request. The backend appends sampled tokens to `tokens`; `computed` counts positions that are in launched steps."""
 
     request: Request
     tokens: list[int]
@@ -27,13 +27,13 @@ class LiveRow:
 
     @property
     def prompt_left(self) -> int:
-        """Tokens that the request brought and no step has taken yet."""
+        """Number of the request's own tokens that no step has taken yet."""
         return max(0, len(self.request.tokens) - self.computed)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One row's part of a step: positions start…start + take - 1; `yields` says whether it ends in a new token."""
+    """One row's part of a step: positions start…start + take - 1. `yields` is true if the row samples a new token."""
 
     row: LiveRow
     start: int
@@ -43,7 +43,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A step verb that was accepted."""
+    """An accepted step verb."""
 
     step: Step
     work: tuple[Work, ...]
@@ -68,7 +68,7 @@ class Ledger:
         self._capacity = capacity
         self._batches: dict[Handle, list[LiveRow]] = {}
         self._origins: dict[Handle, frozenset[int]] = {}
-        """Of each batch, the steps that it was made by, as far as they may be unread."""
+        """Steps, possibly unread, that each batch is derived from."""
         self._unread: deque[Launch] = deque(maxlen=capacity.in_flight)
         self._live: set[int] = set()
         self._handles = itertools.count(1)
@@ -76,11 +76,11 @@ class Ledger:
 
     @property
     def live_ids(self) -> Set[int]:
-        """Ids of the rows in live batches."""
+        """Request ids of the rows in live batches."""
         return self._live
 
     def prefill(self, batch: Sequence[Request], cached: Handle, grants: Sequence[Grant]) -> Launch:
-        """Admit requests and go on with `cached` in the same step. Raises as `SessionSpec.prefill` does."""
+        """Admit requests and continue `cached` in the same step. Raises as `SessionSpec.prefill` does."""
         if not batch:
             raise InvalidRequest("prefill needs at least one request")
         if cached != EMPTY and self._capabilities.mixing is Mixing.NONE:
@@ -96,14 +96,14 @@ class Ledger:
         return self._launch([cached] if cached != EMPTY else [], self._plans(running, grants) + fresh)
 
     def decode(self, batches: Sequence[Handle], grants: Sequence[Grant]) -> Launch:
-        """Go on with distinct batches, merged. Raises as `SessionSpec.decode` does."""
+        """Merge distinct batches and continue them. Raises as `SessionSpec.decode` does."""
         if not batches or len(set(batches)) != len(batches):
             raise InvalidRequest("decode needs one or more distinct batches")
         rows = [row for handle in batches for row in self._rows(handle)]
         return self._launch(batches, self._plans(rows, grants))
 
     def filter(self, batch: Handle, keep: Sequence[int]) -> Handle:
-        """Keep the named rows. Raises UnknownBatch, UnknownRequest."""
+        """Keep only the rows in `keep`. Raises UnknownBatch, UnknownRequest."""
         rows, origins = self._rows(batch), self._origins[batch]
         wanted = set(keep)
         if missing := wanted - {row.request.id for row in rows}:
@@ -112,15 +112,17 @@ class Ledger:
         return self._hold([row for row in rows if row.request.id in wanted], origins)
 
     def clear(self, batch: Handle | None) -> int:
-        """Drop one batch or all; the number of rows dropped. Raises UnknownBatch."""
+        """Drop one batch, or all for None, and return the number of rows dropped. Raises UnknownBatch."""
         if batch is None:
             return sum(self._drop(handle) for handle in list(self._batches))
         self._rows(batch)
         return self._drop(batch)
 
     def read(self, step: Step) -> Launch:
-        """A launched step, to be read now; those before it that were not read are given up. For sessions that remember no launches
-        themselves. Raises InvalidRequest for one that was read before or never launched."""
+        """Return the launch of a step about to be read and discard earlier unread launches.
+
+        For sessions that do not track launches themselves. Raises InvalidRequest for a step that was read before or never launched.
+        """
         while self._unread and self._unread[0].step.id < step.id:
             self._unread.popleft()
         if not self._unread or self._unread[0].step != step:
@@ -128,7 +130,7 @@ class Ledger:
         return self._unread.popleft()
 
     def kill(self, step: Step) -> None:
-        """End the batch of a step that failed when it was read, and every batch that was derived from it."""
+        """Drop the batch of a step that failed on reading, and every batch derived from it."""
         for handle, origins in list(self._origins.items()):
             if step.id in origins:
                 self._drop(handle)
@@ -188,10 +190,10 @@ class Ledger:
         return Work(row, start, plan.take, yields=bool(plan.take) and row.prompt_left == 0)
 
     def _check(self, request: Request) -> None:
-        """A request by itself."""
+        """Validate one request on its own."""
         length = len(request.tokens)
         wrong = (
-            (request.id in self._live, "its id is live already"),
+            (request.id in self._live, "its id is already live"),
             (not 0 <= request.cached < length, f"cached {request.cached} must be from 0 to {length - 1}"),
             (not 0 < request.take <= length - request.cached, f"take {request.take} does not fit its tokens"),
             (not 0 <= request.prompt_len <= length, f"prompt_len {request.prompt_len} exceeds its {length} tokens"),
@@ -222,7 +224,7 @@ class Ledger:
             raise Unsupported(f"request {request.id} needs sampling by {name.value}", request_ids=(request.id,))
 
     def _check_plan(self, plan: _Plan) -> None:
-        """One row's take and blocks."""
+        """Validate one row's take and blocks."""
         row, groups, id = plan.row, self._capacity.groups, plan.row.request.id
         limit = row.prompt_left or 1 + self._capacity.draft
         if not 0 <= plan.take <= limit:
@@ -240,12 +242,12 @@ class Ledger:
             if any(not 1 <= block <= group.num_blocks for block in more):
                 raise InvalidRequest(f"request {id}: block ids must be from 1 to {group.num_blocks}", request_ids=(id,))
             if more and (len(set(more)) < len(more) or not set(more).isdisjoint(table)):
-                raise InvalidRequest(f"request {id}: a block stands twice in its table", request_ids=(id,))
+                raise InvalidRequest(f"request {id}: a block appears twice in its table", request_ids=(id,))
             if (len(table) + len(more)) * group.block_size < end:
                 raise InvalidRequest(f"request {id}: its blocks do not cover position {end - 1}", request_ids=(id,))
 
     def _check_step(self, plans: Sequence[_Plan]) -> None:
-        """All rows of a step together."""
+        """Validate the totals of a step."""
         total = sum(plan.take for plan in plans)
         if total > self._capacity.max_step_tokens:
             raise CapacityExceeded(f"{total} tokens exceed max_step_tokens {self._capacity.max_step_tokens}")

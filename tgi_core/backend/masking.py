@@ -1,4 +1,4 @@
-"""What backends share in asking for masks."""
+"""Mask requests, shared by backends that sample on the host."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from tgi_core.backend.ledger import LiveRow
 
 
 def mask_row(row: LiveRow) -> MaskRow:
-    """A row as a mask source is to hear of it, for a session that makes one token a step: its newest token, if it has made one."""
+    """Mask request for a row of a session that samples one token per step: the row's newest sampled token, if any."""
     made = row.tokens[-1:] if len(row.tokens) > len(row.request.tokens) else []
     return MaskRow(row.request.id, tuple(made))
 
 
 def allowed_tokens(source: MaskSource | None, row: LiveRow, vocab_size: int) -> list[int] | None:
-    """Ids that the mask of one row allows, in rising order; None for a row without one."""
+    """Token ids that a row's mask allows, in ascending order; None for a row without a mask."""
     if source is None or not row.request.masked:
         return None
     bits = source.fill((mask_row(row),))

@@ -1,6 +1,6 @@
-"""Probing a plugin in a child process, so that looking for a device can neither hang nor harm this one.
+"""Plugin probing in a child process, so that device detection can neither hang nor crash this one.
 
-`python -m tgi_core.backend.probe NAME` is the child; it prints one JSON object as the last line of its standard output.
+The child is `python -m tgi_core.backend.probe NAME`; it prints one JSON object as the last line of its standard output.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ TIME_LIMIT_S = 20.0
 
 
 def probe(plugin: Plugin, time_limit_s: float = TIME_LIMIT_S) -> Probe:
-    """What a plugin finds on this machine; a plugin that did not load, hangs or crashes is BROKEN."""
+    """Probe a plugin; one that fails to load, hangs or crashes is BROKEN."""
     return collect(start(plugin), plugin, time_limit_s)
 
 
 def probe_all(plugins: Iterable[Plugin], time_limit_s: float = TIME_LIMIT_S) -> list[tuple[Plugin, Probe]]:
-    """Probe side by side."""
+    """Probe plugins concurrently."""
     started = [(plugin, start(plugin)) for plugin in plugins]
     return [(plugin, collect(child, plugin, time_limit_s)) for plugin, child in started]
 
 
 def start(plugin: Plugin) -> subprocess.Popen[str] | None:
-    """The probing child, or None for a plugin that cannot be probed."""
+    """Start the child process, or return None for a plugin that did not load."""
     if plugin.status is not PluginStatus.OK:
         return None
     command = python("tgi_core.backend.probe", plugin.name)
@@ -38,7 +38,7 @@ def start(plugin: Plugin) -> subprocess.Popen[str] | None:
 
 
 def collect(child: subprocess.Popen[str] | None, plugin: Plugin, time_limit_s: float) -> Probe:
-    """Wait for a child's answer."""
+    """Wait for a child and return its result."""
     if child is None:
         return Probe(ProbeStatus.BROKEN, reason=plugin.reason)
     try:
@@ -46,20 +46,20 @@ def collect(child: subprocess.Popen[str] | None, plugin: Plugin, time_limit_s: f
     except subprocess.TimeoutExpired:
         child.kill()
         child.communicate()
-        return Probe(ProbeStatus.BROKEN, reason=f"its probe took more than {time_limit_s:.0f} s")
+        return Probe(ProbeStatus.BROKEN, reason=f"the probe took more than {time_limit_s:.0f} s")
     if child.returncode:
         last = (errors.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
-        return Probe(ProbeStatus.BROKEN, reason=f"its probe failed: {last}")
+        return Probe(ProbeStatus.BROKEN, reason=f"the probe failed: {last}")
     return decode(output.strip().splitlines()[-1])
 
 
 def encode(found: Probe) -> str:
-    """A probe as one line of JSON."""
+    """Encode a probe as one line of JSON."""
     return json.dumps(asdict(found) | {"status": found.status.value})
 
 
 def decode(line: str) -> Probe:
-    """The inverse of `encode`."""
+    """Decode a line written by `encode`."""
     value = json.loads(line)
     return Probe(
         ProbeStatus(value["status"]), tuple(value["devices"]), value["reason"], value["hint"], value["verified_on_hardware"]

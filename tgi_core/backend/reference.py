@@ -1,8 +1,8 @@
-"""The reference backend: a deterministic toy language model that keeps every law of the contract, without torch.
+"""The reference backend: a deterministic toy language model without torch that follows every rule of the contract.
 
-Its cache is real: every position's slot holds a state mixed from the slots before it, and tokens come from the slots alone, so a
-block handed to two rows, or granted too early, changes the text. It is asynchronous unless asked otherwise: a step is computed when
-its rows are read, so results and errors arrive late, as on an accelerator. Selected only by name.
+Its cache is real: each position's slot holds a state derived from earlier slots, and tokens depend only on slots, so a block
+granted to two rows, or too early, changes the text. It is asynchronous by default: a step is computed when its rows are read, so
+results and errors arrive late, as on an accelerator. Selected only by name.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ _FEATURES = frozenset(
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """The reference backend follows the contract it ships with."""
+    """Manifest of the reference backend, which is built against this package's contract."""
     return Manifest("reference", "tgi-core", "1.0", API_VERSION, (1, 0), device_kind="none")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """It needs no device."""
+    """Always READY: the backend needs no device."""
     return Probe(ProbeStatus.READY, devices=("toy model",), reason="for tests; selected only by name")
 
 
 @hookimpl
 def backend_open(options: OpenOptions) -> ReferenceSession:
-    """Reads nothing but vocabulary size and context length from config.json. Raises InvalidModel, Unsupported."""
+    """Open a session. Reads only vocabulary size and context length from config.json. Raises InvalidModel, Unsupported."""
     if options.group.world != 1:
         raise Unsupported(f"a group of {options.group.world} ranks: the toy model runs on one")
     try:
@@ -96,7 +96,7 @@ def backend_open(options: OpenOptions) -> ReferenceSession:
 
 
 def mix(value: int) -> int:
-    """Scramble 64 bits (the finalizer of splitmix64)."""
+    """Hash 64 bits (the finalizer of splitmix64)."""
     value = (value + 0x9E3779B97F4A7C15) & _WORD
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -104,7 +104,7 @@ def mix(value: int) -> int:
 
 
 def toy_logits(state: int, vocab_size: int, others: Sequence[int] = ()) -> dict[int, float]:
-    """A few likely tokens, from a state of 64 bits; and `others`, which a mask may leave as the only ones, all unlikely."""
+    """Logits for a 64-bit state: a few likely tokens, plus unlikely `others`, since a mask may exclude all likely tokens."""
     unlikely = {id: (mix(state ^ id) >> 40) / 2**22 - 20 for id in others}
     return unlikely | _likely(state, vocab_size)
 
@@ -146,7 +146,7 @@ class ReferenceSession:
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Everything that needs no image or draft; masks where there is a source of them, adapters where some were named."""
+        """Everything except media and speculation; MASKS only with a mask source, LORA only with adapters."""
         return Capabilities(
             features=_FEATURES | ({Feature.MASKS} if self._masks else set()) | ({Feature.LORA} if self._adapters else set()),
             sampling=sampling.FIELDS,
@@ -160,7 +160,7 @@ class ReferenceSession:
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Takes the plan as it is, with modest defaults."""
+        """Accept the plan as given, with modest defaults."""
         self._block_size = plan.block_size or 16
         num_blocks = plan.num_blocks or 4096
         self._slots = [0] * ((num_blocks + 1) * self._block_size)
@@ -179,24 +179,24 @@ class ReferenceSession:
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Bookkeeping now, tokens when the step is read."""
+        """Only bookkeeping; tokens are computed when the step is read."""
         for request in batch:
             check_sampling(request)
         return self._start(self._book.prefill(batch, cached, grants))
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Bookkeeping now, tokens when the step is read."""
+        """Only bookkeeping; tokens are computed when the step is read."""
         return self._start(self._book.decode(batches, grants))
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Computes every launched step up to this one, in order."""
+        """Compute every launched step up to this one, in order."""
         while step.id not in self._done:
             if not self._launched or self._launched[0].step.id > step.id:
                 raise InvalidRequest(f"step {step.id} was read before, or never launched")
             self._compute(self._launched.popleft())
-        self._done = {id: outcome for id, outcome in self._done.items() if id >= step.id}  # older ones are not read any more
+        self._done = {id: outcome for id, outcome in self._done.items() if id >= step.id}  # older steps will not be read
         outcome = self._done.pop(step.id)
         if isinstance(outcome, BackendError):
             self._book.kill(step)
@@ -205,22 +205,22 @@ class ReferenceSession:
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """A removed row may still be in steps launched before; its late row is made and ignored."""
+        """Keep some rows. Steps launched earlier still return results for removed rows, which the core ignores."""
         return self._book.filter(batch, keep)
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """Drops rows; the slots keep their stale states, as device memory does."""
+        """Drop rows. Slots keep their stale states, as device memory does."""
         return Cleared(self._book.clear(batch))
 
     @hookimpl
     def stats(self) -> Stats:
-        """Steps computed so far."""
+        """Number of steps computed so far, and the size of the cache."""
         return Stats(steps=self._steps, memory=(Memory("kv cache", 8 * len(self._slots)),))
 
     @hookimpl
     def close(self) -> Closed:
-        """Forgets everything."""
+        """Discard all state."""
         self._launched.clear()
         self._done.clear()
         self._slots, self._ledger = [], None
@@ -249,8 +249,10 @@ class ReferenceSession:
             outcome = error
         self._done[launch.step.id] = outcome = self._faults.pop(launch.step.id, outcome)
         if isinstance(outcome, BackendError):
-            self._failed.update(work.row.request.id for work in launch.work)  # steps derived from it are launched already
-        if self._failed:  # they sit out the steps that were launched before the core filtered them away
+            self._failed.update(
+                work.row.request.id for work in launch.work
+            )  # later steps derived from this one may already be launched
+        if self._failed:  # skipped until the core filters them out
             self._failed &= self._book.live_ids | {work.row.request.id for late in self._launched for work in late.work}
 
     def _run(self, work: Work) -> Row:
@@ -268,7 +270,7 @@ class ReferenceSession:
         return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
 
     def _write(self, row: LiveRow, position: int) -> int:
-        """The state at a position comes from the slots of the position before and of one far back; the first from the adapter."""
+        """Compute and store a position's state from the previous slot and one far back; the first from the adapter's name."""
         table, adapter = row.tables[0], row.request.adapter
         before = self._slots[self._slot(table, position - 1)] if position else crc32((adapter or "").encode())
         far = self._slots[self._slot(table, position // 2)] if position else 0

@@ -1,7 +1,7 @@
-"""Finding backends: metadata first, then each plugin loaded by itself, then probed in a child process.
+"""Backend discovery: read package metadata, load each plugin separately, then probe it in a child process.
 
-What is wrong with one plugin never stops another. `select` is the whole policy: a named backend or the reason why not; else the one
-accelerator that is ready; and the CPU only when no accelerator plugin is broken.
+A faulty plugin never affects the others. A backend chosen by name is used or reported as unusable (`find`). Otherwise `select`
+picks the only accelerator that is ready, or the CPU if no accelerator plugin is broken.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tgi_core.errors import StartupError
 
 ENTRY_POINT_GROUP = "tgi.backends"
 BY_NAME_ONLY = frozenset({"none"})
-"""Device kinds that are never chosen unless named."""
+"""Device kinds that are used only when chosen by name."""
 
 
 class PluginStatus(Enum):
-    """What became of loading a plugin."""
+    """Outcome of loading a plugin."""
 
     OK = "ok"
     INCOMPATIBLE = "incompatible"
@@ -36,7 +36,7 @@ class PluginStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A record of one entry point, whether it loaded or not."""
+    """An entry point and the outcome of loading it."""
 
     name: str
     distribution: str
@@ -48,21 +48,21 @@ class Plugin:
 
     @property
     def device_kind(self) -> str:
-        """What its manifest says, "" when there is none."""
+        """Device kind from the manifest, or "" without a manifest."""
         return self.manifest.device_kind if self.manifest else ""
 
     @property
     def built(self) -> tuple[int, int]:
-        """The contract that it was written against, this core's when there is no manifest."""
+        """Contract version the plugin was built against; this core's version without a manifest."""
         return self.manifest.api_built if self.manifest else API_VERSION
 
     def open(self, options: OpenOptions, progress: Progress) -> object:
-        """The plugin's session for one rank."""
+        """Open the plugin's session for one rank."""
         return self.hooks.backend_open(options=options, progress=progress)
 
 
 def installed() -> tuple[EntryPoint, ...]:
-    """Entry points by name, nothing imported. Raises StartupError when two distributions claim a name."""
+    """Installed entry points sorted by name, without importing them. Raises StartupError if two distributions use the same name."""
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         twin = found.setdefault(entry.name, entry)
@@ -75,7 +75,7 @@ def installed() -> tuple[EntryPoint, ...]:
 
 
 def load(entry: EntryPoint) -> Plugin:
-    """Import one plugin and check its contract; what goes wrong is in the record, not raised."""
+    """Import one plugin and check its contract. Errors are recorded in the result, not raised."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(PluginSpec)
     try:
@@ -94,7 +94,7 @@ def load(entry: EntryPoint) -> Plugin:
 
 
 def incompatibility(manifest: Manifest, core: tuple[int, int] = API_VERSION) -> str:
-    """Why this core cannot run a plugin, or "". Equal majors, and no minor required that the core lacks."""
+    """Why this core cannot run a plugin, or "". The majors must be equal and the required minor no newer than the core's."""
     major, minor = manifest.api_requires
     if (major, manifest.api_built[0]) == (core[0], core[0]) and minor <= core[1]:
         return ""
@@ -102,7 +102,7 @@ def incompatibility(manifest: Manifest, core: tuple[int, int] = API_VERSION) -> 
 
 
 def find(name: str) -> Plugin:
-    """A plugin by name, usable or an error with its reason. Raises StartupError."""
+    """Load a plugin by name. Raises StartupError with the reason if it cannot be used."""
     entries = {entry.name: entry for entry in installed()}
     if name not in entries:
         known = ", ".join(sorted(entries)) or "none"
@@ -114,7 +114,7 @@ def find(name: str) -> Plugin:
 
 
 def select(probed: Iterable[tuple[Plugin, Probe]]) -> Plugin:
-    """The plugin to use when none was named. Raises StartupError that lists what was found."""
+    """Choose a plugin when none was named. Raises StartupError that lists the candidates."""
     candidates = [(plugin, probe) for plugin, probe in probed if plugin.device_kind not in BY_NAME_ONLY]
     ready = [(plugin, probe) for plugin, probe in candidates if probe.status is ProbeStatus.READY]
     accelerators = [plugin for plugin, _ in ready if plugin.device_kind != "cpu"]
@@ -128,7 +128,7 @@ def select(probed: Iterable[tuple[Plugin, Probe]]) -> Plugin:
         return accelerators[0]
     if broken:
         text = "; ".join(f"{plugin.name}: {probe.reason}" for plugin, probe in broken)
-        raise StartupError(f"an accelerator backend is broken ({text}); repair it, or choose with --backend")
+        raise StartupError(f"an accelerator backend is broken ({text}); fix it, or choose one with --backend")
     if ready:
         return ready[0][0]
     reasons = "; ".join(f"{plugin.name}: {probe.reason}" for plugin, probe in candidates)
@@ -136,7 +136,7 @@ def select(probed: Iterable[tuple[Plugin, Probe]]) -> Plugin:
 
 
 def open_backend(plugin: Plugin, options: OpenOptions, progress: Progress) -> object:
-    """Open a session; a foreign exception becomes StartupError with the plugin's name."""
+    """Open a session. Raises StartupError for any exception; an unexpected one is reported with the plugin's name."""
     try:
         return plugin.open(options, progress)
     except BackendError as error:

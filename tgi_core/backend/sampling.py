@@ -1,10 +1,10 @@
-"""The published sampling formula, in plain Python: what every backend at determinism level CORE computes.
+"""The published sampling formula in plain Python, which every backend with determinism CORE computes.
 
-One uniform number per (seed, position) from Philox-4x32-10, then the inverse of the cumulative distribution in token-id order. There
-is no generator state, so batch mates, merges, preemption, restart and run-ahead cannot change a token. `position` is the index in the
-row of the token being chosen.
+Philox-4x32-10 yields one uniform number per (seed, position); the inverse cumulative distribution in token-id order maps it to a
+token. There is no generator state, so other rows of the batch, merges, preemption, restarts and run-ahead cannot change a token.
+`position` is the row index of the token being chosen.
 
-Source of the generator: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+Generator: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FIELDS = frozenset(
         SamplingField.TYPICAL_P,
     }
 )
-"""What this formula honours. By name: another formula would not honour what a later contract adds."""
+"""Fields that the formula implements. Listed by name, so that a field added by a later contract is not included implicitly."""
 
 Logits = Mapping[int, float]
-"""Token id to logit; an absent id has logit minus infinity."""
+"""Token id to logit; a missing id has logit minus infinity."""
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) with 24 random bits, exact in float32."""
+    """Uniform number in [0, 1) with 24 random bits, exact in float32."""
     key0, key1 = seed & _MASK, (seed >> 32) & _MASK
     c0, c1, c2, c3 = position & _MASK, (position >> 32) & _MASK, 0, 0
     for _ in range(10):
@@ -48,8 +48,9 @@ def uniform(seed: int, position: int) -> float:
 
 
 def penalize(logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int) -> dict[int, float]:
-    """Repetition penalty over every distinct token of the row; then, among the generated tokens, frequency penalty per occurrence and
-    presence penalty once; then the bias."""
+    """Apply the repetition penalty once per distinct token of the row, then to generated tokens the frequency penalty per
+    occurrence and
+    the presence penalty once, then the logit bias."""
     out = dict(logits)
     if sampling.repetition_penalty != 1.0:
         for token in set(tokens) & out.keys():
@@ -66,7 +67,7 @@ def penalize(logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_l
 
 
 def log_softmax(logits: Logits) -> dict[int, float]:
-    """Logprobs, by token id."""
+    """Token id to logprob."""
     peak = max(logits.values())
     total = math.log(sum(math.exp(value - peak) for value in logits.values()))
     return {token: value - peak - total for token, value in logits.items()}
@@ -77,7 +78,7 @@ def _by_logprob(logits: Logits) -> list[int]:
 
 
 def _keep_nucleus(order: Sequence[int], logprobs: Logits, mass: float) -> set[int]:
-    """The shortest head of `order` whose probability reaches `mass`; never empty."""
+    """Shortest prefix of `order` whose total probability reaches `mass`; never empty."""
     total, kept = 0.0, set[int]()
     for token in order:
         if kept and total >= mass:
@@ -88,8 +89,11 @@ def _keep_nucleus(order: Sequence[int], logprobs: Logits, mass: float) -> set[in
 
 
 def warp(logits: Logits, sampling: Sampling) -> dict[int, float]:
-    """Temperature, top-k, top-p, min-p, typical-p, in that order, which is transformers'. Ties are kept or dropped by token id, lowest
-    first; min-p keeps every token whose probability is at least `min_p` times the largest."""
+    """Apply temperature, top-k, top-p, min-p and typical-p, in this order, as transformers does.
+
+    Ties are broken by token id: the lowest is kept first. Min-p keeps every token whose probability is at least `min_p` times the
+    largest.
+    """
     out = {token: value / sampling.temperature for token, value in logits.items()}
     if 0 < sampling.top_k < len(out):
         out = {token: out[token] for token in _by_logprob(out)[: sampling.top_k]}
@@ -111,8 +115,9 @@ def warp(logits: Logits, sampling: Sampling) -> dict[int, float]:
 def distribution(
     logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int, allowed: Container[int] | None = None
 ) -> dict[int, float]:
-    """Logprobs from which the next token is chosen; dropped tokens are absent. `allowed` is the mask; it must allow some token of
-    `logits`."""
+    """Logprobs from which the next token is chosen, without the tokens that filters drop. The mask `allowed` must allow at least
+    one token
+    of `logits`."""
     out = penalize(logits, sampling, tokens, prompt_len)
     if allowed is not None:
         out = {token: value for token, value in out.items() if token in allowed}
@@ -120,7 +125,8 @@ def distribution(
 
 
 def choose(logprobs: Logits, sampling: Sampling, position: int) -> int:
-    """The lowest id of the likeliest tokens, or the inverse cumulative distribution at `uniform(seed, position)`."""
+    """Choose a token: greedily, the lowest id among the likeliest; else the inverse cumulative distribution at `uniform(seed,
+    position)`."""
     if not sampling.do_sample:
         return _by_logprob(logprobs)[0]
     target = uniform(sampling.seed, position)

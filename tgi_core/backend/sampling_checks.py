@@ -1,4 +1,4 @@
-"""Sampling parameters that no formula can honour, refused before anything changes."""
+"""Validation of sampling parameters, before any state changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgi_core.backend.types import Request
 
 
 def check_sampling(request: Request) -> None:
-    """Raises InvalidRequest."""
+    """Validate a request's sampling parameters and tokens. Raises InvalidRequest."""
     for why in _faults(request):
         raise InvalidRequest(f"request {request.id}: {why}", request_ids=(request.id,))
 

@@ -1,8 +1,9 @@
-"""One row per field of `Sampling`: its range, when it acts, who implements it, and what a session declares for it.
+"""Table of the fields of `Sampling`: valid range, stage, implementations, and the feature that a session declares.
 
-The checks of a request, the ledger's refusals, the router's rules, the wire, the choice between the device's sampler and the host's, and
-the conformance suite read this table. A new field is added to `Sampling` and `SamplingField` (types.py), as a row here, and where it is
-computed; tests/backend/test_sampling_spec.py names every place that lacks it.
+Used by request validation, the ledger, the router's rules, the wire, the choice between device and host sampler, and the
+conformance
+suite. To add a field, add it to `Sampling` and `SamplingField` (types.py), to this table, and to the code that computes it;
+tests/backend/test_sampling_spec.py lists every place that is missing.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from typing import Any, NamedTuple
 from tgi_core.backend.types import Sampling, SamplingField
 
 LARGEST_LOGIT = 3.4e38
-"""About the largest float32, in which logits are."""
+"""Approximately the largest float32, the type of logits."""
 
 
 class SamplingStage(Enum):
-    """PENALTY: changes logits, of greedy rows too. FILTER: leaves tokens out of the distribution that a sampled row draws from.
-    DRAW: whether and how a token is drawn; every request has these."""
+    """PENALTY: changes logits, also of greedy rows. FILTER: removes tokens from the distribution of a sampled row. DRAW: whether
+    and how a
+    token is drawn; set for every request."""
 
     PENALTY = "penalty"
     FILTER = "filter"
@@ -32,7 +34,7 @@ class SamplingStage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`; an end that is open does not belong to them."""
+    """Interval from `low` to `high`; an open end is excluded."""
 
     low: float
     high: float
@@ -40,32 +42,36 @@ class Range:
     high_open: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether a number is one of them. Not a number is not."""
+        """Whether the interval contains `value`. False for NaN."""
         above = value > self.low if self.low_open else value >= self.low
         return above and (value < self.high if self.high_open else value <= self.high)
 
     def __str__(self) -> str:
-        """As in "must be >= 0.0 and <= 1.0"."""
+        """For messages, for example ">= 0.0 and <= 1.0"."""
         return f"{'>' if self.low_open else '>='} {self.low} and {'<' if self.high_open else '<='} {self.high}"
 
 
 ABOVE_0 = Range(0.0, math.inf, low_open=True, high_open=True)
 SHARE = Range(0.0, 1.0, low_open=True)
-"""Of a distribution: all of it is off."""
+"""Share of a distribution; 1 turns the filter off."""
 LOGITS = Range(-LARGEST_LOGIT, LARGEST_LOGIT, low_open=True, high_open=True)
-"""What can be added to a logit."""
+"""Values that can be added to a logit."""
 
 PENALTY, FILTER, DRAW = SamplingStage
 
 
 @dataclass(frozen=True)
 class SamplingSpec:
-    """One field of `Sampling`, whose default there is neutral.
+    """One field of `Sampling`; its default there is neutral.
 
-    `field` is what a session declares for it, None for a field of `text-core`. `range` is None where every value of its type will do;
-    that of `logit_bias` is its biases'. `on_device`: samplers on the device implement it too (`PlainSampler`, `StepSampler`); the
-    published formula and the engine's sampler on the host implement every row. `since` is the contract that it came with. `tried`
-    are values that conformance clauses and tests set it to, and `sentence` says what it does.
+    `field` is what a session declares to support it; None for fields of `text-core`, which every session supports. `range` is None
+    if
+    every value of the type is valid; for `logit_bias` it is the range of each bias. `on_device` marks fields that the device
+    samplers
+    (`PlainSampler`, `StepSampler`) implement as well; the published formula and the engine's host sampler implement every field.
+    `since`
+    is the contract version that added the field. `tried` are the values used by conformance clauses and tests, `sentence` describes
+    it.
     """
 
     name: str
@@ -79,38 +85,38 @@ class SamplingSpec:
 
     @cached_property
     def neutral(self) -> Any:
-        """The value that does nothing."""
+        """The value that has no effect."""
         return getattr(Sampling(), self.name)
 
     def of(self, sampling: Sampling) -> Any:
-        """Its value."""
+        """The field's value in `sampling`."""
         return getattr(sampling, self.name)
 
     def is_used(self, sampling: Sampling) -> bool:
-        """Whether it changes what this row makes: a filter does nothing to a greedy one."""
+        """Whether the field affects a row's tokens. Filters do not affect greedy rows."""
         return self.of(sampling) != self.neutral and (self.stage is not FILTER or sampling.do_sample)
 
     @property
     def switches_on(self) -> bool:
-        """Whether to ask for it is to ask for sampling: a temperature and filters mean nothing to a greedy row."""
+        """Whether setting the field implies `do_sample`: temperature and filters do not affect greedy rows."""
         return self.stage is FILTER or self.name == "temperature"
 
     def numbers(self, sampling: Sampling) -> tuple[Any, ...]:
-        """What must be in its range: its value, or each token's."""
+        """Values to check against `range`: the field's value, or each bias of `logit_bias`."""
         value = self.of(sampling)
         return tuple(bias for _, bias in value) if isinstance(value, tuple) else (value,)
 
 
 SAMPLING: tuple[SamplingSpec, ...] = (
-    SamplingSpec("do_sample", DRAW, None, "a draw instead of the argmax", (True,), on_device=True),
-    SamplingSpec("temperature", DRAW, ABOVE_0, "logits are divided by it", (0.4, 0.7, 1.5, 3.0), on_device=True),
-    SamplingSpec("top_k", FILTER, Range(0, math.inf), "so many of the likeliest tokens", (1, 2, 3, 6)),
-    SamplingSpec("top_p", FILTER, SHARE, "the likeliest tokens up to this probability", (0.3, 0.7, 0.95)),
+    SamplingSpec("do_sample", DRAW, None, "draws a token instead of taking the argmax", (True,), on_device=True),
+    SamplingSpec("temperature", DRAW, ABOVE_0, "divides the logits", (0.4, 0.7, 1.5, 3.0), on_device=True),
+    SamplingSpec("top_k", FILTER, Range(0, math.inf), "keeps this many of the likeliest tokens", (1, 2, 3, 6)),
+    SamplingSpec("top_p", FILTER, SHARE, "keeps the likeliest tokens up to this total probability", (0.3, 0.7, 0.95)),
     SamplingSpec(
         "min_p",
         FILTER,
         Range(0.0, 1.0),
-        "tokens at least this likely beside the likeliest",
+        "keeps tokens at least this likely relative to the likeliest",
         (0.05, 0.2, 0.6),
         SamplingField.MIN_P,
         since=(1, 2),
@@ -145,22 +151,23 @@ SAMPLING: tuple[SamplingSpec, ...] = (
     ),
     SamplingSpec("seed", DRAW, None, "a seed makes the same tokens again", (7, 2**40 + 9), SamplingField.SEED, on_device=True),
 )
-"""In the order in which filters act."""
+"""In the order in which filters are applied."""
 
 DECLARED = tuple(spec for spec in SAMPLING if spec.field is not None and spec.stage is not DRAW)
-"""Those that a session must declare before a request may use them. Every request has a seed, so none can be refused for it."""
+"""Fields that a session must declare before requests may use them. Excludes seed: every request has one."""
 
 
 class FieldGroup(NamedTuple):
-    """Fields that are looked at together: `values` of a `Sampling`, and what those are when none does anything. The engine asks for
-    every row of a step, so this is one look and no call of Python's."""
+    """Fields that are tested together: a getter of their values, and their neutral values. The engine tests every row of every
+    step, so
+    `values` is a C-level attrgetter."""
 
     values: Callable[[Sampling], object]
     neutral: object
 
     @classmethod
     def of(cls, specs: Iterable[SamplingSpec]) -> FieldGroup:
-        """Some rows of the table."""
+        """Build a group from rows of the table."""
         values: Callable[[Sampling], object] = attrgetter(*(spec.name for spec in specs))
         return cls(values, values(Sampling()))
 
@@ -168,19 +175,19 @@ class FieldGroup(NamedTuple):
 PENALTIES = FieldGroup.of(spec for spec in SAMPLING if spec.stage is PENALTY)
 FILTERS = FieldGroup.of(spec for spec in SAMPLING if spec.stage is FILTER)
 HOST_ONLY = FieldGroup.of(spec for spec in SAMPLING if not spec.on_device)
-"""What no sampler on the device implements."""
+"""Fields that no device sampler implements."""
 
 
 def without(group: FieldGroup, sampling: Sampling) -> bool:
-    """Whether no field of a group does anything."""
+    """Whether all fields of a group are neutral."""
     return group.values(sampling) == group.neutral
 
 
 def needed_fields(sampling: Sampling) -> set[SamplingField]:
-    """What a session must have declared for a request."""
+    """Fields that a session must declare to run a request."""
     return {spec.field for spec in DECLARED if spec.field is not None and spec.is_used(sampling)}
 
 
 def newer_fields(built: tuple[int, int]) -> frozenset[SamplingField]:
-    """Fields that a plugin built against an older contract cannot know, whatever its session declares."""
+    """Fields that a plugin built against contract version `built` cannot know, even if its session declares them."""
     return frozenset(spec.field for spec in SAMPLING if spec.field is not None and spec.since > built)

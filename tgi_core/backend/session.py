@@ -1,4 +1,4 @@
-"""One open backend behind its wrappers: the only way the core calls a session."""
+"""An open backend session with its hook wrappers. The core calls sessions only through this class."""
 
 from __future__ import annotations
 
@@ -35,31 +35,33 @@ HOOKS = ("capabilities", "warmup", "prefill", "decode", "rows", "filter", "clear
 
 
 class _Manager(pluggy.PluginManager):
-    """Looks for hooks among what an object holds and what its class has marked. pluggy alone looks at every attribute of every session
-    along its whole ancestry, which takes longer than opening a small one."""
+    """Searches only an object's own attributes and its class's marked hooks. Stock pluggy inspects every inherited attribute of
+    every
+    session, which takes longer than opening a small one."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        """The options of a hook, None for all else."""
+        """Return a hook's options, or None for anything else."""
         kind: type = type(plugin)
         held = getattr(plugin, "__dict__", ())
         return super().parse_hookimpl_opts(plugin, name) if name in held or name in _marked(kind) else None
 
     def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
-        """The options of a hook's specification, None for all else."""
+        """Return the options of a hook specification, or None for anything else."""
         return None if name.startswith("__") else super().parse_hookspec_opts(module_or_class, name)
 
 
 @cache
 def _marked(kind: type) -> frozenset[str]:
-    """The names of a class's hooks."""
+    """Names of a class's hooks."""
     return frozenset(name for name in dir(kind) if hasattr(getattr(kind, name, None), f"{PROJECT}_impl"))
 
 
 class Session:
-    """The session hooks as methods. A foreign exception or a None becomes BackendBug, so callers see only `BackendError`.
+    """The session hooks as methods. Any other exception or a None result becomes BackendBug, so callers see only `BackendError`.
 
-    `wrappers` are pluggy plugins of hook wrappers, outermost first. `built` is the contract that the plugin was written against: it
-    cannot know the sampling fields that came later, so they are neither declared nor given to it.
+    `wrappers` are pluggy plugins of hook wrappers, outermost first. `built` is the contract version that the plugin was written
+    against;
+    sampling fields added later are removed from its capabilities and never passed to it.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Session:
     ) -> None:
         self.name, self.implementation = name, implementation
         self._newer = newer_fields(built)
-        if implementation is None:  # pluggy's word for "no result", which it would take for a session without hooks
+        if implementation is None:  # pluggy's "no result"; registering it would look like a session without hooks
             raise BackendBug(f"backend {name}: backend_open returned None")
         self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(SessionSpec)
@@ -76,15 +78,15 @@ class Session:
         except pluggy.PluginValidationError as error:
             raise BackendBug(f"backend {name}: {error}") from error
         self._check_complete()
-        for wrapper in reversed(wrappers):  # pluggy calls the wrapper registered last first
+        for wrapper in reversed(wrappers):  # pluggy calls the last registered wrapper first
             self._manager.register(wrapper)
 
     def wrap(self, wrapper: object) -> None:
-        """Add a plugin of hook wrappers. Its hooks say with `trylast` that they go inside the others."""
+        """Add a plugin of hook wrappers. Hooks marked `trylast` run inside the others."""
         self._manager.register(wrapper)
 
     def capabilities(self) -> Capabilities:
-        """See `SessionSpec`, as for all methods here."""
+        """See `SessionSpec`, as for all hooks below."""
         found = self._call("capabilities", Capabilities)
         return replace(found, sampling=found.sampling - self._newer) if self._newer else found
 
@@ -93,17 +95,17 @@ class Session:
         return self._call("warmup", Capacity, plan=plan, progress=progress)
 
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Start requests."""
+        """Start new requests."""
         if self._newer:
             self._check_known(batch)
         return self._call("prefill", Step, batch=batch, cached=cached, grants=grants)
 
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Go on with batches."""
+        """Continue batches."""
         return self._call("decode", Step, batches=batches, grants=grants)
 
     def rows(self, step: Step) -> Rows:
-        """Wait for a step."""
+        """Wait for a step and return its rows."""
         rows = self._call("rows", Rows, step=step)
         if rows.step != step.id:
             raise BackendBug(f"backend {self.name}: rows of step {step.id} returned those of step {rows.step}")
@@ -114,32 +116,32 @@ class Session:
         return self._call("filter", Handle, batch=batch, keep=keep)
 
     def clear(self, batch: Handle | None) -> Cleared:
-        """Drop rows."""
+        """Drop a batch, or all."""
         return self._call("clear", Cleared, batch=batch)
 
     def stats(self) -> Stats:
-        """Read counters."""
+        """Return counters."""
         return self._call("stats", Stats)
 
     def close(self) -> Closed:
-        """End the session."""
+        """Close the session."""
         return self._call("close", Closed)
 
     def check_adapters(self, asked: Sequence[Adapter]) -> None:
-        """Raises Unsupported for a backend that was given adapters and does not serve them: one may know nothing of adapters."""
+        """Check that the session serves the requested adapters; older backends ignore them. Raises Unsupported."""
         missing = {adapter.name for adapter in asked} - set(self.capabilities().adapters)
         if missing:
             raise Unsupported(f"--lora-adapters: does not serve adapters ({min(missing)}); leave it out, or use another backend")
 
     def check_cache_dtype(self, asked: str) -> None:
-        """Raises Unsupported for a backend whose KV cache is of another type than was asked for."""
+        """Check that the KV cache has the requested dtype. Raises Unsupported."""
         found = self.capabilities().cache_dtype
         if found != asked:
             kept = "in the dtype of the model" if found == "auto" else f"in {found}"
             raise Unsupported(f"--kv-cache-dtype: keeps its cache {kept}, not in {asked}; leave it out, or use another backend")
 
     def _check_known(self, batch: Sequence[Request]) -> None:
-        """Raises Unsupported for a sampling field that a plugin of an older contract would pass over."""
+        """Raises Unsupported for sampling fields that a plugin of an older contract would ignore."""
         for request in batch:
             for field in needed_fields(request.sampling) & self._newer:
                 raise Unsupported(f"request {request.id} needs sampling by {field.value}", request_ids=(request.id,))

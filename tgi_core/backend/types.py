@@ -1,7 +1,8 @@
-"""The values that cross the hardware seam.
+"""Values passed between the core and a backend.
 
-Every type here is a frozen, slotted dataclass or an enum: no text, no tensors, no dicts of options. Token ids, block ids and
-request ids are plain ints. Sizes in bytes say so in their name; times are in nanoseconds.
+Every type here is a frozen, slotted dataclass or an enum: no text, no tensors, no option dicts. Token ids, block ids and request
+ids
+are plain ints. Sizes in bytes are named `*_bytes`; times are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
 API_VERSION = (1, 2)
-"""(major, minor) of the contract in this package. A minor only adds."""
+"""(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
-"""Block id that is never granted; real blocks are 1…num_blocks."""
+"""Block id that is never granted; usable ids are 1…num_blocks."""
 
 
 class Processes(Enum):
-    """How many operating-system processes a backend wants for a group of ranks."""
+    """Number of operating-system processes that a backend uses for a group of ranks."""
 
     PER_RANK = "per_rank"
     ONE = "one"
 
 
 class ProbeStatus(Enum):
-    """What a probe found."""
+    """Result of a probe."""
 
     READY = "ready"
     ABSENT = "absent"
@@ -35,7 +36,7 @@ class ProbeStatus(Enum):
 
 
 class Feature(Enum):
-    """Things beyond the profile `text-core` that a session may declare."""
+    """Optional features beyond the profile `text-core` that a session may declare."""
 
     BATCH_INVARIANT = "batch_invariant"
     CHUNKED_PREFILL = "chunked_prefill"
@@ -51,7 +52,7 @@ class Feature(Enum):
 
 
 class SamplingField(Enum):
-    """Fields of `Sampling` that a session may honour beyond greedy, temperature, top-k and top-p."""
+    """Optional fields of `Sampling` that a session may declare, beyond greedy, temperature, top-k and top-p."""
 
     FREQUENCY_PENALTY = "frequency_penalty"
     LOGIT_BIAS = "logit_bias"
@@ -63,7 +64,7 @@ class SamplingField(Enum):
 
 
 class Mixing(Enum):
-    """Whether one step may hold prefill and decode rows: not at all, run eagerly, or from a captured graph."""
+    """Whether one step may mix prefill and decode rows: no, eagerly, or in a captured graph."""
 
     NONE = "none"
     EAGER = "eager"
@@ -71,7 +72,7 @@ class Mixing(Enum):
 
 
 class Determinism(Enum):
-    """CORE: the published sampling formula. SELF: repeatable on this device. NONE: no promise."""
+    """CORE: follows the published sampling formula. SELF: repeatable on this device. NONE: no guarantee."""
 
     CORE = "core"
     SELF = "self"
@@ -79,7 +80,7 @@ class Determinism(Enum):
 
 
 class CacheKind(Enum):
-    """Kinds of cache that a model's layers keep."""
+    """Kinds of cache that a model's layers use."""
 
     FULL = "full"
     WINDOW = "window"
@@ -88,7 +89,7 @@ class CacheKind(Enum):
 
 
 class RowFaultKind(Enum):
-    """Why one row of a step failed while its mates went on."""
+    """Why one row of a step failed while the other rows succeeded."""
 
     NAN = "nan"
     MASK = "mask"
@@ -99,7 +100,8 @@ class RowFaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Who a plugin is. `api_built` is the contract it was written against, `api_requires` the oldest it can live with."""
+    """Identity of a plugin. `api_built` is the contract version it was built against, `api_requires` the oldest one it works
+    with."""
 
     name: str
     vendor: str
@@ -112,7 +114,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a plugin sees on this machine. `reason` says why it is not READY, `hint` what to do about it."""
+    """What a plugin detects on this machine. `reason` explains why it is not READY, `hint` how to fix that."""
 
     status: ProbeStatus
     devices: tuple[str, ...] = ()
@@ -123,10 +125,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ranks that share one model. `local_rank` of `local_world` are those on this machine, which share its memory and cores.
+    """The ranks that share one model. `local_rank` and `local_world` count the ranks on this machine, which share its memory and
+    cores.
 
-    `rendezvous` is `host:port`, or `file:PATH` in a folder of one user where all ranks are on this machine; empty for a world of one,
-    and for a backend that keeps all ranks in one process.
+    `rendezvous` is `host:port`, or `file:PATH` in a directory private to the user if all ranks are on this machine; empty for a
+    world of
+    one and for a backend that runs all ranks in one process.
     """
 
     rank: int = 0
@@ -138,7 +142,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter to load: the name that requests give, and the directory of its files."""
+    """A LoRA adapter to load: the name used in requests and the directory of its files."""
 
     name: str
     directory: str
@@ -146,10 +150,11 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
-    """What a rank opens. `model` is a directory; `dtype` is a torch dtype name or "auto"; limits of None are the backend's choice.
+    """Options for opening a session on one rank. `model` is a directory; `dtype` is a torch dtype name or "auto".
 
-    `cache_dtype` is "auto" for a KV cache in the dtype that the model runs in, or the torch dtype name of a type of 8 bits, which a
-    device may keep in its own variant of it (float8_e4m3fnuz for float8_e4m3fn).
+    `cache_dtype` is "auto" for a KV cache in the dtype that the model runs in, or the torch name of an 8-bit dtype, for which a
+    device
+    may use its own variant (float8_e4m3fnuz for float8_e4m3fn).
     """
 
     model: str
@@ -163,7 +168,7 @@ class OpenOptions:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """How one part of a model's work is done on this machine, and why so: in words, for people."""
+    """Human-readable description of how one part of a model runs on this machine, and why."""
 
     part: str
     name: str
@@ -172,10 +177,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this session can do; constant for its life.
+    """What a session supports; constant for its lifetime.
 
-    `block_sizes` are those that a plan may ask for; the first is asked for where a cache is counted in blocks. `adapters` are the names of
-    those loaded: none without Feature.LORA. `cache_dtype` is what was asked for, where it is honoured.
+    `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. `adapters` are
+    the
+    names of the loaded adapters, empty without Feature.LORA. `cache_dtype` is the requested one if the session supports it.
     """
 
     features: frozenset[Feature]
@@ -192,7 +198,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class WarmupPlan:
-    """The limits the core wishes for; None leaves one to the backend. `features` are those to reserve memory for."""
+    """Limits requested by the core; None leaves a limit to the backend. `features` are the features to reserve memory for."""
 
     max_rows: int | None = None
     max_row_tokens: int | None = None
@@ -204,7 +210,7 @@ class WarmupPlan:
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """One kind of cache: `num_blocks` blocks of `block_size` tokens, ids 1…num_blocks; `window` for WINDOW only."""
+    """One kind of cache: `num_blocks` blocks of `block_size` tokens with ids 1…num_blocks. `window` is for WINDOW only."""
 
     kind: CacheKind
     block_size: int
@@ -222,12 +228,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the backend promises: nothing within these limits runs out of memory.
+    """Limits promised by the backend: no work within them runs out of memory.
 
-    `max_rows` live rows, `max_row_tokens` positions per row, `max_step_tokens` tokens computed in one step,
-    `max_prefill_rows` rows of a step that may take more than one token, `max_step_blocks` blocks that one step may touch
-    (0: no limit of its own), `shapes` the warmed (rows, tokens) buckets (empty: any shape), `in_flight` steps that may be unread
-    (1 is lock step), `draft` tokens speculated per row.
+    `max_rows` live rows, `max_row_tokens` positions per row, `max_step_tokens` tokens computed per step, `max_prefill_rows` rows
+    per
+    step that may take more than one token, `max_step_blocks` blocks that one step may touch (0: no separate limit), `shapes`
+    warmed-up
+    (rows, tokens) buckets (empty: any shape), `in_flight` steps that may be unread (1: synchronous), `draft` tokens speculated per
+    row.
     """
 
     groups: tuple[CacheGroup, ...]
@@ -245,11 +253,13 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a row's next token is chosen, in this order: repetition, frequency and presence penalty, logit bias, mask, temperature,
-    top-k, top-p, min-p, typical-p, choice (`tgi_core.backend.sampling` is the formula, `SAMPLING` has a row per field).
+    """Sampling parameters of a row, applied in this order: repetition, frequency and presence penalty, logit bias, mask,
+    temperature,
+    top-k, top-p, min-p, typical-p, draw. `tgi_core.backend.sampling` has the formula, `SAMPLING` an entry per field.
 
-    `do_sample=False` is argmax after penalties and mask. `top_k=0`, `top_p=1`, `min_p=0`, `typical_p=1` are off.
-    `logit_bias` pairs token ids with what is added to their logits.
+    `do_sample=False` takes the argmax after penalties and mask. `top_k=0`, `top_p=1`, `min_p=0` and `typical_p=1` turn a filter
+    off.
+    `logit_bias` holds pairs of a token id and the value added to its logit.
     """
 
     do_sample: bool = False
@@ -267,7 +277,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What a row returns besides its token: its logprob, the `top_n` likeliest tokens, logprobs of the prompt."""
+    """What a row returns besides its tokens: their logprobs, the `top_n` likeliest tokens, logprobs of the prompt."""
 
     logprobs: bool = True
     top_n: int = 0
@@ -275,16 +285,18 @@ class OutputOptions:
 
 
 Want = OutputOptions
-"""The name of `OutputOptions` in contract versions before 1.2; deprecated."""
+"""Deprecated alias of `OutputOptions`, its name before contract version 1.2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, sent once; an id is never reused.
+    """One request, sent once; ids are never reused.
 
-    `tokens` are the prompt and, for a continued request, the tokens made so far; `prompt_len` of them are the client's prompt.
-    The first `cached` tokens already lie in `blocks` (one tuple of block ids per cache group). `take` tokens after those run in
-    the step that brings the request; the row yields a token when `cached + take == len(tokens)`.
+    `tokens` are the prompt and, for a continued request, the tokens generated so far; the first `prompt_len` are the client's
+    prompt. The
+    first `cached` tokens are already in `blocks` (one tuple of block ids per cache group). The step that starts the request runs
+    the next
+    `take` tokens; the row samples a token if `cached + take == len(tokens)`.
     """
 
     id: int
@@ -302,9 +314,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a live row gets for one step: `blocks` (per cache group) are appended to its table, it runs `take` tokens.
+    """Resources of a live row for one step: it runs `take` tokens, and `blocks` (per cache group) are appended to its block table.
 
-    A row without a grant takes 1 (1 + drafts) once its prompt is complete, else 0. 0 sits the step out.
+    Without a grant, a row takes 1 token (1 + drafts) once its prompt is complete, else 0. With 0, it skips the step.
     """
 
     request_id: int
@@ -314,18 +326,18 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Names a live batch. Single use: the verb that takes it kills it, and returns its successor."""
+    """Identifies a live batch. Single use: a verb invalidates the handle that it takes and returns a new one."""
 
     id: int
 
 
 EMPTY = Handle(0)
-"""The handle of no batch at all."""
+"""The handle of an empty batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A launched step. `handle` may go into the next verb at once, before the rows are read."""
+    """A launched step. `handle` may be passed to the next verb immediately, before the rows are read."""
 
     id: int
     handle: Handle
@@ -341,7 +353,7 @@ class TopToken:
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """Ends one row, and no other. The row stays in its batch until a filter takes it out; steps launched before that leave it out."""
+    """Failure of a single row. The row stays in its batch until a filter removes it, but steps launched until then skip it."""
 
     kind: RowFaultKind
     message: str
@@ -349,11 +361,13 @@ class RowFault:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a step made for one request that ran in it.
+    """Result of a step for one request that ran in it.
 
-    `tokens` is empty while the prompt is incomplete. `logprobs` and `top` have one entry per token. `prompt_logprobs` belong to the
-    part of the prompt run in this step: a step over positions s…e-1 yields those of tokens s+1…e (within the prompt), and a
-    leading None for token 0 when s is 0.
+    `tokens` is empty while the prompt is incomplete. `logprobs` and `top` have one entry per token. `prompt_logprobs` cover the
+    part of
+    the prompt that this step ran: a step over positions s…e-1 returns those of tokens s+1…e (within the prompt), preceded by None
+    for
+    token 0 if s is 0.
     """
 
     request_id: int
@@ -366,7 +380,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All rows of one step, in the order of the batch."""
+    """All rows of one step, in batch order."""
 
     step: int
     rows: tuple[Row, ...]
@@ -376,14 +390,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """How many rows a clear removed."""
+    """Number of rows that a clear removed."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters of a session since it opened."""
+    """Counters since the session opened."""
 
     steps: int = 0
     compiles: int = 0
@@ -392,4 +406,4 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The session is over and its memory is back."""
+    """The session is closed and its memory is released."""

@@ -1,6 +1,6 @@
-"""Hook wrappers around the session's verbs, outer to inner: trace, metrics.
+"""Hook wrappers around the session's verbs, outermost first: trace, metrics.
 
-A wrapper costs about a microsecond per verb, so wrappers go around verbs, once per step, and never around tokens.
+A wrapper costs about a microsecond per call, so wrappers run once per verb, never per token.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from tgi_core.backend.spec import hookimpl
 from tgi_core.backend.types import Grant, Handle, Request, Step
 
 Observe = Callable[[str, float, str], None]
-"""Called with a verb's name, its seconds and the name of its error ("" when it succeeded)."""
+"""Called with a verb's name, its duration in seconds and the name of its error ("" on success)."""
 
 Wrapped = Generator[None, Any, Any]
-"""What pluggy takes for a hook wrapper: yields once, gets the result, returns it."""
+"""A pluggy hook wrapper: yields once, receives the result, returns it."""
 
 _log = logging.getLogger("tgi_core.backend.trace")
 
 
 class Trace:
-    """Logs each verb with its counts, at level DEBUG; silent and almost free above that."""
+    """Logs each verb with its counts at level DEBUG; almost free at higher levels."""
 
     @hookimpl(wrapper=True)
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Wrapped:
-        """New requests, and the batch they join."""
+        """Log the number of new requests and the batch they join."""
         return (yield from _logged("prefill", requests=len(batch), cached=cached.id, grants=len(grants)))
 
     @hookimpl(wrapper=True)
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Wrapped:
-        """Batches to go on with."""
+        """Log the batches to continue."""
         return (yield from _logged("decode", batches=[handle.id for handle in batches], grants=len(grants)))
 
     @hookimpl(wrapper=True)
     def rows(self, step: Step) -> Wrapped:
-        """The step that is waited for."""
+        """Log the step that is read."""
         return (yield from _logged("rows", step=step.id))
 
     @hookimpl(wrapper=True)
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Wrapped:
-        """The batch and how many rows it keeps."""
+        """Log the batch and how many rows it keeps."""
         return (yield from _logged("filter", batch=batch.id, keep=len(keep)))
 
     @hookimpl(wrapper=True)
     def clear(self, batch: Handle | None) -> Wrapped:
-        """The batch, or all."""
+        """Log the batch, or "all"."""
         return (yield from _logged("clear", batch=batch.id if batch else "all"))
 
 
@@ -73,22 +73,22 @@ class Metrics:
 
     @hookimpl(wrapper=True)
     def prefill(self) -> Wrapped:
-        """Launching a prefill."""
+        """Time launching a prefill."""
         return (yield from self._timed("prefill"))
 
     @hookimpl(wrapper=True)
     def decode(self) -> Wrapped:
-        """Launching a decode."""
+        """Time launching a decode."""
         return (yield from self._timed("decode"))
 
     @hookimpl(wrapper=True)
     def rows(self) -> Wrapped:
-        """Waiting for a step."""
+        """Time waiting for a step."""
         return (yield from self._timed("rows"))
 
     @hookimpl(wrapper=True)
     def filter(self) -> Wrapped:
-        """Dropping rows."""
+        """Time dropping rows."""
         return (yield from self._timed("filter"))
 
     def _timed(self, verb: str) -> Wrapped:
