@@ -1,6 +1,6 @@
-"""LoRA adapters by name: TGI's list of them, and what a name may look like.
+"""Names of LoRA adapters and the parser of `--lora-adapters`.
 
-A name is a key of the table of loaded adapters and nothing else: no path, address or file is ever made from one that a client sends.
+An adapter name from a client is only a key into the table of loaded adapters; it never becomes part of a path or URL.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from tgi_core.errors import StartupError
 
 MAX_NAME = 256
-"""Characters of a name."""
+"""Maximum length of a name, in characters."""
 
 RESERVED = "tgi"
-"""TGI's word for the model itself, whatever it is called."""
+"""TGI's alias for the base model."""
 
 _OWN_NAME = re.compile(r"[A-Za-z0-9][\w.+:/-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterSource:
-    """One item of the list. `model` is a directory or an id on the hub; `str` gives the item back."""
+    """One item of the list. `model` is a directory or a Hub id; `str` returns the original item."""
 
     name: str
     model: str
@@ -33,7 +33,7 @@ class AdapterSource:
 
 
 def parse_adapters(text: str | None) -> tuple[AdapterSource, ...]:
-    """HUB_ID, HUB_ID@REVISION, NAME=PATH or NAME=HUB_ID@REVISION, separated by commas. Raises StartupError."""
+    """Parse comma-separated HUB_ID, HUB_ID@REVISION, NAME=PATH or NAME=HUB_ID@REVISION. Raises StartupError."""
     found: dict[str, AdapterSource] = {}
     for item in filter(None, map(str.strip, (text or "").split(","))):
         source = _parse(item)
@@ -44,7 +44,7 @@ def parse_adapters(text: str | None) -> tuple[AdapterSource, ...]:
 
 
 def can_be_name(text: str) -> bool:
-    """Whether an adapter might be called so: no path out of a folder or from a root, no control characters, not too long."""
+    """Whether text is a valid adapter name: not an absolute path, no `.` or `..` component, printable, not too long."""
     if not text or len(text) > MAX_NAME or not text.isprintable() or text[0] in "/\\~":
         return False
     return not {".", ".."} & set(re.split(r"[/\\]", text))
@@ -57,9 +57,9 @@ def _parse(item: str) -> AdapterSource:
         raise StartupError(f"--lora-adapters {item}: must be HUB_ID, HUB_ID@REVISION or NAME=PATH, separated by commas")
     name = name if equals else model
     if not _OWN_NAME.fullmatch(name) or not can_be_name(name):
-        raise StartupError(f"--lora-adapters {item}: {name[:60]!r} cannot be the name of an adapter; give NAME={place}")
+        raise StartupError(f"--lora-adapters {item}: {name[:60]!r} cannot be the name of an adapter; use NAME={place}")
     if name == RESERVED:
         raise StartupError(
-            f"--lora-adapters {item}: {RESERVED} is the name of the model itself; choose another NAME= for the adapter"
+            f"--lora-adapters {item}: {RESERVED} is reserved for the base model; choose another NAME= for the adapter"
         )
     return AdapterSource(name, model, revision if at else None)

@@ -1,4 +1,4 @@
-"""Which cache blocks are free, for each group of a capacity."""
+"""Allocation of cache blocks, per cache group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Blocks = tuple[tuple[int, ...], ...]
 
 
 class BlockPool:
-    """The blocks 1…num_blocks of one group. Allocation is all or nothing."""
+    """Allocator for blocks 1…num_blocks of one group. Allocation is all or nothing."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -21,19 +21,19 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks that can be allocated."""
+        """Number of free blocks."""
         return len(self._free)
 
     def allocate(self, count: int) -> tuple[int, ...]:
-        """Take `count` blocks. Raises ValueError when fewer are free; then nothing is taken."""
+        """Allocate `count` blocks. Raises ValueError, and allocates none, if fewer are free."""
         if count > len(self._free):
-            raise ValueError(f"{count} blocks wanted, {len(self._free)} free")
+            raise ValueError(f"{count} blocks requested, {len(self._free)} free")
         blocks = tuple(self._free.popleft() for _ in range(count))
         self._used.update(blocks)
         return blocks
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Give blocks back. Raises ValueError for a block that is not in use."""
+        """Free blocks. Raises ValueError for a block that is not in use."""
         for block in blocks:
             if block not in self._used:
                 raise ValueError(f"block {block} is not in use")
@@ -42,44 +42,44 @@ class BlockPool:
 
 
 class CacheBlocks:
-    """The pools of all groups, asked together."""
+    """Block pools of all cache groups."""
 
     def __init__(self, groups: tuple[CacheGroup, ...]) -> None:
         self._groups = groups
         self._pools = tuple(BlockPool(group.num_blocks) for group in groups)
         self.stride = min(group.block_size for group in groups)
-        """No row needs a block more often than once in this many positions."""
+        """Smallest block size: a row needs a new block at most once per this many positions."""
 
     @property
     def free(self) -> int:
-        """Free blocks of the group that is shortest of them."""
+        """Number of free blocks in the group with the fewest."""
         return min(pool.free for pool in self._pools)
 
     @property
     def total(self) -> int:
-        """Blocks of the smallest group."""
+        """Number of blocks in the smallest group."""
         return min(pool.num_blocks for pool in self._pools)
 
     @property
     def max_row_tokens(self) -> int:
-        """The longest row that fits when it is alone."""
+        """Length in tokens of the longest row that fits into an empty cache."""
         sizes = [group.num_blocks * group.block_size for group in self._groups if group.kind is not CacheKind.STATE]
         return min(sizes) if sizes else 1 << 62
 
     def missing(self, tables: tuple[list[int], ...], positions: int) -> tuple[int, ...]:
-        """How many blocks each group lacks to cover `positions` positions."""
+        """Number of blocks that each group's table still needs to cover `positions` positions."""
         counts = (1 if group.kind is CacheKind.STATE else -(-positions // group.block_size) for group in self._groups)
         return tuple(max(0, count - len(table)) for count, table in zip(counts, tables, strict=True))
 
     def fits(self, counts: tuple[int, ...], spare: int = 0) -> bool:
-        """Whether every group has that many blocks free and `spare` more."""
+        """Whether every group has its count of blocks free, plus `spare` more."""
         return all(count + spare <= pool.free for count, pool in zip(counts, self._pools, strict=True))
 
     def allocate(self, counts: tuple[int, ...]) -> Blocks:
-        """Take blocks of every group; ask `fits` first."""
+        """Allocate blocks in every group; check `fits` first."""
         return tuple(pool.allocate(count) for count, pool in zip(counts, self._pools, strict=True))
 
     def release(self, tables: Iterable[Iterable[int]]) -> None:
-        """Give back blocks of every group."""
+        """Free blocks in every group."""
         for pool, table in zip(self._pools, tables, strict=True):
             pool.release(table)

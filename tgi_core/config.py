@@ -1,5 +1,5 @@
-"""Every setting, once: its flag, environment variable, config-file key, default, bounds, help and documentation all come from one field
-of `Settings`. `setting` fields take effect; `ignored` and `refused` fields say why they do not."""
+"""All settings. Flag, environment variable, config-file key, default, bounds, help and documentation of a setting all come from one
+field of `Settings`. `setting` fields take effect; `ignored` and `refused` fields give the reason why they do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OWN_CHOICE = "the backend chooses its kernels at startup and logs its choice"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of `tgi serve`. None means: derived from the model and the machine."""
+    """The settings of `tgi serve`. None means derived from the model and the machine."""
 
     # model
     model_id: str | None = setting(
@@ -332,12 +332,12 @@ class Settings:
 
 
 def settings_in(scope: Scope) -> frozenset[str]:
-    """The names of the settings that a command takes."""
+    """Names of the settings that a command accepts."""
     return frozenset(spec.name for spec in fields(Settings) if scope in setting_of(spec).scope)
 
 
 def _check_networks(given: tuple[str, ...]) -> None:
-    """Raises StartupError."""
+    """Check --high-priority-from. Raises StartupError."""
     for each in given:
         try:
             if each != "*":

@@ -1,8 +1,8 @@
-"""Errors that a person reads."""
+"""Errors shown to the user."""
 
 from __future__ import annotations
 
 
 class StartupError(Exception):
-    """Serving cannot start. The message is one line that names the flag or file at fault and what to do; it is printed without a
-    traceback and the process exits with status 1."""
+    """The program cannot start. The message is one line that names the offending flag or file and a remedy. It is printed without a
+    traceback, and the process exits with status 1."""

@@ -1,7 +1,10 @@
-"""Special tokens that a user has written: text like any other, which must not end the turn that it stands in.
+"""Protection against special tokens in user messages: they must be tokenized as plain text, not end the user's turn.
 
-A prompt is one string, in which a template's own `<|end|>` cannot be told from a user's. So the user's are taken out before the template
-sees the message, and put back where they then are, with a note of the place; the tokenizer reads those places as plain text.
+In a rendered prompt, the chat template's own `<|end|>` cannot be distinguished from one that a user wrote. So special tokens in
+messages
+are replaced by placeholders before the template is rendered and restored afterwards. Their positions are recorded, and the
+tokenizer
+encodes those spans as plain text.
 """
 
 from __future__ import annotations
@@ -11,50 +14,50 @@ from collections.abc import Iterable
 from secrets import randbelow
 
 MAX_LITERALS = 1 << 14
-"""Special tokens that the messages of one prompt may hold as text: each costs the tokenizer a text of its own."""
+"""Maximum number of special tokens as text per prompt; the tokenizer encodes each separately."""
 
 Span = tuple[int, int]
-"""Where in a prompt, in characters: the first, and that after the last."""
+"""Start and end, exclusive, in characters of a prompt."""
 
 
 class LiteralTokens:
-    """The special tokens of one model, as they are written."""
+    """The special tokens of one model, as text."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         longest_first = sorted((text for text in texts if text), key=len, reverse=True)
         self._written = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def hide(self) -> Hidden:
-        """For one prompt."""
+        """Start hiding special tokens for one prompt."""
         return Hidden(self._written)
 
 
 class Hidden:
-    """What was taken out of the messages of one prompt."""
+    """Special tokens removed from the messages of one prompt."""
 
     def __init__(self, written: re.Pattern[str] | None) -> None:
         self._written = written
         self._taken: list[str] = []
-        self._nonce = randbelow(10**18)  # digits, which no filter of a template changes, and nobody can guess
+        self._nonce = randbelow(10**18)  # unguessable, and digits are unchanged by template filters
 
     def take(self, text: str) -> str:
-        """The text with a mark for each special token in it. Raises ValueError for too many."""
+        """Replace each special token in a text by a placeholder. Raises ValueError for too many."""
         return text if self._written is None else self._written.sub(self._mark, text)
 
     def _mark(self, found: re.Match[str]) -> str:
         if len(self._taken) == MAX_LITERALS:
-            raise ValueError(f"the messages hold more than {MAX_LITERALS} special tokens as text")
+            raise ValueError(f"the messages contain more than {MAX_LITERALS} special tokens as text")
         self._taken.append(found[0])
         return f"\ue000{self._nonce}.{len(self._taken) - 1}\ue001"
 
     def reveal(self, rendered: str) -> tuple[str, tuple[Span, ...]]:
-        """The prompt as it is meant, and where the tokens are that are only text."""
+        """Restore the special tokens in a rendered prompt. Returns the prompt and the spans to encode as plain text."""
         if not self._taken:
             return rendered, ()
         pieces: list[str] = []
         spans: list[Span] = []
         length = 0
-        # every second piece is the number of a mark
+        # every second piece is the number of a placeholder
         for place, piece in enumerate(re.split(f"\ue000{self._nonce}\\.(\\d+)\ue001", rendered)):
             shown = self._taken[int(piece)] if place % 2 else piece
             if place % 2:

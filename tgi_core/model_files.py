@@ -1,4 +1,4 @@
-"""Where a model's files are, and the small JSON ones among them."""
+"""Reading a model's JSON files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ DEMO = Path(__file__).parent / "demo"
 
 
 MAX_JSON_BYTES = 64 * 2**20
-"""Of a small file; the largest index of a checkpoint known has 15 MB."""
+"""Maximum size of a JSON file; the largest known checkpoint index has 15 MB."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises StartupError that names the file."""
+    """Read a JSON object from a file. Raises StartupError that names the file."""
     try:
         if (size := path.stat().st_size) > MAX_JSON_BYTES:
             raise StartupError(f"{path}: has {size} bytes, more than the limit of {MAX_JSON_BYTES}")
@@ -34,7 +34,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one when the file does not exist."""
+    """Read a JSON object, or return an empty one if the file does not exist."""
     return read_json(path) if path.exists() else {}
 
 

@@ -1,7 +1,8 @@
-"""The sizes that a config.json names, checked before anything is made of them.
+"""Validation of the sizes in config.json before anything is allocated from them.
 
-transformers' configs make a list entry for each layer, and their models a module: a size that nobody meant is refused while it is still a
-number. What a backend's checkpoint can tell beyond that, `tgi_core.engine.weights.sizes` compares.
+transformers creates a list entry per layer in its configs and a module per layer in its models, so absurd sizes are rejected while
+they
+are still numbers. `tgi_core.engine.weights.sizes` compares sizes with the checkpoint.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ _LEAST = (
     | dict.fromkeys(("head_dim", "num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"), 0)
     | dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), -1)
 )
-"""The least that a size may be, by the names that mean the same in all of transformers' configs; some are lists, a size per layer. Models
-without a limit to their positions say 0 or -1."""
+"""Minimum of each size, for field names with the same meaning in all of transformers' configs. A list has a size per layer. Models
+with
+unlimited positions use 0 or -1."""
 _LARGEST_NESTING = 8
 
 
 def read_sizes(directory: Path) -> dict[str, Any]:
-    """A model's config.json, whose sizes are sizes. Raises StartupError that names the file and the field."""
+    """Read a model's config.json and validate its sizes. Raises StartupError that names the file and the field."""
     file = directory / "config.json"
     config = read_json(file)
     for name, value in named_integers(config):
@@ -41,13 +43,13 @@ def read_sizes(directory: Path) -> dict[str, Any]:
 
 
 def named_vocab_size(directory: Path) -> int | None:
-    """The vocabulary that config.json names; None where it names none, or there is no such file. Raises StartupError."""
+    """Return `vocab_size` of config.json, or None if the field or the file is missing. Raises StartupError."""
     size = text_config(read_optional_json(directory / "config.json")).get("vocab_size")
     return size if type(size) is int and 0 < size <= MAX_SIZE else None
 
 
 def named_integers(config: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """All integers of a config and the configs in it, by the path of their names; a list's under the list's name."""
+    """Yield all integers of a config and its nested configs with their dotted names; items of a list under the list's name."""
     for name, value in config.items():
         if isinstance(value, dict) and depth < _LARGEST_NESTING:
             yield from named_integers(value, f"{prefix}{name[:60]}.", depth + 1)

@@ -1,8 +1,10 @@
-"""Folders for the sockets and files of one run, in the system's temporary folder.
+"""Temporary directories for the sockets and files of one run.
 
-Who makes one holds a lock on a file in it. The kernel lets go of a lock when its process ends, however that comes about, so a folder
-whose lock is free is nobody's any more, and the next run takes it away; also where containers share one temporary folder, in which
-a process id would say nothing.
+The process that creates a directory holds a lock on a file in it. The kernel releases the lock when the process ends for any
+reason, so
+a directory whose lock is free is stale, and the next run removes it. Unlike process ids, locks also work across containers that
+share
+a temporary directory.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _made: set[RunFolder] = set()
 
 
 class RunFolder:
-    """A new folder that only this user can enter; `kind` is `shard` or `ranks`. It goes with `remove`, or with the process."""
+    """A new directory that only this user can access; `kind` is `shard` or `ranks`. Removed by `remove` or at exit."""
 
     def __init__(self, kind: str) -> None:
         sweep()
@@ -32,16 +34,16 @@ class RunFolder:
             made = Path(tempfile.mkdtemp(prefix="tgi-new-"))
             self._lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            # under its own name it is locked from the beginning: nobody takes it for a dead one's
+            # renamed only once locked, so that no other process considers it stale
             self.path = made.rename(made.with_name(made.name.replace("new", kind, 1)))
         except OSError as error:
             raise StartupError(
-                f"cannot create a temporary directory: {error.strerror}; set TMPDIR to a directory where this user can write"
+                f"cannot create a temporary directory: {error.strerror}; set TMPDIR to a directory that this user can write to"
             ) from error
         _made.add(self)
 
     def remove(self) -> None:
-        """Remove it and all that is in it. Idempotent."""
+        """Remove the directory and its contents. Idempotent."""
         if self in _made:
             _made.discard(self)
             shutil.rmtree(self.path, ignore_errors=True)
@@ -50,20 +52,20 @@ class RunFolder:
 
 @atexit.register
 def remove_all() -> None:
-    """Remove what this process has made; for an end at which the interpreter does not."""
+    """Remove all directories of this process. Call it before an exit that skips atexit handlers."""
     for folder in list(_made):
         folder.remove()
 
 
 def end_at_once(status: int) -> NoReturn:
-    """End the process without waiting for its threads, but with its last lines in the log and its folders removed."""
+    """Exit without waiting for threads, after removing this process's directories and flushing the log."""
     remove_all()
     logging.shutdown()
     os._exit(status)
 
 
 def sweep() -> None:
-    """Remove what processes of this user that are dead have left behind."""
+    """Remove directories left behind by this user's dead processes."""
     try:
         found = [entry for entry in os.scandir(tempfile.gettempdir()) if entry.name.startswith(_KINDS)]
     except OSError:
@@ -73,7 +75,7 @@ def sweep() -> None:
             if entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
                 _remove_unlocked(Path(entry.path))
         except OSError:
-            continue  # it is gone, or somebody's
+            continue  # already removed, or still in use
 
 
 def _remove_unlocked(folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Who may talk to a shard on a TCP port: those that know its token, and over TLS those that hold a certificate it trusts.
+"""Access control of shards on TCP: clients need the shard's token and, with TLS, a certificate that it trusts.
 
-A unix socket needs neither: it is in a folder, or has a mode, that keeps other users out.
+A Unix socket needs neither: the permissions of its directory or of the socket itself keep other users out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tgi_core.settings.spec import check_secret
 _log = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "TGI_SHARD_TOKEN"
-"""The secret that routers, shards and ranks share."""
+"""Environment variable with the secret shared by routers, shards and ranks."""
 
-HOW_TO_SHARE = f"set {TOKEN_VARIABLE}, or --shard-token-file, alike on both sides"
+HOW_TO_SHARE = f"set {TOKEN_VARIABLE} or --shard-token-file to the same token on both sides"
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM texts: the authorities that the other side's certificate is checked against, and this side's own key and certificate."""
+    """PEM data: CA certificates to verify the other side with, and this side's own private key and certificate."""
 
     authorities: bytes | None = None
     own: tuple[bytes, bytes] | None = field(default=None, repr=False)
@@ -34,33 +34,33 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ShardAccess:
-    """What both sides of a connection have in common; by default nothing, as on a unix socket."""
+    """Credentials for connections to a shard; none by default, as on a Unix socket."""
 
     token: str | None = field(default=None, repr=False)
     tls: Tls | None = None
 
 
 def access_of_shard(settings: Settings, environ: Mapping[str, str], address: str) -> ShardAccess:
-    """What a shard wants of those who call it at an address. Raises StartupError for a TCP port that nothing guards."""
+    """Credentials that a shard requires at an address. Raises StartupError for an unprotected TCP port."""
     if address.startswith("unix:"):
         return ShardAccess()
     token = demanded_token(settings, environ, f"a shard on TCP ({address})")
     tls = _tls(settings)
     if tls is not None and tls.own is None:
         raise StartupError(
-            "--shard-tls-ca: a shard that checks certificates needs its own; give --shard-tls-cert and --shard-tls-key"
+            "--shard-tls-ca: a shard that verifies certificates needs its own; set --shard-tls-cert and --shard-tls-key"
         )
     if tls is None and not ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
         _log.warning(
-            "%s without TLS: the token and the users' texts cross the network in the clear; --shard-tls-cert and --shard-tls-key "
-            "encrypt them",
+            "%s without TLS: the token and user prompts are sent over the network unencrypted; set --shard-tls-cert and "
+            "--shard-tls-key to encrypt them",
             address,
         )
     return ShardAccess(token, tls)
 
 
 def access_of_router(settings: Settings, environ: Mapping[str, str], address: str) -> ShardAccess:
-    """What a router shows the shard at an address. Raises StartupError."""
+    """Credentials that a router presents to the shard at an address. Raises StartupError."""
     if address.startswith("unix:"):
         return ShardAccess()
     tls = _tls(settings)
@@ -70,19 +70,20 @@ def access_of_router(settings: Settings, environ: Mapping[str, str], address: st
 
 
 def demanded_token(settings: Settings, environ: Mapping[str, str], what: str) -> str | None:
-    """The token without which `what` lets nobody in; None, with a warning, where that is wanted. Raises StartupError."""
+    """The token that `what` requires; with --shard-without-token, None and a warning. Raises StartupError if the token is
+    missing."""
     token = _token(settings, environ)
     if token is None and not settings.shard_without_token:
         raise StartupError(
             f"{what} needs a token: {HOW_TO_SHARE}; or use a unix socket; --shard-without-token admits anyone who can reach the port"
         )
     if token is None:
-        _log.warning("--shard-without-token: %s has no token; whoever reaches the port reads what users write", what)
+        _log.warning("--shard-without-token: %s has no token; anyone who can reach the port can read user prompts", what)
     return token
 
 
 def _token(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """From the environment or from a file, never from a command line, which every user of a machine can read."""
+    """Read the token from the environment or a file; command lines are visible to every user of the machine."""
     given, path = environ.get(TOKEN_VARIABLE), settings.shard_token_file
     if given is not None and path is not None:
         raise StartupError(f"{TOKEN_VARIABLE} and --shard-token-file {path}: give only one of the two")
@@ -99,7 +100,7 @@ def _checked(name: str, token: str) -> str:
 
 
 def _tls(settings: Settings) -> Tls | None:
-    """What the files hold; None where none is named. Raises StartupError for what is no certificate, or not its key."""
+    """Read the TLS files; None if no flag is set. Raises StartupError for an invalid certificate or a key that does not match."""
     certificate, key, authorities = settings.shard_tls_cert, settings.shard_tls_key, settings.shard_tls_ca
     if (certificate is None) != (key is None):
         raise StartupError("--shard-tls-cert and --shard-tls-key: give both or neither")
@@ -111,7 +112,7 @@ def _tls(settings: Settings) -> Tls | None:
     try:
         if certificate and key:
             name = f"--shard-tls-cert {certificate}, --shard-tls-key {key}"
-            context.load_cert_chain(certificate, key, password="")  # else it would ask for one on the terminal
+            context.load_cert_chain(certificate, key, password="")  # without it, OpenSSL would prompt on the terminal
         if authorities:
             name = f"--shard-tls-ca {authorities}"
             context.load_verify_locations(authorities)

@@ -1,7 +1,8 @@
-"""How much text one token can stand for: what tells a prompt that is far too long from its length alone.
+"""Upper bound on the text that one token can cover, used to reject prompts that are far too long without tokenizing them.
 
-A bound holds only where no part of the tokenizer drops text or folds an unlimited run of it into one token: an unknown word, white space
-beside a special token, a normalizer that strips. Whatever is not known here to be harmless means that there is no bound.
+There is a bound only if no part of the tokenizer drops text or maps a run of any length to one token, as unknown words, whitespace
+next
+to a special token and normalizers that strip do. Any component not known to be safe here means that there is no bound.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ Part = Mapping[str, Any]
 
 _UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")
 _UNICODE_SHRINK = 6
-"""Times that the longest of them shortens a text in bytes, at most: what becomes one character of n bytes were at most k characters of
-4 bytes, where k is 1, 3, 4, 4 for n = 1, 2, 3, 4."""
+"""Maximum factor by which these forms shorten a text in bytes: a character of n bytes results from at most k characters of 4 bytes,
+where
+k is 1, 3, 4, 4 for n = 1, 2, 3, 4."""
 _SPLITTERS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split")
 _BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-"""Bytes that byte-level vocabularies write as the character of the same number; the others have characters from 256."""
+"""Bytes that byte-level vocabularies map to the character with the same code; other bytes map to characters from 256."""
 _BYTE_LETTERS = frozenset(map(chr, [*_BYTES, *range(256, 512 - len(_BYTES))]))
 _BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def longest_span(path: Path) -> int | None:
-    """The most bytes of a text, in UTF-8, that one token can stand for, by a tokenizer.json; None where that has no bound."""
+    """Maximum number of UTF-8 bytes of text that one token of a tokenizer.json can cover; None if unbounded."""
     described: Part = json.loads(path.read_text(encoding="utf-8"))
     shrink = _shrink(described.get("normalizer"))
     added: list[Part] = described.get("added_tokens") or []
@@ -38,7 +40,7 @@ def longest_span(path: Path) -> int | None:
 
 
 def _shrink(normalizer: Part | None) -> float | None:
-    """How many times shorter a normalizer can make a text; None if without bound."""
+    """Maximum factor by which a normalizer can shorten a text; None if unbounded."""
     if normalizer is None or normalizer["type"] in ("Prepend", "ByteLevel"):
         return 1
     if normalizer["type"] in _UNICODE_FORMS:
@@ -58,7 +60,7 @@ def _shrink(normalizer: Part | None) -> float | None:
 
 
 def _only_splits(splitter: Part | None) -> bool:
-    """Whether a pre-tokenizer keeps all of the text."""
+    """Whether a pre-tokenizer keeps all text."""
     if splitter is None:
         return True
     if splitter["type"] == "Sequence":
@@ -67,7 +69,7 @@ def _only_splits(splitter: Part | None) -> bool:
 
 
 def _longest_token(described: Part) -> int | None:
-    """Bytes of the longest token; None where text can be unknown, which many of them are together."""
+    """Length in bytes of the longest token; None if text can map to the unknown token, which can cover a run of any length."""
     model: Part = described["model"]
     vocabulary = model.get("vocab")
     tokens: Iterable[str] = (token for token, _ in vocabulary) if isinstance(vocabulary, list) else (vocabulary or ())
@@ -80,7 +82,7 @@ def _longest_token(described: Part) -> int | None:
 
 
 def _is_byte_level(described: Part) -> bool:
-    """Whether text is turned into letters for bytes before the vocabulary sees it."""
+    """Whether text is converted to byte-level characters before vocabulary lookup."""
     parts = [described.get("normalizer") or {}, described.get("pre_tokenizer") or {}]
     for part in parts:
         parts += [*part.get("normalizers", ()), *part.get("pretokenizers", ())]

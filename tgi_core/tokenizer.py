@@ -1,4 +1,4 @@
-"""The model's tokenizer, from tokenizer.json alone: no torch, no transformers."""
+"""The model's tokenizer, read from tokenizer.json without torch or transformers."""
 
 from __future__ import annotations
 
@@ -21,35 +21,38 @@ from tgi_core.tokenizer_trial import try_tokenizer
 _log = logging.getLogger(__name__)
 
 _LOCAL_DECODERS = frozenset({"ByteLevel", "ByteFallback", "Fuse", "Replace", "Strip", "Metaspace"})
-"""Steps of decoding after which a token that follows another adds the same text whatever that other is, as long as all characters are
-whole. What they do to the beginning of a text concerns its first token."""
+"""Decoder steps that decode a token independently of the token before it, provided that all characters are complete. They may treat
+the
+first token of a text differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids and, for each, the span of characters that it covers."""
+    """Token ids and the character span that each covers."""
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
 
 
 class Tokenizer:
-    """Text to token ids and back. Thread-safe: it holds no state between calls."""
+    """Encodes text to token ids and decodes them. Thread-safe."""
 
     def __init__(self, fast: Any, directory: Path, eos_ids: frozenset[int], special_ids: frozenset[int]) -> None:
         self._fast = fast
         self.directory = directory
-        """The model's files, from which other processes load the same tokenizer."""
+        """Model directory, from which other processes load the same tokenizer."""
         self.eos_ids = eos_ids
-        """Ids that end a text."""
+        """End-of-sequence ids."""
         self.special_ids = special_ids
-        """Ids that `decode` leaves out on demand."""
+        """Ids that `decode` can skip."""
         self._pieces: dict[int, str | None] = {}
 
     @classmethod
     def load(cls, directory: Path, tried: bool = False) -> Tokenizer:
-        """Read tokenizer.json and the end-of-sequence ids of a model directory, after a trial in a child process unless that was done.
-        Raises StartupError for what is damaged, costs too much, or names tokens that the model does not have."""
+        """Read tokenizer.json and the end-of-sequence ids of a model directory, after a trial in a child process unless `tried`.
+
+        Raises StartupError for files that are corrupt, exceed resource limits, or use token ids that the model does not have.
+        """
         path = directory / "tokenizer.json"
         if not path.is_file():
             raise StartupError(f"{path}: not found; a model needs its tokenizer.json")
@@ -58,29 +61,30 @@ class Tokenizer:
             try_tokenizer(path, vocab_size)
         fast = read_fast(path)
         if few := strays(fast, vocab_size):
-            _log.warning("%s: the model's vocabulary ends before %s, which it reads as text", path, ", ".join(few))
+            _log.warning("%s: ids of %s are beyond the model's vocabulary; treating them as plain text", path, ", ".join(few))
             fast = less(fast, few)
         special = frozenset(id for id, token in fast.get_added_tokens_decoder().items() if token.special)
         return cls(fast, directory.absolute(), _eos_ids(directory, fast, vocab_size), special)
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, added tokens included."""
+        """Number of token ids, including added tokens."""
         return int(self._fast.get_vocab_size(with_added_tokens=True))
 
     @property
     def num_added(self) -> int:
-        """Number of tokens beside the vocabulary of the tokenizer's model."""
+        """Number of added tokens."""
         return len(self._fast.get_added_tokens_decoder())
 
     @property
     def special_texts(self) -> frozenset[str]:
-        """Special tokens as they are written."""
+        """Special tokens as text."""
         return frozenset(token.content for token in self._fast.get_added_tokens_decoder().values() if token.special)
 
     def encode(self, text: str, add_special_tokens: bool = True, literals: Sequence[tuple[int, int]] = ()) -> Encoded:
-        """Token ids of a text. `literals` are spans of characters, in order, in which special tokens are text; where there are any none
-        are added."""
+        """Encode a text. `literals` are sorted character spans in which special tokens are plain text; if given,
+        `add_special_tokens` is
+        ignored and none are added."""
         if literals:
             return self._encode_around(text, literals)
         encoding = self._fast.encode(text, add_special_tokens=add_special_tokens)
@@ -100,18 +104,17 @@ class Tokenizer:
 
     @cached_property
     def _literal(self) -> Any:
-        """The same tokenizer, to which special tokens are text; made when first needed."""
+        """The same tokenizer, but encoding special tokens as plain text; created on first use."""
         fast = Fast.from_str(self._fast.to_str())
         fast.encode_special_tokens = True
         return fast
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Text of token ids; an incomplete character shows as U+FFFD."""
+        """Decode token ids; an incomplete character becomes U+FFFD."""
         return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def piece(self, id: int) -> str | None:
-        """The text that a token adds to one that ends in a whole character; None where that depends on its neighbours. Looked up: each
-        token is decoded once."""
+        """Text that a token appends to a text that ends in a complete character; None if it depends on adjacent tokens. Cached."""
         try:
             return self._pieces[id]
         except KeyError:
@@ -127,7 +130,7 @@ class Tokenizer:
 
     @cached_property
     def _anchor(self) -> int | None:
-        """A token of a letter, to stand before others; None for a decoder that looks at more than one token."""
+        """Token of a letter to decode other tokens after; None if the decoder's output depends on more than one token."""
         decoder = self._fast.decoder
         kinds = set() if decoder is None else set(decoding_steps(json.loads(decoder.__getstate__())))
         ids = self._fast.encode("a", add_special_tokens=False).ids
@@ -135,7 +138,8 @@ class Tokenizer:
 
 
 def _eos_ids(directory: Path, fast: Any, vocab_size: int | None) -> frozenset[int]:
-    """generation_config.json, else config.json, else the eos_token of tokenizer_config.json. Raises StartupError for ids that are none."""
+    """Read the ids from generation_config.json, else config.json, else tokenizer_config.json. Raises StartupError for invalid
+    ids."""
     for name in ("generation_config.json", "config.json"):
         declared = read_optional_json(directory / name).get("eos_token_id")
         if declared is None or declared == []:
@@ -144,8 +148,8 @@ def _eos_ids(directory: Path, fast: Any, vocab_size: int | None) -> frozenset[in
         for id in ids:
             if type(id) is not int or not 0 <= id < (vocab_size or MAX_ID):
                 raise StartupError(
-                    f"{directory / name}: eos_token_id {str(id)[:60]!r} is no token of the model, whose ids are 0 to "
-                    f"{(vocab_size or MAX_ID) - 1}; name the tokens that end a text"
+                    f"{directory / name}: eos_token_id {str(id)[:60]!r} is not a token id of the model (0 to "
+                    f"{(vocab_size or MAX_ID) - 1}); set it to the model's end-of-sequence tokens"
                 )
         return frozenset(ids)
     token = read_optional_json(directory / "tokenizer_config.json").get("eos_token")

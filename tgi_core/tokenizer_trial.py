@@ -1,7 +1,8 @@
-"""A model's tokenizer is first loaded and used in a child process, which can be ended.
+"""Trial of a model's tokenizer in a child process with limits on CPU time and memory.
 
-The library bounds nothing: a file of a few kilobytes can make gigabytes of a word, and what panics in it is no `Exception`. One that
-costs the child more than its allowance of CPU time or memory, or its life, is refused.
+The tokenizers library has no limits: a file of a few kilobytes can turn a word into gigabytes, and its panics are not `Exception`s.
+A
+tokenizer that exceeds the limits or crashes the child is rejected.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from tgi_core.workers.command import ONE_THREAD, python
 from tgi_core.workers.serving import bound_memory
 
 SECONDS = 30.0
-"""Processor time for all of it; a vocabulary of 262,144 tokens takes less than two."""
+"""CPU time limit of the trial, in seconds; a vocabulary of 262,144 tokens takes less than two."""
 MEMORY_BYTES = 4 * 2**30
-"""Address space of the child."""
+"""Address space limit of the child, in bytes."""
 MAX_FILE_BYTES = 256 * 2**20
-"""The largest that are served have 40 MB."""
+"""Maximum file size in bytes; the largest known files have 40 MB."""
 _WALL_SECONDS = 300.0
 _LONGEST = 300
 
 
 def try_tokenizer(file: Path, vocab_size: int | None) -> None:
-    """Raises StartupError for what cannot be served with a model of so many tokens. Never called on an event loop."""
+    """Check that a tokenizer can serve a model with `vocab_size` tokens. Blocks. Raises StartupError."""
     if file.stat().st_size > MAX_FILE_BYTES:
         raise StartupError(f"{file}: has {file.stat().st_size} bytes; the limit for a tokenizer is {MAX_FILE_BYTES}")
     command = python("tgi_core.tokenizer_trial", file, "" if vocab_size is None else vocab_size)
@@ -61,12 +62,12 @@ def _try(file: Path, vocab_size: int | None) -> str:
         if few := strays(fast, vocab_size):
             fast = less(fast, few)
         return fault(fast, vocab_size)
-    except BaseException as error:  # noqa: BLE001  the library's own is a bare Exception, a panic in it not even that
+    except BaseException as error:  # noqa: BLE001  the library raises bare Exceptions, and panics derive from BaseException
         return f"not a tokenizer: {' '.join(str(error).split())[:_LONGEST]}"
 
 
 def _main(file: str, vocab_size: str) -> None:
-    """The child. It has no handler for the timer's signal, which therefore ends it."""
+    """Entry point of the child. The timer's signal has no handler, so it terminates the child."""
     bound_memory(MEMORY_BYTES)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     sys.stdout.write(json.dumps(_try(Path(file), int(vocab_size) if vocab_size else None)))

@@ -39,7 +39,7 @@ def test_the_syntax_is_tgis() -> None:
         ("a/../b=dir", "cannot be the name"),
         ('quo"te=dir', "cannot be the name"),
         (f"{'n' * 257}=dir", "cannot be the name"),
-        ("tgi=dir", "name of the model itself"),
+        ("tgi=dir", "reserved for the base model"),
         ("a=x,b=y,a=z", "a is used twice"),
         ("org/one,org/one@v1", "org/one is used twice"),
     ],
@@ -65,7 +65,7 @@ def test_any_text(items: list[str]) -> None:
 def test_the_models_own_name_is_taken() -> None:
     """An adapter could not be told from the model."""
     for settings in (Settings(model_id="org/m", lora_adapters="org/m"), Settings(served_model_name="n", lora_adapters="n=dir")):
-        with pytest.raises(StartupError, match="name of the model itself"):
+        with pytest.raises(StartupError, match="reserved for the base model"):
             check_adapters(settings)
 
 

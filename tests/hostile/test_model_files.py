@@ -135,15 +135,15 @@ ROWS: dict[str, tuple[Damage, list[str]]] = {
     ),
     "template of many tokens": (
         tokenizer(post_processor=template({"id": "<s>", "ids": [1], "tokens": ["<s>"]}, copies=100_000)),
-        ["tokenizer.json", "tokens of 0 characters"],
+        ["tokenizer.json", "tokens for 0 characters"],
     ),
     "template that repeats": (
         tokenizer(post_processor=template({"id": "<s>", "ids": [1], "tokens": ["<s>"]}, sequences=10_000)),
-        ["tokenizer.json", "tokens of"],
+        ["tokenizer.json", "tokens for"],
     ),
     "normalizer that multiplies": (tokenizer(normalizer=replacing("normalizers", 10, 9)), ["tokenizer.json", "normalizer", "times"]),
     "decoder that multiplies": (tokenizer(decoder=replacing("decoders", 10, 9)), ["tokenizer.json", "decoder", "times"]),
-    "normalizer that multiplies some": (tokenizer(normalizer=replacing("normalizers", 90, 2)), ["tokenizer.json", "tokens of"]),
+    "normalizer that multiplies some": (tokenizer(normalizer=replacing("normalizers", 90, 2)), ["tokenizer.json", "tokens for"]),
     "nested tokenizer": (write("tokenizer.json", b'{"a":' * 100_000), ["tokenizer.json", "not a tokenizer"]),
     "end of text is text": (generation(eos_token_id="5"), ["generation_config.json", "eos_token_id '5'"]),
     "end of text below": (generation(eos_token_id=-1), ["generation_config.json", "eos_token_id '-1'"]),

@@ -251,7 +251,7 @@ class ReferenceSession:
         if isinstance(outcome, BackendError):
             self._failed.update(
                 work.row.request.id for work in launch.work
-            )  # later steps derived from this one may already be launched
+            )  # steps derived from this one may be launched already
         if self._failed:  # skipped until the core filters them out
             self._failed &= self._book.live_ids | {work.row.request.id for late in self._launched for work in late.work}
 
