@@ -1,6 +1,6 @@
-"""The command line: `tgi serve` and its companions.
+"""The command line: `tgi serve` and related commands.
 
-Each command is imported when it is called, so that `tgi --help` loads neither the router nor a model library.
+Commands are imported when invoked, so `tgi --help` loads neither the router nor a model library.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tgi_core.cli.streams import give_up_stdout, keep_standard_streams
 from tgi_core.errors import StartupError
 
 _COMMANDS = {
-    "backends": "List the installed backends and what they find on this machine.",
-    "completion": "Print a script that completes commands and flags in a shell.",
-    "config": "Show the settings, and where each comes from.",
-    "download-weights": "Fetch a model from the Hugging Face hub into the cache.",
-    "router": "Serve the HTTP API in front of a shard that runs already.",
-    "serve": "Serve a model: a directory, or an id on the Hugging Face hub.",
-    "shard": "Run a model behind a socket, for a router elsewhere.",
+    "backends": "List the installed backends and the devices they detect.",
+    "completion": "Print a shell completion script.",
+    "config": "Show the settings and their origins.",
+    "download-weights": "Download a model from the Hugging Face Hub into the cache.",
+    "router": "Serve the HTTP API for a shard that is already running.",
+    "serve": "Serve a model: a directory or a Hugging Face Hub id.",
+    "shard": "Run a model on a socket for a separate router.",
 }
 
 
 class _Commands(click.Group):
-    """Commands by name; the module of the same name in this package holds the command."""
+    """Loads each command from this package's module of the same name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -54,15 +54,17 @@ def tgi() -> None:
 
 
 def main() -> None:
-    """The entry point of `tgi`."""
+    """Entry point of `tgi`."""
     run(tgi, "tgi")
 
 
 def run(command: Callable[[], object], name: str) -> None:
-    """Run a command line; a StartupError, or an error of the system that nobody expected, is one line and exit status 1."""
+    """Run a command. A StartupError or an unhandled OSError is printed as one line, and the exit status is 1."""
     keep_standard_streams()
     step_aside()
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when grpc is imported; it would report each connection that ends
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "ERROR"
+    )  # read when grpc is imported; at its default, gRPC logs every closed connection
     try:
         try:
             command()
@@ -70,11 +72,11 @@ def run(command: Callable[[], object], name: str) -> None:
             sys.stdout.flush()
     except StartupError as error:
         _end(name, str(error))
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it, for example `head`
         give_up_stdout()
         sys.exit(1)
     except OSError as error:
-        logging.getLogger(__name__).debug("what failed", exc_info=error)
+        logging.getLogger(__name__).debug("unhandled OSError", exc_info=error)
         give_up_stdout()
         _end(name, f"{error.filename or 'input or output'}: {error.strerror or error}")
 

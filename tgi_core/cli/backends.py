@@ -1,4 +1,4 @@
-"""`tgi backends`: what is installed, and what each finds."""
+"""`tgi backends`: list the installed backends and their devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("backend", "package", "API", "status", "devices", "verified", "reason
 
 
 def row(plugin: Plugin, probe: Probe) -> tuple[str, ...]:
-    """One line of the table."""
+    """Format one row of the table."""
     built = plugin.manifest.api_built if plugin.manifest else None
     status = probe.status.value if plugin.status is PluginStatus.OK else plugin.status.value
     reason = f"{probe.reason} ({probe.hint})" if probe.hint else probe.reason
@@ -26,7 +26,7 @@ def row(plugin: Plugin, probe: Probe) -> tuple[str, ...]:
 @click.command("backends")
 @click.option("--traceback", "show_traceback", is_flag=True, help="Show why a broken plugin did not load.")
 def command(show_traceback: bool) -> None:
-    """List the installed backends and what they find on this machine."""
+    """List the installed backends and the devices they detect."""
     probed = probe_all(load(entry) for entry in installed())
     rows = [row(plugin, probe) for plugin, probe in probed]
     if sys.stdout.isatty():

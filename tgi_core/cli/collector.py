@@ -1,16 +1,17 @@
-"""The garbage collector of a server that has started."""
+"""Garbage collection settings of a running server."""
 
 from __future__ import annotations
 
 import gc
 
 _YOUNG = 20_000
-"""New objects after which it looks for cycles among them; Python's own 700 are a few steps' rows."""
+"""Threshold of new objects for a collection. Python's default of 700 is reached within a few steps."""
 
 
 def settle() -> None:
-    """Whatever is here now stays: from now on the collector passes it by, so that no step waits while it looks at a whole model's or
-    library's objects; and it comes less often, since what steps make ends without it."""
+    """Freeze all current objects and collect less often. Collections then never traverse the objects of the model and libraries,
+    which would
+    stall a step. Objects that steps create are freed by reference counting."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG)

@@ -1,4 +1,4 @@
-"""`tgi completion`: what a shell needs to complete commands and flags."""
+"""`tgi completion`: print shell completion scripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 _SHELLS = ("bash", "fish", "zsh")
-_HOW = """Print a script that completes commands and flags.
+_HOW = """Print a shell script that completes commands and flags.
 
 \b
 bash  tgi completion bash > ~/.local/share/bash-completion/completions/tgi
@@ -19,11 +19,11 @@ fish  tgi completion fish > ~/.config/fish/completions/tgi.fish
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script of a shell."""
+    """Print the completion script for a shell."""
     root = ctx.find_root()
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"{shell}: this version of click has no completion for it")
-    # Not `source()`: it runs the shell that it writes for, which may be on another machine.
+        raise click.UsageError(f"{shell}: not supported by this version of click")
+    # Not `source()`: it runs the target shell, which may not be installed here.
     completion = kind(root.command, {}, "tgi", "_TGI_COMPLETE")
     click.echo(completion.source_template % completion.source_vars())

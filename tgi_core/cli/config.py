@@ -1,4 +1,4 @@
-"""`tgi config show`: what a server would run with, and why."""
+"""`tgi config show`: print the effective settings and their origins."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tgi_core.settings.spec import setting_of
 
 @click.group("config")
 def command() -> None:
-    """Look at the settings."""
+    """Inspect the settings."""
 
 
 @command.command("show", cls=SettingsCommand)
 @click.argument("model", required=False)
-@click.option("--origin", is_flag=True, help="Say where each value came from.")
+@click.option("--origin", is_flag=True, help="Show where each value came from.")
 @settings_options()
 def show(model: str | None, origin: bool, resolved: Resolved) -> None:
     """Print every setting as `tgi serve` would see it with the same flags, environment and file. The output is TOML; secrets and
-    values that are derived at start stand in comments."""
+    values derived at startup are commented out."""
     settings = named(model, resolved)
     origins = {**resolved.origins, **({} if model is None else {"model_id": "argument MODEL"})}
     lines = {spec.name: toml_line(spec, settings) for spec in fields(Settings)}
@@ -33,11 +33,11 @@ def show(model: str | None, origin: bool, resolved: Resolved) -> None:
 
 
 def toml_line(spec: Field[object], settings: Settings) -> str:
-    """`name = value`, or a comment where there is no value to show."""
+    """Format `name = value`, or a comment if there is no value to show."""
     value = getattr(settings, spec.name)
     if value is None:
         return f"# {spec.name} ="
     if setting_of(spec).secret:
         return f"# {spec.name} = (hidden)"
-    # What JSON writes of these types is TOML too.
+    # For these types, JSON is valid TOML.
     return f"{spec.name} = {json.dumps(value, ensure_ascii=False)}"

@@ -1,4 +1,4 @@
-"""`tgi download-weights`: a model's files, now instead of at the first start."""
+"""`tgi download-weights`: download a model's files ahead of the first start."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tgi_core.telemetry.progress import progress
 @click.argument("model", required=False)
 @settings_options(only=settings_in(Scope.DOWNLOAD))
 def command(model: str | None, resolved: Resolved) -> None:
-    """Fetch MODEL, an id on the Hugging Face hub, and its adapters into the cache, and print the model's directory."""
+    """Download MODEL, a Hugging Face Hub id, and the adapters into the cache, and print the model's directory."""
     download(named(model, resolved))
 
 
 def download(settings: Settings) -> None:
-    """Fetch model and adapters, print the model's directory on standard output. Raises StartupError."""
+    """Download model and adapters and print the model's directory to standard output. Raises StartupError."""
     from tgi_core.cli.weights import fetch_adapters, fetch_model
 
     set_up(settings.json_output)

@@ -1,4 +1,4 @@
-"""--inject-faults: a backend that fails on purpose, to see what comes of it."""
+"""--inject-faults: make a backend fail on purpose, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fault_rules(settings: Settings) -> tuple[Rule, ...]:
-    """What --inject-faults asks for, nothing by default. Raises StartupError."""
+    """Parse --inject-faults; no rules by default. Raises StartupError."""
     if settings.inject_faults is None:
         return ()
     from tgi_core.backend.fault_schedule import parse_schedule
@@ -25,7 +25,7 @@ def fault_rules(settings: Settings) -> tuple[Rule, ...]:
 
 
 def inject_faults(session: Session, settings: Settings) -> Session:
-    """The session, which fails from now on if the settings ask for it."""
+    """Enable fault injection in a session if configured, and return the session."""
     rules = fault_rules(settings)
     if rules:
         from tgi_core.backend.faults import inject

@@ -1,7 +1,8 @@
-"""Being process 1 of a container: it gets every orphan, must reap what it never started, and no signal ends it by default.
+"""Init duties as process 1 of a container, which must reap orphaned processes and ignores signals that have no handler.
 
-So there it only forwards signals and reaps, and the command runs in a child: a library that waits for its own processes is never robbed
-of their status.
+Process 1 only forwards signals and reaps; the command runs in a child process. That way, reaping never steals the exit status that
+a
+library is waiting for.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import os
 import signal
 
 _FROM_KERNEL = 0x80
-"""`si_code` of a Ctrl-C: the terminal sends it to the whole group, the child included."""
+"""`si_code` of a Ctrl-C, which the terminal sends to the whole process group, including the child."""
 
 _LEFT_ALONE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
 def step_aside() -> None:
-    """As process 1, go on as a child of it; the first process ends with the child's status, and never returns from here."""
+    """If this is process 1, fork and return in the child. The parent never returns; it exits with the child's status."""
     if os.getpid() != 1:
         return
     awaited = set(signal.valid_signals()) - _LEFT_ALONE | {signal.SIGCHLD}
@@ -25,7 +26,7 @@ def step_aside() -> None:
     if not child:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    _reap(child)  # who ended before there was a signal to wait for
+    _reap(child)  # children that exited before SIGCHLD was awaited
     while True:
         told = signal.sigwaitinfo(awaited)
         if told.si_signo == signal.SIGCHLD:
@@ -35,7 +36,7 @@ def step_aside() -> None:
 
 
 def _reap(child: int) -> None:
-    """Take the status of every process that has ended; end with the child, as it has ended."""
+    """Reap every process that has exited. If `child` is among them, exit with its status."""
     ended = None
     while True:
         try:

@@ -10,18 +10,18 @@ from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
 from tgi_core.cli.serve import run
 
 DEFAULTS = {"model_id": "bigscience/bloom-560m", "auto_convert": True}
-"""Where TGI's launcher differs from `tgi serve`."""
+"""Defaults of TGI's launcher that differ from `tgi serve`."""
 
 
 @click.command("text-generation-launcher", cls=SettingsCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="text-generation-launcher")
-@click.option("-e", "--env", "runtime", is_flag=True, help="Print what this machine and installation are, then serve.")
+@click.option("-e", "--env", "runtime", is_flag=True, help="Print the runtime environment for bug reports, then serve.")
 @settings_options(DEFAULTS)
 def launcher(runtime: bool, resolved: Resolved) -> None:
-    """Serve a model; the same as `tgi serve`, with the defaults of TGI's launcher."""
+    """Serve a model, like `tgi serve` but with the defaults of TGI's launcher."""
     run(resolved.settings, runtime)
 
 
 def main() -> None:
-    """The entry point of `text-generation-launcher`."""
+    """Entry point of `text-generation-launcher`."""
     run_command(launcher, "text-generation-launcher")

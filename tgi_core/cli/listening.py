@@ -1,4 +1,4 @@
-"""The HTTP server around the app: one socket, bound early; SIGTERM lets running requests finish and exits with status 0."""
+"""The HTTP server that runs the app. Its socket is bound early; on SIGTERM, it drains running requests and exits with status 0."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tgi_core.lifecycle import Lifecycle, Phase
 _log = logging.getLogger(__name__)
 
 LAST_WORDS_S = 1.0
-"""How long before the deadline streams are told that they end, so that their clients hear of it."""
+"""Seconds before the shutdown deadline at which streams are ended, so that clients still receive the reason."""
 
 SPARE_DESCRIPTORS = 64
-"""File descriptors that no connection gets."""
+"""File descriptors reserved for purposes other than connections."""
 
 
 def bind(settings: Settings) -> socket.socket:
-    """The socket to listen on, bound before any slow work. Raises StartupError."""
+    """Bind the socket to listen on, before any slow work. Raises StartupError."""
     host, port = _address(settings.hostname), settings.port
     listener = None
     try:
@@ -54,7 +54,8 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def _address(hostname: str) -> str:
-    """The hostname if it is an address; else 0.0.0.0, as TGI does, since containers set HOSTNAME to a name of their own."""
+    """Return the hostname if it is an IP address, else 0.0.0.0 as TGI does, because containers set HOSTNAME to the container's
+    name."""
     try:
         ipaddress.ip_address(hostname)
     except ValueError:
@@ -65,8 +66,8 @@ def _address(hostname: str) -> str:
 
 
 class DrainingServer(HttpServer):
-    """A uvicorn server that leaves signals to `listen`, and that ends in steps: it drains, closes its socket, lets what runs come to
-    an end, and tells the rest that time is up."""
+    """A uvicorn server with graceful shutdown: it drains, closes its socket, waits for running requests and ends the rest at the
+    deadline. Signals are handled by `listening`."""
 
     def __init__(self, app: Any, settings: Settings, lifecycle: Lifecycle) -> None:
         policy = ConnectionPolicy.of(settings)
@@ -80,36 +81,36 @@ class DrainingServer(HttpServer):
         self._grace = settings.graceful_termination_timeout
         self._deadline = 0.0
         self.stopped_by: int | None = None
-        """The first signal."""
+        """The first signal received."""
         self.abort: Callable[[], object] = lambda: None
-        """Called at the second one."""
+        """Called on the second signal."""
         self.listening = asyncio.Event()
         self.serving: asyncio.Task[None]
 
     def pass_through(self, admission: AdmissionControl) -> None:
-        """From now on requests come through one to the app."""
+        """Pass requests through `admission` to the app from now on."""
         self.policy.admission = admission
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen."""
-        CancelScope()  # anyio loads its other half at the first use, which may come when no file can be opened
+        """Start listening."""
+        CancelScope()  # makes anyio import its backend now; later, no file descriptor may be left
         await super().startup(sockets)
         self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Nothing: uvicorn would raise the signal again after shutdown, so that the exit status is not 0."""
+        """Disable uvicorn's signal handling, which re-raises the signal after shutdown and so changes the exit status."""
         yield
 
     def stop(self, number: int) -> None:
-        """A signal: the first one begins to drain, the second ends everything at once."""
+        """Handle a signal: the first starts draining, the second ends everything immediately."""
         if self._deadline:
             self.force_exit = self.should_exit = True
             self.abort()
             return
         self.stopped_by = number
         self._deadline = asyncio.get_running_loop().time() + self._grace
-        # nobody balances requests to what is run in a terminal, or has not served yet
+        # no load balancer routes to a server that runs in a terminal or has not served yet
         alone = number == signal.SIGINT or self._lifecycle.phase is Phase.STARTING
         delay = 0.0 if alone else min(self._drain_delay, self._grace)
         self._lifecycle.draining()
@@ -119,11 +120,11 @@ class DrainingServer(HttpServer):
         asyncio.get_running_loop().call_later(delay, self.close)
 
     def close(self) -> None:
-        """Take no more connections, and end."""
+        """Stop accepting connections and shut down."""
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let what runs come to an end until the deadline; then tell it, and end it."""
+        """Wait for running requests until the deadline, then notify and end the rest."""
         clock = asyncio.get_running_loop().time
         self.stop_listening()
         for connection in self._connections():
@@ -139,7 +140,7 @@ class DrainingServer(HttpServer):
         return [each for each in self.server_state.connections if isinstance(each, Connection)]
 
     async def _idle_until(self, deadline: float) -> None:
-        """Until nothing runs, at most until `deadline`."""
+        """Wait until no request is running, at most until `deadline`."""
         clock, state = asyncio.get_running_loop().time, self.server_state
         while (state.connections or state.tasks) and not self.force_exit and clock() < deadline:
             await asyncio.sleep(0.02)
@@ -153,8 +154,9 @@ class DrainingServer(HttpServer):
 
 
 def highest_descriptor() -> int:
-    """The highest file descriptor that a connection may have: the limit of this process, raised as far as it goes, less what the
-    server needs for its own work. Descriptors are given out from below, so a high one means that few are left."""
+    """Raise the process's limit of file descriptors to its maximum and return the highest descriptor that a connection may have,
+    leaving
+    some for other purposes. The lowest free descriptor is always used first, so a high number means that few are left."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -164,7 +166,7 @@ def highest_descriptor() -> int:
 
 @asynccontextmanager
 async def listening(app: Any, listener: socket.socket, settings: Settings, lifecycle: Lifecycle) -> AsyncIterator[DrainingServer]:
-    """Serve while the block runs, at most until SIGTERM or SIGINT has ended the server."""
+    """Serve while the block runs, or until SIGTERM or SIGINT has ended the server."""
     server = DrainingServer(app, settings, lifecycle)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -179,4 +181,4 @@ async def listening(app: Any, listener: socket.socket, settings: Settings, lifec
         await server.serving
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-            signal.signal(number, lambda *_: os._exit(0))  # whoever asks again does not want to wait for what is left
+            signal.signal(number, lambda *_: os._exit(0))  # another signal skips the remaining cleanup

@@ -1,4 +1,4 @@
-"""The table that says what the memory goes to."""
+"""The memory plan printed at startup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgi_core.wire.types import ShardInfo
 
 
 def lines(backend: str, info: ShardInfo, capacity: Capacity, divided: bool) -> list[tuple[str, str]]:
-    """Name and value of each row; where the model is divided over ranks, the memory is that of one."""
+    """Name and value of each row. If the model is split over ranks, memory is per rank."""
     rows = [("backend", f"{backend} ({info.device_kind})")]
     memory = "memory of each rank" if divided else "memory"
     rows += [(f"{memory}: {item.name}", f"{item.num_bytes / 2**20:,.1f} MiB") for item in capacity.memory]

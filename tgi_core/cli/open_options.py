@@ -1,4 +1,4 @@
-"""What the settings ask a backend to open."""
+"""Options for opening a backend, from the settings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tgi_core.config import Settings
 
 
 def open_options(directory: Path, settings: Settings) -> OpenOptions:
-    """The model in a directory as every rank opens it, without what only some have: group, masks, adapters."""
+    """Options that all ranks share: everything except group, masks and adapters."""
     return OpenOptions(
         str(directory),
         settings.dtype,
         memory_fraction=settings.memory_fraction * settings.cuda_memory_fraction,
-        cache_dtype=settings.kv_cache_dtype.replace("fp8_", "float8_"),  # torch's words for TGI's
+        cache_dtype=settings.kv_cache_dtype.replace("fp8_", "float8_"),  # TGI's name to torch's
     )

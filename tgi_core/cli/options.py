@@ -1,4 +1,4 @@
-"""Command-line options made from `Settings`: flag before environment before --config file before default."""
+"""Command-line options generated from `Settings`. Precedence: flag, environment, --config file, default."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ else:
 
 
 class Words(click.types.StringParamType):
-    """Text that may be given several times; between commas or spaces in the environment."""
+    """Repeatable text option; separated by commas or spaces in the environment."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """The words of an environment variable."""
+        """Split the value of an environment variable."""
         return rv.replace(",", " ").split()
 
 
@@ -38,29 +38,29 @@ _TYPES: dict[type, _Type] = {int: click.INT, float: click.FLOAT, str: click.STRI
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings of a command, and where each came from."""
+    """The settings of a command and their origins."""
 
     settings: Settings
     origins: Mapping[str, str]
-    """By name: `default`, `flag --port`, `environment PORT` or `file tgi.toml`."""
+    """Setting name to `default`, `flag --port`, `environment PORT` or `file tgi.toml`."""
 
 
 class Numbers(_Type):
-    """Whole numbers between commas."""
+    """Comma-separated integers."""
 
     name = "list"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """A tuple from text, or from a list in a file."""
+        """Convert text, or a list from a file, to a tuple."""
         parts = value.split(",") if isinstance(value, str) else value
         try:
             return tuple(int(part) for part in parts)
         except (TypeError, ValueError):
-            self.fail(f"{value!r} is not a list of whole numbers between commas", param, ctx)
+            self.fail(f"{value!r} is not a comma-separated list of integers", param, ctx)
 
 
 class SettingOption(click.Option):
-    """The option of a setting, or of an old name of one. `setting` says in which group the help shows it."""
+    """The option for a setting or for one of its old names. The help lists it under `setting.group`."""
 
     def __init__(self, *names: Any, setting: Setting, **rest: Any) -> None:
         super().__init__(*names, **rest)
@@ -68,10 +68,10 @@ class SettingOption(click.Option):
 
 
 class SettingsCommand(click.Command):
-    """A command whose help shows its settings in groups."""
+    """A command whose help groups its settings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then each group."""
+        """Write the command's own options, then the settings by group."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
@@ -86,7 +86,8 @@ class SettingsCommand(click.Command):
 def settings_options(
     defaults: Mapping[str, Any] | None = None, only: typing.Container[str] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command one option per setting, and the argument `resolved`. `defaults` replaces defaults; `only` leaves the rest out."""
+    """Decorator that adds one option per setting and passes `resolved`. `defaults` overrides defaults; `only` limits the
+    settings."""
     chosen = [spec for spec in fields(Settings) if only is None or spec.name in only]
     options = [option for spec in chosen for option in _options(spec, (defaults or {}).get(spec.name, spec.default))]
 
@@ -103,14 +104,14 @@ def settings_options(
 
 
 def resolve(ctx: click.Context, chosen: list[Field[Any]], given: dict[str, Any]) -> Resolved:
-    """Settings from the values that click has put together. Raises StartupError."""
+    """Build the settings from click's parameter values. Raises StartupError."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {spec.name: "default" for spec in fields(Settings)}
     for spec in chosen:
         sources = [name for name in (spec.name, *setting_of(spec).old_names) if _origin(ctx, spec, name) != "default"]
         if len(sources) > 1:
             both = " and ".join(map(flag, sources))
-            raise StartupError(f"{both} are names of one setting; give only {flag(spec.name)}")
+            raise StartupError(f"{both} are names of the same setting; give only {flag(spec.name)}")
         name = sources[0] if sources else spec.name
         values[spec.name], origins[spec.name] = given[name], _origin(ctx, spec, name)
         if values[spec.name] is None and setting_of(spec).secret:
@@ -119,12 +120,13 @@ def resolve(ctx: click.Context, chosen: list[Field[Any]], given: dict[str, Any])
 
 
 def variables(spec: Field[Any], name: str) -> tuple[str, ...]:
-    """The environment variables of a setting, or of an old name of it; the first that is not empty counts."""
+    """Environment variables of a setting, or of one of its old names; the first that is not empty is used."""
     return (environment_variable(name), *(setting_of(spec).variables if name == spec.name else ()))
 
 
 def _refuse_empty(spec: Field[Any]) -> None:
-    """An empty variable is none, as charts set them; but who sets a secret's means to guard something. Raises StartupError."""
+    """Reject an empty variable for a secret. Other empty variables count as unset because Helm charts set them. Raises
+    StartupError."""
     for variable in variables(spec, spec.name):
         if variable in os.environ:
             check_secret(variable, os.environ[variable])
@@ -150,10 +152,10 @@ def _config_option() -> click.Option:
         type=click.Path(path_type=Path),
         envvar="TGI_CONFIG",
         show_envvar=True,
-        is_eager=True,  # the other options look into it
+        is_eager=True,  # the other options take their values from it
         expose_value=False,
         callback=_use_file,
-        help="File of settings: TOML, JSON or YAML. Flags and environment variables go before it.",
+        help="Config file: TOML, JSON or YAML. Flags and environment variables override it.",
     )
 
 
@@ -192,7 +194,7 @@ def _options(spec: Field[Any], default: Any) -> list[SettingOption]:
 
 
 def _declared(name: str, kind: _Type, default: Any) -> str:
-    """A switch has an opposite, so that a flag can undo what the environment or a file says."""
+    """Declare a flag. Switches get a --no- variant to override the environment or a file."""
     return f"{flag(name)}/--no-{flag(name)[2:]}" if kind is click.BOOL and default is not None else flag(name)
 
 
@@ -201,7 +203,7 @@ def _help(known: Setting) -> str:
 
 
 def _value_type(spec: Field[Any]) -> tuple[_Type, bool]:
-    """The type of one value, and whether the option may be repeated."""
+    """Type of one value, and whether the option may be repeated."""
     hint, choices = typing.get_type_hints(Settings)[spec.name], setting_of(spec).choices
     if choices:
         return click.Choice(choices), False
@@ -213,7 +215,7 @@ def _value_type(spec: Field[Any]) -> tuple[_Type, bool]:
 
 
 def named(model: str | None, resolved: Resolved) -> Settings:
-    """The settings, with the model of the command line in its place. Raises StartupError if it names two."""
+    """Set the model to the MODEL argument, if given. Raises StartupError if --model-id names another."""
     flagged = resolved.settings.model_id
     if model is None:
         return resolved.settings

@@ -1,4 +1,4 @@
-"""How a model that is split over ranks is opened: rank 0 starts the others, or waits for those that were started elsewhere."""
+"""Opening a model that is split over ranks. Rank 0 starts the other ranks, or waits for ranks that were started separately."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tgi_core.shard_access import demanded_token
 from tgi_core.workers.command import python
 
 _OWN_VARIABLES = frozenset({"TGI_CONFIG", "NUM_SHARD", "SHARDED", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
-"""What a rank that was started by rank 0 is told by rank 0 alone."""
+"""Environment variables that ranks started by rank 0 must not inherit; rank 0 passes these settings as flags."""
 
 
 def open_ranks(
@@ -41,8 +41,9 @@ def open_ranks(
     place: Place | None = None,
     lost: Callable[[], None] | None = None,
 ) -> object:
-    """The session of a backend over as many ranks as the settings, or the place of this process, say. `lost` is called from a thread
-    when another rank is gone. Raises StartupError, BackendError."""
+    """Open a backend's session on all ranks; the settings, or `place`, determine their number. `lost` is called from another thread
+    when
+    a rank is lost. Raises StartupError, BackendError."""
     count = place.world if place is not None else num_ranks(settings, plugin)
     if count == 1:
         return open_backend(plugin, options, show)
@@ -58,11 +59,11 @@ def open_ranks(
     try:
         return lead(_started(plugin, Path(options.model), settings, count, folder.path, lost), plugin.name, open_own)
     finally:
-        folder.remove()  # the ranks have met
+        folder.remove()  # rendezvous is complete
 
 
 def num_ranks(settings: Settings, plugin: Plugin) -> int:
-    """How many ranks are asked for. Raises StartupError."""
+    """Number of ranks requested. Raises StartupError."""
     if not settings.sharded or (settings.num_shard or 0) > 1:
         return settings.num_shard or 1
     if settings.num_shard == 1:
@@ -76,7 +77,7 @@ def num_ranks(settings: Settings, plugin: Plugin) -> int:
 
 
 def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings, place: Place | None = None) -> None:
-    """Be a rank other than 0 until rank 0 says goodbye. Exits with status 1 when rank 0 is gone, or this rank fails."""
+    """Run as a rank other than 0 until rank 0 ends the group. Exits with status 1 if rank 0 is lost or this rank fails."""
 
     def open_session(group: Group) -> Session:
         if place is not None:
@@ -84,22 +85,26 @@ def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings
         options = replace(open_options(directory, settings), group=group)
         return Session(open_backend(plugin, options, lambda what, done, total, unit: None), plugin.name, built=plugin.built)
 
-    logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger().level))  # rank 0 says what all would say
+    logging.getLogger().setLevel(
+        max(logging.WARNING, logging.getLogger().level)
+    )  # rank 0 already logs what is the same on all ranks
     try:
         follow(link, open_session)
     except (LinkClosed, BackendError, StartupError):
-        sys.exit(1)  # rank 0 knows and tells it
+        sys.exit(1)  # rank 0 reports the error
 
 
 def inherited(number: int) -> Link:
-    """The connection to the rank 0 that has started this process. A Ctrl-C reaches both; rank 0 has requests to finish."""
+    """Connection to the rank 0 that started this process. Ignores SIGINT and SIGTERM: Ctrl-C reaches both processes, and rank 0
+    still has
+    requests to finish."""
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_IGN)
     return Link(socket.socket(fileno=number))
 
 
 def joined(settings: Settings, place: Place) -> Link:
-    """The connection to a rank 0 elsewhere. Raises StartupError."""
+    """Connect to a rank 0 that was started separately. Raises StartupError."""
     return join(settings.master_addr, settings.master_port + 1, place.rank, _token(settings))
 
 
@@ -111,14 +116,14 @@ def _awaited(settings: Settings, place: Place, lost: Callable[[], None] | None) 
 
 
 def _token(settings: Settings) -> str:
-    """What ranks that meet over TCP prove to each other that they know; empty where they need not. Raises StartupError."""
+    """Secret that ranks on TCP use to authenticate each other; empty if none is required. Raises StartupError."""
     return demanded_token(settings, os.environ, f"a group of ranks on TCP (--master-addr {settings.master_addr})") or ""
 
 
 def _started(
     plugin: Plugin, directory: Path, settings: Settings, count: int, folder: Path, lost: Callable[[], None] | None
 ) -> Peers:
-    """Start the other ranks of this machine. They die with the thread that calls this."""
+    """Start the other ranks on this machine. They die with the calling thread."""
     peers = {rank: _start(plugin, directory, settings, rank) for rank in range(1, count)}
     return Peers(peers, Group(0, count, f"file:{folder / 'store'}", 0, count), lost)
 

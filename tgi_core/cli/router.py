@@ -1,4 +1,4 @@
-"""The router alone, in front of a shard that runs already: `tgi router`, and `text-generation-router` with TGI's flags."""
+"""The router alone, for a shard that is already running: `tgi router`, and `text-generation-router` with TGI's flags."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from tgi_core.errors import StartupError
 from tgi_core.workers.command import python
 
 DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096}
-"""Where TGI's router differs from its launcher."""
+"""Defaults of TGI's router that differ from its launcher."""
 
 
 @click.command("router", cls=SettingsCommand)
 @click.argument("model", required=False)
-@click.option("--shard", required=True, metavar="ADDRESS", help="Where the shard listens: unix:PATH or HOST:PORT.")
+@click.option("--shard", required=True, metavar="ADDRESS", help="Address of the shard: unix:PATH or HOST:PORT.")
 @settings_options(only=settings_in(Scope.ROUTER))
 def command(model: str | None, shard: str, resolved: Resolved) -> None:
-    """Serve the HTTP API in front of the shard of MODEL that runs at ADDRESS; only the model's small files are needed here."""
+    """Serve the HTTP API for the shard of MODEL that is running at ADDRESS. Only the model's config and tokenizer files are
+    needed."""
     run(named(model, resolved), address=checked(shard))
 
 
 def checked(address: str) -> str:
-    """An address that gRPC understands. Raises StartupError."""
+    """Normalize an address for gRPC. Raises StartupError."""
     path = address.removeprefix("unix:").removeprefix("//")
     if address.startswith("unix:") and path.startswith("/"):
         return f"unix:{path}"
@@ -43,10 +44,10 @@ def checked(address: str) -> str:
 
 
 class _RouterCommand(SettingsCommand, click.Group):
-    """A group that does something without a command too, as TGI's router does."""
+    """A command group that is also a command itself, like TGI's router."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options in groups, then the commands."""
+        """Write the grouped options, then the commands."""
         SettingsCommand.format_options(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
@@ -69,7 +70,7 @@ class _RouterCommand(SettingsCommand, click.Group):
 @settings_options(DEFAULTS, settings_in(Scope.ROUTER) - {"model_id"})
 @click.pass_context
 def router(ctx: click.Context, tokenizer_name: str, master_shard_uds_path: str, resolved: Resolved) -> None:
-    """Serve the HTTP API in front of a shard that runs already."""
+    """Serve the HTTP API for a shard that is already running."""
     if ctx.invoked_subcommand is None:
         address = checked(f"unix:{master_shard_uds_path}")
         run(replace(resolved.settings, model_id=tokenizer_name), address=address)
@@ -78,7 +79,7 @@ def router(ctx: click.Context, tokenizer_name: str, master_shard_uds_path: str, 
 @router.command("print-schema")
 def print_schema() -> None:
     """Print the OpenAPI document of the HTTP API as JSON."""
-    # The router's own program; in a process of its own, since this package does not know the router's parts.
+    # A separate process, since this package must not import the router's modules.
     quiet = os.environ | {"PYTHONWARNINGS": "ignore"}
     result = subprocess.run(python("tgi_router.schema"), stdout=subprocess.PIPE, env=quiet, text=True, check=False)
     if result.returncode != 0 or not result.stdout.startswith("{"):
@@ -87,5 +88,5 @@ def print_schema() -> None:
 
 
 def main() -> None:
-    """The entry point of `text-generation-router`."""
+    """Entry point of `text-generation-router`."""
     run_command(router, "text-generation-router")

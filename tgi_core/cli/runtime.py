@@ -1,4 +1,4 @@
-"""What `--env` prints: the versions that a bug report needs."""
+"""Output of `--env`: versions for bug reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = (
 
 
 def runtime_lines() -> list[str]:
-    """One line per fact. Nothing is imported to find it out, and no setting or secret is shown."""
+    """One line per fact. Imports nothing and shows no settings or secrets."""
     facts = {"tgi-core": __version__, "python": platform.python_version(), "platform": platform.platform()}
     versions = {name: _version(name) for name in _PACKAGES}
     backends = importlib.metadata.entry_points(group="tgi.backends")

@@ -1,4 +1,4 @@
-"""The entry point of a SageMaker container: `python -m tgi_core.cli.sagemaker serve`."""
+"""Entry point of a SageMaker container: `python -m tgi_core.cli.sagemaker serve`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgi_core.settings.sagemaker import sagemaker
 
 
 def main() -> None:
-    """Serve the model that SageMaker's environment names, on SageMaker's port."""
+    """Serve the model configured by SageMaker's environment variables on SageMaker's port."""
     run(_serve, "tgi")
 
 

@@ -23,16 +23,17 @@ _log = logging.getLogger(__name__)
 
 @click.command("serve", cls=SettingsCommand)
 @click.argument("model", required=False)
-@click.option("-e", "--env", "runtime", is_flag=True, help="Print what this machine and installation are, then serve.")
+@click.option("-e", "--env", "runtime", is_flag=True, help="Print the runtime environment for bug reports, then serve.")
 @settings_options()
 def command(model: str | None, runtime: bool, resolved: Resolved) -> None:
-    """Serve MODEL: a directory, or an id on the Hugging Face hub. Without MODEL, the small bundled demo model."""
+    """Serve MODEL: a directory or a Hugging Face Hub id. Default: the small bundled demo model."""
     run(named(model, resolved), runtime)
 
 
 def run(settings: Settings, runtime: bool = False, address: str | None = None) -> None:
-    """Serve until told to stop, on a shard of our own or on the one at `address`. What can be judged by the settings alone is judged
-    before anything is loaded. Raises StartupError."""
+    """Serve until stopped by a signal, with a new shard or the one at `address`. Validates the settings before loading anything.
+    Raises
+    StartupError."""
     set_up(settings.json_output)
     if runtime:
         print_runtime()

@@ -22,30 +22,30 @@ _SHARD_SETTINGS = frozenset(
     | {"otlp_service_name", "max_input_tokens", "backend", "memory_fraction", "cuda_memory_fraction"}
     | {"huggingface_hub_cache", "weights_cache_override", "auto_convert"}
 )
-_LEVEL = click.option("--logger-level", default="INFO", show_default=True, help="Least level of log lines.")
+_LEVEL = click.option("--logger-level", default="INFO", show_default=True, help="Minimum log level.")
 
 
 @click.group("text-generation-server", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="text-generation-server")
 def server() -> None:
-    """Run a shard, or prepare a model's weights."""
+    """Run a shard or prepare a model's weights."""
 
 
 @server.command("serve", cls=SettingsCommand)
 @click.argument("model_id")
-@click.option("--sharded/--no-sharded", help="Whether the model is split over devices.")
-@click.option("--uds-path", default="/tmp/text-generation-server", show_default=True, help="Socket to serve on, less -RANK.")  # noqa: S108
+@click.option("--sharded/--no-sharded", help="Shard the model across devices.")
+@click.option("--uds-path", default="/tmp/text-generation-server", show_default=True, help="Socket path without -RANK.")  # noqa: S108
 @_LEVEL
 @settings_options({"otlp_service_name": "text-generation-inference.server"}, _SHARD_SETTINGS)
 def serve(model_id: str, sharded: bool, uds_path: str, logger_level: str, resolved: Resolved) -> None:
-    """Run the shard of a model behind a socket, at the place where TGI's router looks for it."""
+    """Run the shard of a model on the socket that TGI's router connects to."""
     from tgi_core.cli.shard import run as run_shard
     from tgi_core.server.grpc_address import prepare_unix
 
     world = os.environ.get("WORLD_SIZE", "1")
     if sharded and world != "1":
         raise StartupError(
-            f"--sharded with WORLD_SIZE={world}: not supported with torchrun here; `tgi shard --num-shard {world}` starts all ranks"
+            f"--sharded with WORLD_SIZE={world}: torchrun is not supported here; `tgi shard --num-shard {world}` starts all ranks"
         )
     os.environ["LOG_LEVEL"] = logger_level
     run_shard(replace(resolved.settings, model_id=model_id), prepare_unix(Path(f"{uds_path}-0"), shared=True))
@@ -58,7 +58,7 @@ def serve(model_id: str, sharded: bool, uds_path: str, logger_level: str, resolv
 @_LEVEL
 @settings_options({"auto_convert": True}, settings_in(Scope.DOWNLOAD) - {"model_id"})
 def download_weights(model_id: str, extension: str, merge_lora: bool, logger_level: str, resolved: Resolved) -> None:
-    """Fetch a model from the hub into the cache, and print its directory."""
+    """Download a model from the Hub into the cache, and print its directory."""
     if extension != ".safetensors":
         raise StartupError(f"--extension {extension}: only .safetensors is supported; --auto-convert converts .bin files")
     os.environ["LOG_LEVEL"] = logger_level
@@ -68,19 +68,19 @@ def download_weights(model_id: str, extension: str, merge_lora: bool, logger_lev
 @server.command("quantize", cls=SettingsCommand)
 @click.argument("model_id")
 @click.argument("output_dir")
-@click.option("--revision", default="main", show_default=True, help="Revision of the model on the hub.")
+@click.option("--revision", default="main", show_default=True, help="Hub revision of the model.")
 @_LEVEL
 @click.option("--json-output/--no-json-output", help="Log one JSON object per line.")
 @click.option("--trust-remote-code/--no-trust-remote-code", help="Run code from the model's repository.")
 @click.option("--upload-to-model-id", help="Repository to upload the result to.")
-@click.option("--percdamp", type=float, default=0.01, show_default=True, help="Dampening, as a share of the mean diagonal.")
+@click.option("--percdamp", type=float, default=0.01, show_default=True, help="Dampening, as a fraction of the mean diagonal.")
 @click.option("--act-order/--no-act-order", help="Quantize columns in order of activation size.")
-@click.option("--groupsize", type=int, default=128, show_default=True, help="Columns that share a scale.")
+@click.option("--groupsize", type=int, default=128, show_default=True, help="Number of columns that share a scale.")
 def quantize(model_id: str, output_dir: str, **_: Any) -> None:
     """Quantize a model's weights to 4 bits."""
     raise StartupError(f"quantize {model_id} {output_dir}: quantization is not available yet")
 
 
 def main() -> None:
-    """The entry point of `text-generation-server`."""
+    """Entry point of `text-generation-server`."""
     run_command(server, "text-generation-server")

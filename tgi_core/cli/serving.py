@@ -1,4 +1,4 @@
-"""Putting the components together: model files, shard, scheduler, router, socket."""
+"""Assembly of the server: model files, shard, scheduler, router, socket."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LEAVE_S = 2.0
-"""How long a start that is broken off may take to clean up."""
+"""Seconds that an interrupted startup may take to clean up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerComponents:
-    """All that is behind the socket."""
+    """Components behind the listening socket."""
 
     app: Starlette
     loop: SchedulerLoop
@@ -54,8 +54,8 @@ class ServerComponents:
 
 
 async def serve(model: str, settings: Settings, address: str | None = None) -> None:
-    """Serve until told to stop, on a shard of our own or on the one at `address`; probes are answered from the beginning. Raises
-    StartupError, also for a shard that is lost for good."""
+    """Serve until stopped by a signal, with a new shard or the one at `address`. Answers health probes from the start. Raises
+    StartupError, including when the shard is permanently lost."""
     from tgi_router import Front
 
     from tgi_core.cli.listening import bind, listening
@@ -82,9 +82,9 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
         front.pass_to(components.app)
         server.pass_through(components.app.state.admission)
         await stack.enter_async_context(tunnel(settings, port))
-        if lifecycle.shard is Phase.STARTING:  # it may have lost its shard already
+        if lifecycle.shard is Phase.STARTING:  # the shard may already be lost
             lifecycle.serving()
-        _log.info("Connected")  # what whoever watches TGI's log waits for
+        _log.info("Connected")  # TGI's message, which scripts wait for
         announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
         await _either(server.serving, asyncio.create_task(components.loop.ended.wait()))
     if lifecycle.phase is Phase.FAILED:
@@ -92,14 +92,14 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
 
 
 async def _either(serving: asyncio.Task[None], ended: asyncio.Task[Literal[True]]) -> None:
-    """Until the server was told to stop, or has no shard any more."""
+    """Wait until the server has stopped or its shard is permanently lost."""
     both: tuple[asyncio.Task[Any], ...] = (serving, ended)
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()
 
 
 def _leave(stopped_by: int | None) -> None:
-    """End a process that was told to stop before it served: the thread that loads cannot be stopped. Ctrl-C ends it as it would any."""
+    """Exit when stopped during startup, since the loading thread cannot be cancelled. After Ctrl-C, die of SIGINT as usual."""
     if stopped_by == signal.SIGINT:
         remove_all()
         logging.shutdown()
@@ -111,7 +111,7 @@ def _leave(stopped_by: int | None) -> None:
 async def _start_components(
     model: str, settings: Settings, address: str | None, lifecycle: Lifecycle, traces: Traces | None, stack: AsyncExitStack
 ) -> ServerComponents:
-    """Everything behind the socket, which `stack` closes again. Raises StartupError."""
+    """Start everything behind the socket; `stack` closes it. Raises StartupError."""
     from tgi_router import create_app
 
     with progress() as line:
@@ -136,7 +136,7 @@ async def _start_components(
 async def _opened(
     opener: Opener, directory: Path, model: str, settings: Settings, lifecycle: Lifecycle
 ) -> tuple[ServedModel, Opened]:
-    """The router's own start goes on while the shard reads its model. What fails first ends both."""
+    """Open the shard while the router starts. The first failure cancels both."""
     with progress() as line:
         opening = asyncio.create_task(opener.open(warmup_plan(settings), _both(line, lifecycle.progress)))
         try:
@@ -152,7 +152,7 @@ async def _opened(
 
 
 def _served_model(directory: Path, model: str, settings: Settings) -> ServedModel:
-    import tgi_router.api  # noqa: F401  FastAPI takes a while to load: here, while the shard reads its model
+    import tgi_router.api  # noqa: F401  slow import of FastAPI, done while the shard loads its model
     from tgi_router import ServedModel
 
     name = settings.served_model_name or ("tgi-core/demo" if directory == DEMO else model)
@@ -162,7 +162,7 @@ def _served_model(directory: Path, model: str, settings: Settings) -> ServedMode
 def _run(
     opener: Opener, opened: Opened, settings: Settings, batches: BatchMetrics, lifecycle: Lifecycle, stack: AsyncExitStack
 ) -> tuple[SchedulerLoop, SupervisedShard]:
-    """A loop on a shard that is watched, and replaced when it is lost; `stack` ends both."""
+    """Start the scheduler loop on a supervised shard, which is replaced when lost; `stack` ends both."""
 
     async def reopen() -> Opened:
         with progress() as line:
@@ -178,14 +178,14 @@ def _run(
 
 
 async def _end(running: asyncio.Task[None]) -> None:
-    """End the scheduler's loop. A fault of ours in it is raised: it is not to pass for an orderly end."""
+    """Cancel the scheduler loop. Raises the loop's own error, if any, so that a bug is not mistaken for a clean shutdown."""
     by_itself = running.done()
     running.cancel()
     [outcome] = await asyncio.gather(running, return_exceptions=True)
     if isinstance(outcome, Exception):
         raise outcome
     if by_itself and isinstance(outcome, asyncio.CancelledError):
-        raise RuntimeError("the scheduler's loop was cancelled by nobody who may")
+        raise RuntimeError("the scheduler loop was cancelled unexpectedly")
 
 
 def _both(first: Progress, second: Progress) -> Progress:
@@ -197,7 +197,7 @@ def _both(first: Progress, second: Progress) -> Progress:
 
 
 def scheduler_options(settings: Settings) -> SchedulerOptions:
-    """How the settings want requests chosen."""
+    """Scheduling options from the settings."""
     return SchedulerOptions(
         prefix_caching=settings.prefix_caching,
         ageing_s=settings.priority_ageing,

@@ -1,4 +1,4 @@
-"""What a server says of the settings that it does not honour."""
+"""Warnings and errors for settings that have no effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.settings.spec import Effect, flag, setting_of
 
 
 def review(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """One line for each setting and variable that is given and ignored. Raises StartupError for one that is refused."""
+    """Return a warning per ignored setting or variable. Raises StartupError for a refused setting."""
     lines = []
     for spec in fields(settings):
         known, value = setting_of(spec), getattr(settings, spec.name)
@@ -27,7 +27,7 @@ def review(settings: Settings, environ: Mapping[str, str]) -> list[str]:
 
 
 def shown(spec: Field[Any], value: object) -> str:
-    """Flag and value as one would type them."""
+    """Format a setting as on the command line."""
     if isinstance(value, bool):
         return flag(spec.name) if spec.default is False else f"{flag(spec.name)} {str(value).lower()}"
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

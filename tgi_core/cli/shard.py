@@ -1,4 +1,4 @@
-"""`tgi shard`: a model behind a socket, for a router in another process or on another machine."""
+"""`tgi shard`: run a model on a socket for a router in another process or on another machine."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _log = logging.getLogger(__name__)
 _CLOSE_S = 5.0
 _TELL_EVERY_S = 0.1
 _LAST_WORDS_S = 0.5
-"""How long the news that the device or a rank is lost may take to reach the router."""
+"""Seconds for the error to reach the router after the device or a rank is lost."""
 
 
 @click.command("shard", cls=SettingsCommand)
 @click.argument("model", required=False)
-@click.option("--uds-path", type=click.Path(path_type=Path), help="Socket to listen on; its folder is for this user alone.")
-@click.option("--listen", "port", metavar="HOST:PORT", help="TCP address to listen on, in place of a socket.")
-@click.option("--parent", type=int, hidden=True, help="End with this process, the one that has started the shard.")
 @click.option(
-    "--follow", type=int, hidden=True, help="Be another rank of the parent's, which holds the other end of this socket."
+    "--uds-path", type=click.Path(path_type=Path), help="Unix socket to listen on, in a directory that only this user can access."
 )
-@click.option("--steps", type=int, hidden=True, help="Take the parent's turns from this socket.")
+@click.option("--listen", "port", metavar="HOST:PORT", help="TCP address to listen on, instead of a Unix socket.")
+@click.option("--parent", type=int, hidden=True, help="Exit when this process, which started the shard, exits.")
+@click.option("--follow", type=int, hidden=True, help="Run as another rank of the parent, connected through this socket.")
+@click.option("--steps", type=int, hidden=True, help="Receive the parent's turns on this socket.")
 @settings_options(only=settings_in(Scope.SHARD))
 def command(
     model: str | None,
@@ -58,10 +58,11 @@ def command(
     steps: int | None,
     resolved: Resolved,
 ) -> None:
-    """Run the shard of MODEL; it prints `listening: ADDRESS`. Without an address, on a socket in a new folder.
+    """Run the shard of MODEL and print `listening: ADDRESS`. Default address: a Unix socket in a new directory.
 
-    With --num-shard the model is split over several processes, which this one starts. Where RANK and WORLD_SIZE are set, as torchrun
-    sets them, this process is that rank: rank 0 listens for routers, the others only for rank 0.
+    With --num-shard, the model is split over several processes, which this one starts. If RANK and WORLD_SIZE are set, as by
+    torchrun,
+    this process is that rank: rank 0 listens for routers, the others connect to rank 0.
     """
     from tgi_core.server.rank_place import own_place
 
@@ -78,7 +79,8 @@ def command(
 
 
 def run_follower(settings: Settings, inherited_socket: int | None, place: Place | None) -> None:
-    """Be a rank other than 0: of the process that holds the other end of a socket, or of a rank 0 elsewhere. Raises StartupError."""
+    """Run as a rank other than 0: of the parent, through an inherited socket, or of a rank 0 started separately. Raises
+    StartupError."""
     from tgi_core.cli.ranks import follow_rank0, inherited, joined
     from tgi_core.cli.shard_openers import choose_backend
     from tgi_core.cli.weights import fetch_model
@@ -93,8 +95,9 @@ def run_follower(settings: Settings, inherited_socket: int | None, place: Place 
 
 
 def run(settings: Settings, address: str, has_parent: bool = False, place: Place | None = None, steps: int | None = None) -> None:
-    """Serve routers until told to stop: by a signal, or by the parent, whose turns may come over a socket of their own. Raises
-    StartupError, also when the device or another rank is lost: whoever runs the shard is to start it again."""
+    """Serve routers until stopped by a signal or by the parent, whose turns may use a separate socket, `steps`. Raises
+    StartupError.
+    Exits with status 1 if the device or another rank is lost, so that a supervisor restarts it."""
     from tgi_core.cli.weights import fetch_model
     from tgi_core.server.grpc_host import ShardHost
     from tgi_core.server.grpc_server import ShardServer
@@ -102,8 +105,8 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
     from tgi_core.shard_access import access_of_shard
 
     set_up(settings.json_output)
-    fault_rules(settings)  # a mistake in them shows before the model is read
-    if not has_parent:  # which has said it
+    fault_rules(settings)  # report mistakes before reading the model
+    if not has_parent:  # a parent has already logged it
         for line in review(settings, {}):
             _log.warning("%s", line)
     stop, lost = threading.Event(), threading.Event()
@@ -137,14 +140,14 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
         raise error
     if lost.is_set():
         _log.error("the device or another rank failed")
-        end_at_once(1)  # nobody knows what it does to a thread that closes it
-    if not in_time:  # a device that hangs would keep its thread, and that this process
+        end_at_once(1)  # closing a lost device might hang
+    if not in_time:  # the thread of a hung device would keep this process alive
         _log.error("the backend did not close within %.0f s", _CLOSE_S)
         end_at_once(1)
 
 
 def _read(directory: Path, settings: Settings, show: Progress, place: Place | None, lost: Callable[[], None]) -> Model:
-    """The model, for routers to compare theirs with; on all ranks. Raises StartupError."""
+    """Open the model on all ranks, and hash its tokenizer for routers to compare. Raises StartupError."""
     from tgi_core.cli.collector import settle
     from tgi_core.cli.shard_openers import open_model
     from tgi_core.client.connecting import hash_tokenizer
@@ -171,8 +174,9 @@ def _address(uds_path: Path | None, port: str | None) -> str:
 
 
 def _listen_for_the_end(stop: threading.Event, has_parent: bool) -> None:
-    """Have `stop` set when it is time. A child leaves signals to its parent: a Ctrl-C reaches both, and the parent has requests to
-    finish."""
+    """Set `stop` on a signal or when the parent ends. A child ignores signals: Ctrl-C reaches the parent too, which still has
+    requests
+    to finish."""
     from tgi_core.server.process import watch_parent
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -182,13 +186,13 @@ def _listen_for_the_end(stop: threading.Event, has_parent: bool) -> None:
 
 
 class _Told:
-    """Progress as lines for the parent, ten a second of each piece of work at most."""
+    """Prints progress for the parent, at most ten lines per second for each task."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
 
     def __call__(self, what: str, done: int, total: int, unit: str) -> None:
-        """Called by whoever does the work."""
+        """Print a line, unless the last one is too recent."""
         from tgi_core.client.child import PROGRESS
 
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The command line of a child shard."""
+"""Command line of a child shard."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tgi_core.settings.spec import setting_of
 
 
 def shard_flags(settings: Settings) -> list[str]:
-    """Flags that give a child the shard settings of this process. The caller names the model."""
+    """Flags that pass this process's shard settings to a child. The caller adds the model."""
     flags: list[str] = []
     names = settings_in(Scope.SHARD) - {"model_id"}
     for spec in fields(Settings):
         value = getattr(settings, spec.name)
         if spec.name not in names or value is None or value in setting_of(spec).harmless:
             continue
-        if isinstance(value, bool) and spec.default is not None:  # a switch; others take a value
+        if isinstance(value, bool) and spec.default is not None:  # a switch; other flags take a value
             flags.append(flag(spec.name) if value else f"--no-{flag(spec.name)[2:]}")
         else:
             flags += [flag(spec.name), str(value)]

@@ -1,4 +1,4 @@
-"""The ways to a shard: in this process, in a child process, or at an address where one runs already."""
+"""Ways to open a shard: in this process, in a child process, or at the address of a running one."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ from tgi_core.wire.types import ShardInfo
 _log = logging.getLogger(__name__)
 
 _MOST_ADDED = 20_000
-"""llguidance takes time by their square, holding the interpreter's lock: 4 s for so many, 40 s for the 65,536 of a model that speaks."""
+"""Maximum number of added tokens for grammars. llguidance takes quadratic time while holding the GIL: 4 s for 20,000 tokens, 40 s
+for the
+65,536 of a speech model."""
 
 
 def choose_backend(name: str | None) -> Plugin:
-    """The named backend, unprobed; or the one that the machine calls for. Raises StartupError."""
+    """Load the named backend without probing it, or select one by probing. Raises StartupError."""
     if name is not None:
         return find(name)
     plugins = [load(entry) for entry in installed()]
@@ -55,8 +57,8 @@ def open_model(
     place: Place | None = None,
     lost: Callable[[], None] | None = None,
 ) -> ModelServer:
-    """Open the backend that the settings mean on a model, on all ranks. `lost` is called from a thread when another rank is gone.
-    Raises StartupError."""
+    """Open a model with the configured backend on all ranks. `lost` is called from another thread when a rank is lost. Raises
+    StartupError."""
     plugin = choose_backend(settings.backend)
     masks = open_masks(directory, tokenizer, settings)
     adapters = fetch_adapters(settings, show)
@@ -79,7 +81,7 @@ def open_model(
 
 
 def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> GrammarMasks | None:
-    """Masks for a model's grammars; None where they are switched off, or its tokenizer cannot have them."""
+    """Open the mask source for grammars; None if grammars are disabled or the tokenizer does not support them."""
     if settings.disable_grammar_support:
         return None
     if tokenizer.num_added > _MOST_ADDED:
@@ -104,28 +106,28 @@ class InProcess:
 
 
 class InChild:
-    """Opens the model in a child process, which gets the settings of this one."""
+    """Opens the model in a child process with the same settings."""
 
     def __init__(self, directory: Path, settings: Settings) -> None:
         self._directory, self._settings = directory, settings
 
     async def open(self, plan: Plan, progress: Progress) -> Opened:
-        """Start the child, and wait until it is warm. Raises StartupError."""
-        from tgi_core.client.child import open_child_shard  # gRPC, which a shard in this process does without
+        """Start the child and wait until it is warmed up. Raises StartupError."""
+        from tgi_core.client.child import open_child_shard  # imports gRPC, which in-process shards do not need
 
         opened = await open_child_shard(self._directory, shard_flags(self._settings), plan, progress)
-        self._settings = replace(self._settings, backend=opened.info.backend)  # another one is not what was promised
+        self._settings = replace(self._settings, backend=opened.info.backend)  # a restart must not select another backend
         return opened
 
 
 class AtAddress:
-    """Joins a shard that runs already: one of ours, or one of TGI's."""
+    """Connects to a running shard of this server or of TGI."""
 
     def __init__(self, address: str, directory: Path, settings: Settings) -> None:
         self._address, self._directory, self._settings = address, directory, settings
 
     async def open(self, plan: Plan, progress: Progress) -> Opened:
-        """Wait until it has read its model, and warm it up if nobody has. Raises StartupError."""
+        """Wait until the shard has loaded its model, and warm it up if necessary. Raises StartupError."""
         from tgi_core.client.connecting import connect
         from tgi_core.server.grpc_address import check_socket
 
@@ -137,14 +139,14 @@ class AtAddress:
 
 
 def choose_opener(directory: Path, settings: Settings, address: str | None) -> Opener:
-    """The way that the command line means."""
+    """Choose the opener from the command line."""
     if address is not None:
         return AtAddress(address, directory, settings)
     return InProcess(directory, settings) if settings.in_process else InChild(directory, settings)
 
 
 def warmup_plan(settings: Settings) -> Plan:
-    """What the settings wish of the backend; raises StartupError for a cache of less than one block."""
+    """Function that makes the warmup plan from the settings. It raises StartupError if the cache is smaller than one block."""
 
     def plan(capabilities: Capabilities) -> WarmupPlan:
         tokens, block_size = settings.kv_cache_tokens, _tokens_of_a_block(settings, capabilities)
@@ -162,7 +164,7 @@ def warmup_plan(settings: Settings) -> Plan:
 
 
 def _tokens_of_a_block(settings: Settings, capabilities: Capabilities) -> int:
-    """In blocks of the backend's first size; where a block holds a row, it is no longer than the longest row."""
+    """Tokens per block of the backend's first size. If a block holds an entire row, --max-total-tokens limits it."""
     first, longest = capabilities.block_sizes[0], settings.max_total_tokens
     return first if longest is None or first < capabilities.max_positions else min(first, longest)
 

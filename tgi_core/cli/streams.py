@@ -1,4 +1,4 @@
-"""The three standard streams, whatever the process was started with."""
+"""Safe handling of closed standard streams."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from contextlib import suppress
 
 
 def keep_standard_streams() -> None:
-    """Put the null device where a standard stream is closed: else the next file or socket would get its number, and what others, such as
-    native libraries, write to standard error."""
+    """Open the null device in place of closed standard streams. Otherwise the next file or socket would get the stream's
+    descriptor, and
+    receive what native libraries write to standard error."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free, this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # open returns the lowest free descriptor, which is this one
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  it stays open
 
 
 def give_up_stdout() -> None:
-    """What could not be written is not tried again when the interpreter ends."""
+    """Redirect standard output to the null device, so that the interpreter does not retry failed writes at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""--ngrok: an address on the internet for a server that has none, by the optional ngrok package."""
+"""--ngrok: expose the server on the internet through an ngrok tunnel, with the optional ngrok package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_tunnel(settings: Settings) -> None:
-    """Raise StartupError for a tunnel that cannot be, before any slow work."""
+    """Check the tunnel's settings before any slow work. Raises StartupError."""
     if not settings.ngrok:
         return
     if importlib.util.find_spec("ngrok") is None:
@@ -31,12 +31,12 @@ def check_tunnel(settings: Settings) -> None:
 
 @asynccontextmanager
 async def tunnel(settings: Settings, port: int) -> AsyncGenerator[None, None]:
-    """While the block runs, ngrok forwards to the port of this machine. Raises StartupError."""
+    """Forward ngrok's address to a local port while the block runs. Raises StartupError."""
     if not settings.ngrok:
         yield
         return
     ngrok: Any = importlib.import_module("ngrok")
-    # In a thread without an event loop ngrok's calls wait for their result; on the loop they would return tasks.
+    # ngrok's calls block in a thread without an event loop; with a loop they return tasks.
     url = await asyncio.to_thread(_open, ngrok, settings, port)
     announce(f"ngrok: {url}")
     try:
@@ -50,6 +50,6 @@ def _open(ngrok: Any, settings: Settings, port: int) -> str:
     try:
         listener = ngrok.forward(f"127.0.0.1:{port}", authtoken=settings.ngrok_authtoken, **edge)
         return str(listener.url())
-    except Exception as error:  # noqa: BLE001  # the package raises bare ValueError and errors of its own
+    except Exception as error:  # noqa: BLE001  # the package raises bare ValueError and its own errors
         reason = str(error).replace(str(settings.ngrok_authtoken), "(hidden)").strip().splitlines()
         raise StartupError(f"--ngrok: cannot open a tunnel: {reason[0] if reason else type(error).__name__}") from None

@@ -1,4 +1,4 @@
-"""From settings to a model's directory."""
+"""Locating or downloading the configured model and adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tgi_core.hub import Source, fetch
 
 
 def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = True) -> Path:
-    """The directory of the model that the settings mean; a router can do without its weights. Raises StartupError."""
+    """Return the model's directory, downloading if needed. A router needs no weights. Raises StartupError."""
     source = Source(
         model,
         settings.revision,
@@ -31,7 +31,7 @@ def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = 
 
 
 def fetch_adapters(settings: Settings, show: Progress) -> tuple[Adapter, ...]:
-    """The directories of the adapters that the settings name, in their order. Raises StartupError."""
+    """Return the configured adapters in order, downloading if needed. Raises StartupError."""
     sources = parse_adapters(settings.lora_adapters)
     if not sources:
         return ()
@@ -44,8 +44,8 @@ def fetch_adapters(settings: Settings, show: Progress) -> tuple[Adapter, ...]:
 
 
 def pin_adapters(settings: Settings, show: Progress) -> Settings:
-    """The settings with every adapter of the hub fetched, and named by the commit that it has now: whoever opens them next, and be it
-    a shard that is started again, gets the same ones without asking the hub. Raises StartupError."""
+    """Download all Hub adapters and return the settings with each pinned to its current commit, so that the shard, even after a
+    restart, loads the same adapters without contacting the Hub. Raises StartupError."""
     sources = parse_adapters(settings.lora_adapters)
     fetched = [Path(adapter.directory) for adapter in fetch_adapters(settings, show)]
     pinned = [
@@ -56,16 +56,17 @@ def pin_adapters(settings: Settings, show: Progress) -> Settings:
 
 
 def check_adapters(settings: Settings) -> None:
-    """What can be judged by the settings alone. Raises StartupError."""
+    """Check --lora-adapters without loading anything. Raises StartupError."""
     for source in parse_adapters(settings.lora_adapters):
         if source.name == (settings.served_model_name or settings.model_id):
-            raise StartupError(f"--lora-adapters {source}: is the name of the model itself; choose another NAME= for the adapter")
+            raise StartupError(f"--lora-adapters {source}: is the name of the base model; choose another NAME= for the adapter")
 
 
 @contextmanager
 def _ended_by_interrupt() -> Generator[None, None, None]:
-    """Ctrl-C ends the process at once: downloads run in threads that cannot be stopped, and go on where they were the next time.
-    Outside the main thread signals are someone else's."""
+    """Let Ctrl-C end the process immediately: download threads cannot be stopped, and downloads resume at the next start. Does
+    nothing
+    outside the main thread, where signal handlers cannot be set."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,1 +1,1 @@
-"""How settings are described, read and judged. The settings themselves are the fields of `tgi_core.config.Settings`."""
+"""Description, parsing and validation of settings. The settings themselves are the fields of `tgi_core.config.Settings`."""

@@ -1,4 +1,4 @@
-"""A file of settings: TOML, JSON, or YAML where PyYAML is installed. A key is a setting's name, with - or _."""
+"""Config files: TOML, JSON, or YAML if PyYAML is installed. Keys are setting names, with - or _."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.errors import StartupError
 
 
 def read_settings_file(path: Path, names: Collection[str]) -> dict[str, Any]:
-    """The values of a file by setting. `names` are those that there are. Raises StartupError that names file and key."""
+    """Read a config file into values by setting name. `names` are the valid names. Raises StartupError that names file and key."""
     found: dict[str, Any] = {}
     for key, value in _parse(path).items():
         name = str(key).replace("-", "_")
@@ -22,7 +22,7 @@ def read_settings_file(path: Path, names: Collection[str]) -> dict[str, Any]:
             close = difflib.get_close_matches(name, names, n=1)
             raise StartupError(f"{path}: {key}: unknown setting" + (f"; did you mean {close[0]}?" if close else ""))
         if name in found:
-            raise StartupError(f"{path}: {name}: given twice")
+            raise StartupError(f"{path}: {name}: is set twice")
         if isinstance(value, dict):
             raise StartupError(f"{path}: {key}: is a table; settings must not be nested")
         found[name] = value
@@ -52,7 +52,7 @@ def _yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise ValueError(f"is not YAML: {error}") from error
+        raise ValueError(f"invalid YAML: {error}") from error
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": _yaml, ".yml": _yaml, ".toml": tomllib.loads}

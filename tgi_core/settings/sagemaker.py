@@ -1,4 +1,4 @@
-"""What SageMaker tells a container, in this server's words."""
+"""Translation of SageMaker's container environment to this server's settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tgi_core.errors import StartupError
 
 PORT = 8080
-"""Where SageMaker sends requests."""
+"""Port to which SageMaker sends requests."""
 
 _NAMES = {
     "HF_MODEL_ID": "MODEL_ID",
@@ -19,8 +19,8 @@ _NAMES = {
 
 
 def sagemaker(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Arguments for `tgi` and the environment to run it in, from those of the container. SageMaker's only argument is `serve`; more
-    are handed on. Raises StartupError where no model is named."""
+    """Translate a container's arguments and environment to those of `tgi`. SageMaker passes only `serve`; further arguments are
+    forwarded. Raises StartupError if HF_MODEL_ID is not set."""
     if not environ.get("HF_MODEL_ID"):
         raise StartupError("HF_MODEL_ID: not set; set it to the model's id on the Hub, or to /opt/ml/model")
     mapped = {ours: environ[theirs] for theirs, ours in _NAMES.items() if environ.get(theirs)}

@@ -1,4 +1,4 @@
-"""What is known of one setting besides its default: it stands in the metadata of a field of `Settings`."""
+"""Properties of a setting besides its default, stored in the metadata of its field in `Settings`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _KEY = "setting"
 
 
 class Effect(Enum):
-    """What the server does with a value that differs from the default."""
+    """How the server treats a value that differs from the default."""
 
     HONOURED = "honoured"
     IGNORED = "ignored"
-    """Nothing, and a line at start says so: answers are the same without it."""
+    """Logs a warning at startup. Results are the same without the setting."""
     REFUSED = "refused"
-    """It does not start: without the setting the answers would be others than those asked for."""
+    """Does not start, because results would differ from what the setting requests."""
 
 
 class Scope(Flag):
-    """The commands besides `tgi serve`, which has them all, that take a setting."""
+    """Commands that accept a setting, besides `tgi serve`, which accepts all."""
 
     SERVE = 0
-    """None."""
+    """No other command."""
     ROUTER = auto()
     SHARD = auto()
     DOWNLOAD = auto()
@@ -33,7 +33,7 @@ class Scope(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting's help, place, limits and effect. Bounds are inclusive."""
+    """Help, group, bounds (inclusive) and effect of a setting."""
 
     help: str
     group: str
@@ -42,54 +42,54 @@ class Setting:
     choices: tuple[str, ...] = ()
     short: str | None = None
     secret: bool = False
-    """Never shown."""
+    """Never printed or logged."""
     hidden: bool = False
-    """Not in the help."""
+    """Not shown in the help."""
     old_names: tuple[str, ...] = ()
-    """Names that TGI gave it earlier; each is a flag and an environment variable too."""
+    """TGI's earlier names; each is also accepted as a flag and an environment variable."""
     variables: tuple[str, ...] = ()
-    """Environment variables besides the one of its name."""
+    """Additional environment variables."""
     scope: Scope = Scope.ROUTER
     effect: Effect = Effect.HONOURED
     reason: str = ""
-    """Why it is ignored or refused."""
+    """Why the setting is ignored or refused."""
     harmless: tuple[object, ...] = ()
-    """Values besides the default that ask for nothing."""
+    """Values other than the default that have no effect."""
 
 
 def setting(default: Any, help: str, group: str, **rest: Any) -> Any:
-    """A field of `Settings` that is honoured; `rest` are fields of `Setting`."""
+    """Define an honoured field of `Settings`; `rest` are fields of `Setting`."""
     return field(default=default, metadata={_KEY: Setting(help, group, **rest)})
 
 
 def ignored(default: Any, help: str, group: str, reason: str, **rest: Any) -> Any:
-    """A field that is accepted and has no effect."""
+    """Define a field that is accepted but has no effect."""
     return setting(default, help, group, effect=Effect.IGNORED, reason=reason, **rest)
 
 
 def refused(default: Any, help: str, group: str, reason: str, **rest: Any) -> Any:
-    """A field of which only the default, and what is as harmless, is accepted."""
+    """Define a field that accepts only its default and harmless values."""
     return setting(default, help, group, effect=Effect.REFUSED, reason=reason, **rest)
 
 
 def setting_of(spec: Field[Any]) -> Setting:
-    """What the field of `Settings` says of itself."""
+    """Return the properties of a field of `Settings`."""
     found: Setting = spec.metadata[_KEY]
     return found
 
 
 def flag(name: str) -> str:
-    """The flag of a setting: `--kebab-case`."""
+    """Flag of a setting: `--kebab-case`."""
     return "--" + name.replace("_", "-")
 
 
 def environment_variable(name: str) -> str:
-    """The environment variable of a setting: upper snake case, as in TGI."""
+    """Environment variable of a setting: upper snake case, as in TGI."""
     return name.upper()
 
 
 def check_bounds(spec: Field[Any], value: object) -> None:
-    """Raise StartupError when a value breaks its setting's bounds or choices."""
+    """Check a value against its setting's bounds and choices. Raises StartupError."""
     known = setting_of(spec)
     low, high = known.minimum, known.maximum
     if value is None:
@@ -104,7 +104,7 @@ def check_bounds(spec: Field[Any], value: object) -> None:
 
 
 def check_secret(name: str, secret: str) -> None:
-    """Raise StartupError for a key or token that opens to all, or that no client can send. The secret is not in the message."""
+    """Check that a key or token is not empty and can be sent in a header. Raises StartupError without the secret in the message."""
     if not secret.strip():
         raise StartupError(f"{name}: is empty and would protect nothing; set a secret or leave it unset")
     if secret != secret.strip() or not secret.isprintable():
@@ -121,7 +121,7 @@ def _check_text(spec: Field[Any], text: str) -> None:
 
 
 def _within(value: float, low: float | None, high: float | None) -> bool:
-    """Not a number is in no range."""
+    """Whether a value is in a range; false for NaN."""
     return (low is None or value >= low) and (high is None or value <= high)
 
 
