@@ -114,7 +114,7 @@ def test_a_step_compiles_nothing_slow(compiler: GrammarCompiler) -> None:
     lexer = quick.matcher()[0]
     quick.renew(lexer)
     assert quick.matcher()[0] is not lexer
-    with pytest.raises(InvalidGrammar, match="too complex to go on"):
+    with pytest.raises(InvalidGrammar, match="too complex to continue"):
         slow.renew(slow.matcher()[0])
 
 

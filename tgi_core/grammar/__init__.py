@@ -1,4 +1,4 @@
-"""Grammars that answers must keep: what clients ask for, as one value. Compiling is in `tgi_core.grammar.compiler`."""
+"""Grammars that constrain generated text. For compiling them, see `tgi_core.grammar.compiler`."""
 
 from tgi_core.grammar.shapes import parse_grammar
 from tgi_core.grammar.value import Cost, Grammar, GrammarError, GrammarKind, GrammarsBusy, InvalidGrammar, UnsupportedGrammar

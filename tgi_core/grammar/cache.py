@@ -1,6 +1,6 @@
-"""Compiled grammars that are kept: those in use, and the most recent ones besides, within a number of bytes.
+"""LRU cache of compiled grammars, limited in bytes. Grammars in use are never evicted.
 
-Small and large ones have rooms of their own, so that no number of large ones pushes a small one out.
+Small and large grammars have separate limits, so that large grammars cannot evict small ones.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Generic, TypeVar
 from tgi_core.grammar.value import GrammarsBusy
 
 SMALL = 1 << 20
-"""Bytes of the largest grammar that is small; all usual ones are."""
+"""Maximum size of a small grammar, in bytes; typical grammars are small."""
 SMALL_BYTES = 128 << 20
-"""Room for all small ones: as many as there may be requests by default."""
+"""Limit for all small grammars together: the default number of concurrent requests fits."""
 LARGE_BYTES = 128 << 20
-"""Room for all large ones."""
+"""Limit for all large grammars together."""
 OVERHEAD_BYTES = 4096
-"""That a kept grammar takes besides itself."""
+"""Bookkeeping overhead per cached grammar."""
 
 _STATE_BYTES = 2000
-"""That a token may add to a grammar's lexer, as new states do; most tokens add nothing."""
+"""Upper estimate of bytes that a token adds to a grammar's lexer through new states; most tokens add none."""
 _WORN_BYTES = 8 << 20
-"""A lexer that may have grown by so much is dropped once nobody uses it."""
+"""Estimated growth of a lexer after which its grammar is evicted as soon as it is unused."""
 
 Made = TypeVar("Made")
 
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[Made]):
-    """A grammar that is compiled, or is being compiled."""
+    """A grammar that is compiled or being compiled."""
 
     digest: bytes
     size: int
@@ -41,7 +41,7 @@ class Entry(Generic[Made]):
 
 
 class CompiledCache(Generic[Made]):
-    """Not thread-safe. What is found or admitted is held, and is kept until it has been released as often."""
+    """Reference-counted cache: each `find` or `admit` needs a `release`. Not thread-safe."""
 
     def __init__(self, small_bytes: int = SMALL_BYTES, large_bytes: int = LARGE_BYTES) -> None:
         self._small, self._large = _Room[Made](small_bytes), _Room[Made](large_bytes)
@@ -51,11 +51,11 @@ class CompiledCache(Generic[Made]):
 
     @property
     def size(self) -> int:
-        """Of all that is kept."""
+        """Total size in bytes."""
         return self._small.size + self._large.size
 
     def find(self, digest: bytes) -> Entry[Made] | None:
-        """Hold what is kept of a grammar."""
+        """Look up a grammar and hold its entry."""
         for room in (self._small, self._large):
             if (entry := room.entries.get(digest)) is not None:
                 room.entries.move_to_end(digest)
@@ -64,7 +64,7 @@ class CompiledCache(Generic[Made]):
         return None
 
     def admit(self, digest: bytes, size: int) -> Entry[Made]:
-        """Hold a place for a grammar of that many bytes that is not there yet. Raises GrammarsBusy when those in use leave none."""
+        """Add and hold an entry for a new grammar of `size` bytes. Raises GrammarsBusy if grammars in use leave no space."""
         room = self._room(size)
         size += OVERHEAD_BYTES
         room.make_way(size)
@@ -72,11 +72,11 @@ class CompiledCache(Generic[Made]):
             raise GrammarsBusy
         entry = room.entries[digest] = Entry(digest, size, holds=1)
         room.size += size
-        entry.made.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
+        entry.made.set_running_or_notify_cancel()  # so that no waiter can cancel it
         return entry
 
     def release(self, entry: Entry[Made], tokens: int = 0) -> None:
-        """Hold it no longer, after so many tokens."""
+        """Release an entry after generating `tokens` tokens with it."""
         room = self._of(entry)
         entry.holds -= 1
         if room is None:
@@ -88,7 +88,7 @@ class CompiledCache(Generic[Made]):
         room.make_way(0)
 
     def drop(self, entry: Entry[Made]) -> None:
-        """Keep it no longer, though it be held."""
+        """Remove an entry, even if it is held."""
         room = self._of(entry)
         if room is not None:
             room.drop(entry)
@@ -101,7 +101,7 @@ class CompiledCache(Generic[Made]):
 
 
 class _Room(Generic[Made]):
-    """The least recently used first."""
+    """Entries in LRU order, least recently used first."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -109,7 +109,7 @@ class _Room(Generic[Made]):
         self.entries: OrderedDict[bytes, Entry[Made]] = OrderedDict()
 
     def make_way(self, size: int) -> None:
-        """Drop what is not held, as far as it must be dropped for so many bytes more."""
+        """Evict unheld entries until `size` more bytes fit."""
         if self.size + size <= self.limit:
             return
         for entry in [entry for entry in self.entries.values() if entry.holds <= 0]:

@@ -1,4 +1,4 @@
-"""Grammars compiled for one vocabulary: tried first, compiled beside the steps, and kept while they are used."""
+"""Compilation of grammars for one vocabulary, in background threads, with a cache."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from tgi_core.grammar.value import Cost, Grammar, InvalidGrammar
 _log = logging.getLogger(__name__)
 
 _RENEWAL_SECONDS = 0.02
-"""What compiling again may take: it happens in a step."""
+"""Maximum compile time for a recompilation, which happens during a step."""
 
 
 class CompiledGrammar:
-    """A grammar that compiled. Its matchers share one lexer, whose states add up over all of them and have a limit."""
+    """A compiled grammar. Its matchers share one lexer, which accumulates states from all of them up to a limit."""
 
     def __init__(self, vocabulary: LLTokenizer, source: str, seconds: float = 0.0) -> None:
         self._vocabulary, self._source, self._seconds = vocabulary, source, seconds
         self._first = self._start()
 
     def matcher(self) -> tuple[LLMatcher, LLMatcher]:
-        """(what stands for its lexer, a matcher at the start of an answer); takes microseconds."""
+        """Return the matcher that identifies the current lexer, and a new matcher. Takes microseconds."""
         first = self._first
         return first, first.deep_copy()
 
     def renew(self, lexer: LLMatcher) -> None:
-        """Compile again, unless `lexer` is no longer in use: matchers to come share nothing with those before. Raises InvalidGrammar,
-        also where a step should not wait for it."""
+        """Recompile if `lexer` is still current, so that later matchers get a new lexer. Raises InvalidGrammar, including when
+        compiling
+        takes too long for a step."""
         if self._first is lexer:
             if self._seconds > _RENEWAL_SECONDS:
-                raise InvalidGrammar("it is too complex to go on with")
+                raise InvalidGrammar("it is too complex to continue")
             self._first = self._start()
 
     def _start(self) -> LLMatcher:
@@ -53,10 +54,11 @@ KeptGrammar = Entry[CompiledGrammar]
 
 
 class GrammarCompiler:
-    """Compiles grammars and keeps the last ones, within a number of bytes. Thread-safe; what waits is never called on an event loop.
+    """Compiles and caches grammars. Thread-safe; do not call blocking methods on an event loop.
 
-    Those that are prepared are compiled in threads that give way to everything else; quick ones do not wait for slow ones. What comes
-    unprepared, as from TGI's routers, is tried in a worker process first: an endless grammar would hang the device's process.
+    Prepared grammars are compiled in low-priority threads; fast ones do not wait for slow ones. Unprepared grammars, for example
+    from TGI's
+    routers, are first tried in a worker process, because a grammar whose compilation never ends would hang the device's process.
     """
 
     def __init__(self, vocabulary: LLTokenizer, small_bytes: int = SMALL_BYTES, large_bytes: int = LARGE_BYTES) -> None:
@@ -68,27 +70,27 @@ class GrammarCompiler:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens that its masks have a bit for; masks may be longer."""
+        """Number of tokens covered by masks; masks may be longer."""
         return self._vocabulary.vocab_size
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer."""
+        """End-of-sequence token ids."""
         return tuple(self._vocabulary.eos_tokens)
 
     @property
     def cached(self) -> int:
-        """Number of grammars that are kept."""
+        """Number of cached grammars."""
         return len(self._kept)
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes that they take, by what their trials told and by the tokens that were made since."""
+        """Estimated size of the cache in bytes, from the grammars' trials and the tokens generated since."""
         return self._kept.size
 
     @classmethod
     def for_model(cls, directory: Path, eos_ids: frozenset[int]) -> GrammarCompiler | None:
-        """A compiler for the tokenizer.json of a model directory; None, with a warning, when its tokenizer cannot have grammars."""
+        """Create a compiler for a model directory; None, with a warning, if its tokenizer does not support grammars."""
         try:
             text = (directory / "tokenizer.json").read_text(encoding="utf-8")
             return cls(matching.vocabulary_of(text, eos_ids))
@@ -97,8 +99,9 @@ class GrammarCompiler:
             return None
 
     def prepare(self, grammar: Grammar, cost: Cost) -> Future[CompiledGrammar]:
-        """Compile a grammar that was tried elsewhere, and keep it until `release`; does not wait. Raises GrammarsBusy, the future
-        InvalidGrammar, after which there is nothing to release."""
+        """Start compiling a grammar that has already been tried, and hold it until `release`. Does not block. Raises GrammarsBusy.
+        If the
+        future raises InvalidGrammar, there is nothing to release."""
         entry, new = self._entry(grammar, cost)
         if new:
             lane = self._quick if cost.seconds <= QUICK_SECONDS else self._slow
@@ -106,7 +109,7 @@ class GrammarCompiler:
         return entry.made
 
     def release(self, grammar: Grammar) -> None:
-        """What was prepared is not needed any more."""
+        """Release a prepared grammar."""
         with self._lock:
             entry = self._kept.find(grammar.digest)
             if entry is not None:
@@ -115,7 +118,8 @@ class GrammarCompiler:
                     self._kept.release(entry)
 
     def take(self, grammar: Grammar) -> KeptGrammar:
-        """A compiled grammar, to be given back: at once when it was prepared, else once it has been tried and compiled. Raises
+        """Return a compiled grammar, to be returned with `give_back`. Blocks while the grammar is compiled and, if unprepared,
+        tried. Raises
         InvalidGrammar, GrammarsBusy."""
         with self._lock:
             entry = self._kept.find(grammar.digest)
@@ -128,18 +132,18 @@ class GrammarCompiler:
         return entry
 
     def give_back(self, entry: KeptGrammar, tokens: int = 0) -> None:
-        """It is not needed any more by one who has made so many tokens with it."""
+        """Release a grammar from `take` after generating `tokens` tokens with it."""
         with self._lock:
             self._kept.release(entry, tokens)
 
     def close(self) -> None:
-        """End the threads and the worker processes. Idempotent."""
+        """Stop the threads and worker processes. Idempotent."""
         self._quick.shutdown(wait=False, cancel_futures=True)
         self._slow.shutdown(wait=False, cancel_futures=True)
         self._judge.close()
 
     def _entry(self, grammar: Grammar, cost: Cost) -> tuple[KeptGrammar, bool]:
-        """What is kept of it, held; and whether it must still be made. Raises GrammarsBusy."""
+        """Return a held entry and whether it is new and must be compiled. Raises GrammarsBusy."""
         digest = grammar.digest
         with self._lock:
             entry = self._kept.find(digest)
@@ -148,7 +152,7 @@ class GrammarCompiler:
     def _make(self, entry: KeptGrammar, grammar: Grammar, cost: Cost) -> None:
         try:
             compiled = CompiledGrammar(self._vocabulary, matching.engine_source(grammar), cost.seconds)
-        except BaseException as error:  # noqa: BLE001  it is raised where the grammar is wanted
+        except BaseException as error:  # noqa: BLE001  raised by the future
             with self._lock:
                 self._kept.drop(entry)
             entry.made.set_exception(error)

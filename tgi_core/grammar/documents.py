@@ -1,4 +1,4 @@
-"""JSON text of schemas, read and written within limits."""
+"""Parsing and serialization of schemas, with limits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tgi_core.grammar.value import InvalidGrammar
 
 
 def read_schema(text: str) -> dict[str, Any]:
-    """A schema from JSON text. Raises InvalidGrammar."""
+    """Parse a schema from JSON text. Raises InvalidGrammar."""
     check_text(text)
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise InvalidGrammar("it is nested too deep") from None
+        raise InvalidGrammar("it is nested too deeply") from None
     except ValueError as error:
         raise InvalidGrammar(str(error)) from None
     if not isinstance(value, dict):
@@ -25,7 +25,7 @@ def read_schema(text: str) -> dict[str, Any]:
 
 
 def write_schema(schema: dict[str, Any]) -> str:
-    """JSON text in the order of the schema, which is the order that answers have. Raises InvalidGrammar."""
+    """Serialize a schema to JSON in its own key order, which generated objects follow. Raises InvalidGrammar."""
     check_document(schema)
     try:
         text = json.dumps(schema, separators=(",", ":"), allow_nan=False)

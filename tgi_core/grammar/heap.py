@@ -1,4 +1,4 @@
-"""How much memory this process has asked for, to the byte where the C library counts."""
+"""Memory use of this process, exact to the byte with glibc 2.33 or newer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Mallinfo2(ctypes.Structure):
 def _counter() -> Callable[[], int]:
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
-    except AttributeError:  # not glibc, or one older than 2.33
+    except AttributeError:  # not glibc, or older than 2.33
         return _resident_bytes
     mallinfo2.restype = _Mallinfo2
 
@@ -33,4 +33,4 @@ def _resident_bytes() -> int:
 
 
 used_bytes = _counter()
-"""Bytes in use on the heap of a process with one thread; else what is resident."""
+"""Bytes allocated on the heap of a single-threaded process; without mallinfo2, its resident memory."""

@@ -1,7 +1,8 @@
-"""Whether grammars are good, and what they cost, told by worker processes that can be ended.
+"""Validation and cost measurement of grammars in worker processes that can be killed.
 
-Each unknown grammar goes to a quick worker, which gives it little time. The few that need more wait for a worker of their own, so that
-whoever sends them holds up nobody else; those that are known wait for nothing.
+An unknown grammar goes to a quick worker with a small time limit. The few that need more time wait for a separate slow worker, so
+that
+they do not delay other requests. Results are remembered, and known grammars do not wait.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from tgi_core.workers.command import python
 from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost, WorkerPool
 
 REMEMBERED = 4096
-"""Verdicts that are remembered; none takes more than a kilobyte."""
+"""Number of verdicts remembered; each takes at most a kilobyte."""
 
 _TRIAL = Path(__file__).with_name("trial.py")
 _QUICK_WORKERS = 2
 _QUICK_WAITING, _SLOW_WAITING = 64, 4
-"""How many grammars may wait for a worker."""
+"""Maximum number of grammars waiting for a worker."""
 _WAIT_S = 10.0
 _TOO_COMPLEX = "it is too complex"
 
 Verdict = Cost | str
-"""What a good grammar costs, or what is wrong with a bad one."""
+"""Cost of a valid grammar, or what is wrong with an invalid one."""
 
 
 class GrammarJudge:
-    """Tries grammars in worker processes and nowhere else, and remembers what became of them. Used on one event loop."""
+    """Tries grammars, only in worker processes, and remembers the results. Not thread-safe: use it from one event loop."""
 
     def __init__(self) -> None:
         self._quick = _lane(QUICK_SECONDS, _QUICK_WORKERS, _QUICK_WAITING)
@@ -41,7 +42,7 @@ class GrammarJudge:
         self._trying: dict[bytes, asyncio.Task[Verdict]] = {}
 
     async def cost(self, grammar: Grammar) -> Cost:
-        """What a good grammar costs; at once if it is known. Raises InvalidGrammar, GrammarsBusy."""
+        """Return the cost of a grammar, immediately if known. Raises InvalidGrammar, GrammarsBusy."""
         digest = grammar.digest
         verdict = self._known.get(digest)
         if verdict is None:
@@ -53,13 +54,13 @@ class GrammarJudge:
         return verdict
 
     async def close(self) -> None:
-        """End the workers, and wait for whoever still asks to hear of it."""
+        """Stop the workers and wait until pending trials have failed."""
         self._quick.close()
         self._slow.close()
         await asyncio.gather(*self._trying.values(), return_exceptions=True)
 
     async def _tried(self, grammar: Grammar, digest: bytes) -> Verdict:
-        """Whoever asks for the same grammar meanwhile shares the trial, which ends even if all of them leave."""
+        """Try a grammar. Concurrent requests for the same grammar share one trial, which continues if they are cancelled."""
         trying = self._trying.get(digest)
         if trying is None:
             trying = self._trying[digest] = asyncio.create_task(self._try(grammar, digest))
@@ -70,7 +71,7 @@ class GrammarJudge:
         request = json.dumps([grammar.kind.value, grammar.source]).encode()
         try:
             verdict = await self._verdict(request)
-        except WorkerCrashed:  # so it seems; but it is told so once, for a worker may die of something else
+        except WorkerCrashed:  # not remembered, since the cause may be another one
             raise InvalidGrammar(_TOO_COMPLEX) from None
         except (PoolBusy, WorkerLost):
             raise GrammarsBusy from None
@@ -80,7 +81,7 @@ class GrammarJudge:
         return verdict
 
     async def _verdict(self, request: bytes) -> Verdict:
-        """Raises WorkerError."""
+        """Ask the quick worker, then the slow one. Raises WorkerError."""
         try:
             answer = await self._quick.ask(request)
         except TooCostly:
@@ -94,11 +95,11 @@ class GrammarJudge:
     def _done(self, trying: asyncio.Task[Verdict], digest: bytes) -> None:
         del self._trying[digest]
         if not trying.cancelled():
-            trying.exception()  # whoever asked may have left
+            trying.exception()  # the callers may be gone
 
 
 class JudgeThread:
-    """A judge on an event loop of its own, for callers that have none. Thread-safe; the thread begins with the first question."""
+    """A judge in a thread with its own event loop, for callers without one. Thread-safe; the thread starts on first use."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,7 +107,7 @@ class JudgeThread:
         self._starting = threading.Lock()
 
     def cost(self, grammar: Grammar) -> Cost:
-        """What a good grammar costs; waits. Raises InvalidGrammar, GrammarsBusy."""
+        """Return the cost of a grammar. Blocks. Raises InvalidGrammar, GrammarsBusy."""
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -116,7 +117,7 @@ class JudgeThread:
         return asking.result()
 
     def close(self) -> None:
-        """End the workers; whoever asks meanwhile is told that the grammar cannot be tried. Idempotent."""
+        """Stop the workers; pending calls raise GrammarsBusy. Idempotent."""
         with self._starting:
             if self._loop is None:
                 return

@@ -1,6 +1,7 @@
-"""How large a grammar may be, checked before anything is made of it.
+"""Size limits of grammars, checked before compilation.
 
-Depth is bounded because parsers of schemas recurse; the rest bounds the work of one compilation before llguidance's own limits count.
+Depth is limited because schema parsers recurse. The other limits bound the work of a compilation until llguidance's own limits
+apply.
 """
 
 from __future__ import annotations
@@ -11,36 +12,36 @@ from typing import Any
 from tgi_core.grammar.value import InvalidGrammar
 
 MAX_BYTES = 64 * 1024
-"""Of a schema as JSON text, or of a regular expression, in UTF-8."""
+"""Maximum size of a schema's JSON text or of a regular expression, in UTF-8."""
 MAX_DEPTH = 64
-"""Containers around the innermost value of a schema: 32 nested objects, since `properties` is a container too."""
+"""Maximum nesting of containers in a schema: 32 nested objects, since `properties` is a container too."""
 MAX_NODES = 4096
-"""Objects and arrays in a schema."""
+"""Maximum number of objects and arrays in a schema."""
 MAX_ENTRIES = 10_000
-"""Of one array or object in a schema, such as an `enum`."""
+"""Maximum entries of one array or object in a schema, such as an `enum`."""
 
 MAX_SECONDS = 0.5
-"""Of processor time that one may take to compile; usual ones take a millisecond, one of 40 kB takes 20."""
+"""CPU time limit for compiling a grammar. Typical grammars take a millisecond, one of 40 kB takes 20."""
 MAX_COMPILED_BYTES = 32 << 20
-"""That one may take once it is compiled; usual ones take 10 to 100 kB."""
+"""Memory limit of a compiled grammar. Typical grammars take 10 to 100 kB."""
 QUICK_SECONDS = 0.1
-"""Those that take more wait for one another, and for nobody else."""
+"""CPU time above which a grammar counts as slow. Slow grammars have a separate queue."""
 NICENESS = 10
-"""Of whatever compiles: steps and clients go first."""
+"""Niceness of threads and processes that compile, below steps and request handling."""
 
 
 def check_text(text: str) -> None:
-    """Raises InvalidGrammar when a regular expression, or a schema as text, is too long or not Unicode."""
+    """Check the length and encoding of a regular expression or a schema's text. Raises InvalidGrammar."""
     try:
         length = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidGrammar("it holds characters that are not Unicode") from None
+        raise InvalidGrammar("it contains characters that are not Unicode") from None
     if length > MAX_BYTES:
         raise InvalidGrammar(f"it has {length} bytes, more than {MAX_BYTES}")
 
 
 def check_document(document: Any) -> None:
-    """Raises InvalidGrammar when a schema is too deep or has too many parts."""
+    """Check the depth and size of a schema. Raises InvalidGrammar."""
     nodes = 0
     pending = [(document, 1)]
     while pending:

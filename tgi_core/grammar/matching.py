@@ -1,4 +1,4 @@
-"""llguidance as it is used here: one place for its limits, its options and its error texts."""
+"""Interface to llguidance: limits, options and error messages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LIMITS = LLParserLimits(
     step_max_items=50_000,  # about 3 ms
     max_items_in_row=20_000,  # an object of 4,000 optional properties has four items for each
     max_lexer_states=10_000,  # of 1 to 2 kB
-    verbose_errors=False,  # schemas are the clients' business
+    verbose_errors=False,  # schemas are private data of clients
 )
-"""Deterministic bounds on the work and the memory of one grammar."""
+"""Deterministic limits on the work and memory of one grammar."""
 
 _OPTIONS: JsonCompileOptions = {
-    "whitespace_pattern": "[ ]?",  # TGI's own; a model that may write any white space sometimes writes nothing else
-    "lenient": False,  # a keyword that would be ignored is an error, so that every complete answer is valid
+    "whitespace_pattern": "[ ]?",  # as in TGI; with unlimited whitespace, some models generate nothing else
+    "lenient": False,  # unsupported keywords are errors, so that every complete answer is valid
     "coerce_one_of": False,
 }
 _PREFIX = re.compile(r"^(at \d+\(\d+\): )?(invalid regex .*\(in regex\): )?", re.DOTALL)
@@ -37,7 +37,7 @@ _LONGEST = 200
 
 
 def engine_source(grammar: Grammar) -> str:
-    """A grammar in llguidance's own notation. Raises InvalidGrammar."""
+    """Translate a grammar to llguidance's notation. Raises InvalidGrammar."""
     if grammar.kind is GrammarKind.REGEX:
         return _regex_source(grammar.source)
     schema = write_schema(prepare(read_schema(grammar.source)))
@@ -48,15 +48,15 @@ def engine_source(grammar: Grammar) -> str:
 
 
 def _regex_source(regex: str) -> str:
-    r"""`\d`, `\w` and `\s` mean ASCII, as in TGI: whoever asks for four digits reads them with `int`, or with JavaScript."""
+    r"""Translate a regex. `\d`, `\w` and `\s` match ASCII only, as in TGI, since clients parse digits with `int` or JavaScript."""
     check_text(regex)
-    if (len(regex) - len(regex.rstrip("\\"))) % 2:  # llguidance would drop it
+    if (len(regex) - len(regex.rstrip("\\"))) % 2:  # llguidance would drop the backslash
         raise InvalidGrammar("it ends in the middle of an escape sequence")
     return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(regex, 'dws')}/")
 
 
 def start(vocabulary: LLTokenizer, source: str) -> LLMatcher:
-    """A matcher at the start of an answer, its first mask computed; errors are in `get_error()`."""
+    """Create a matcher at the start of an answer and compute its first mask. Errors are in `get_error()`."""
     matcher = LLMatcher(vocabulary, source, log_level=0, limits=LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()
@@ -64,8 +64,9 @@ def start(vocabulary: LLTokenizer, source: str) -> LLMatcher:
 
 
 def fault(vocabulary: LLTokenizer, first: LLMatcher) -> str:
-    """What is wrong with a grammar at its start or two tokens into an answer, "" if nothing: `a{1000000}` begins well, and is too large
-    to go on with."""
+    """Describe what is wrong with a grammar at the start or after two tokens, "" if nothing. `a{1000000}` compiles but is too large
+    after
+    its first tokens."""
     ending = sum(1 << id for id in set(vocabulary.eos_tokens))
     for pick in (_lowest, _highest):
         matcher = first.deep_copy()
@@ -89,7 +90,7 @@ def _highest(bits: int) -> int:
 
 
 def readable(error: str) -> str:
-    """One line of what llguidance says, "" if it says nothing."""
+    """Shorten an llguidance error to one line, "" if it is empty."""
     text = error.split("<non-verbose/>")[0].split("<backtrace")[0].strip()
     if text.startswith("panic"):
         return "it is too complex"
@@ -102,15 +103,15 @@ def readable(error: str) -> str:
 
 
 def vocabulary_of(tokenizer_json: str, eos_ids: frozenset[int]) -> LLTokenizer:
-    """The tokens that masks are made for, from the text of tokenizer.json. Takes about a second for 128,000 tokens.
+    """Create the vocabulary for masks from the text of tokenizer.json. Takes about a second for 128,000 tokens.
 
-    Raises ValueError for a kind of tokenizer that llguidance does not know, and for one without an end of sequence.
+    Raises ValueError for a tokenizer type that llguidance does not support, or without end-of-sequence ids.
     """
     if not eos_ids:
-        raise ValueError("the model has no end-of-sequence token, without which an answer cannot end")
+        raise ValueError("the model has no end-of-sequence token, so answers could not end")
     return LLTokenizer(tokenizer_json, eos_token=sorted(eos_ids))
 
 
 def bytes_vocabulary() -> LLTokenizer:
-    """A vocabulary of single bytes: what grammars are checked against where no model is at hand."""
+    """Vocabulary of single bytes, to check grammars without a model."""
     return LLTokenizer("byte")

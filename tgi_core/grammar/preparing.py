@@ -1,12 +1,14 @@
-"""A client's schema as it is compiled.
+"""Preprocessing of a client's schema before compilation.
 
-Objects are closed where the schema says nothing else, as TGI does: the answer has the listed properties and no others, since a model
-that may invent properties does, and rarely finds back. Closing only ever narrows what is valid. A schema whose objects are put
-together from parts (`allOf`, or properties beside `anyOf` or `$ref`) keeps them open: closed parts would exclude each other.
+As in TGI, objects are closed unless the schema states otherwise: answers have only the listed properties, because models that may
+add
+properties tend to do so and rarely return to the schema. Closing only narrows what is valid. If a schema composes objects from
+parts
+(`allOf`, or `properties` next to `anyOf` or `$ref`), they stay open, because closed parts would exclude each other.
 
-A schema that lists properties and no type means an object: read by the letter it would allow `0`, and TGI's clients leave the type out.
+A schema with `properties` but no `type` means an object. Strictly it would also allow `0`, but TGI's clients omit the type.
 
-What says nothing about validity is left out where llguidance would refuse it: formats it does not know, `uniqueItems: false`.
+Keywords that do not affect validity but that llguidance rejects are removed: unknown formats, `uniqueItems: false`.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ _OPENERS = ("additionalProperties", "unevaluatedProperties", "patternProperties"
 _FORMATS = frozenset(("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
 _TELLING = ("type", "enum", "const", "allOf", *_JOINS)
 _OPTIONS = "x-guidance"
-"""llguidance takes options from this key; clients have no say in them."""
+"""Key from which llguidance reads options; removed, since clients must not set them."""
 
 
 def prepare(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema to compile; the argument is left as it was. `limits.check_document` comes first: this recurses."""
+    """Return the schema to compile; does not modify its argument. Call `limits.check_document` first, since this recurses."""
     closing = not any(_joined(node) for node in _nodes(schema))
     prepared: dict[str, Any] = _prepare({key: value for key, value in schema.items() if key != _OPTIONS}, closing)
     return prepared
@@ -37,7 +39,7 @@ def _joined(node: dict[str, Any]) -> bool:
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every subschema that is an object."""
+    """Yield every subschema that is an object."""
     if isinstance(schema, dict):
         yield schema
         for child in _subschemas(schema):

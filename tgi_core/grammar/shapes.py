@@ -1,4 +1,4 @@
-"""The shapes in which clients give a grammar: TGI's `grammar`, OpenAI's `response_format`.
+"""Parsing of the request fields that specify a grammar: TGI's `grammar`, OpenAI's `response_format`.
 
 TGI:    {"type": "json" | "json_object", "value": schema, as an object or as JSON text}
         {"type": "json_schema", "value": {"schema": …, "name": …}}
@@ -20,10 +20,11 @@ TYPES = ("json", "json_object", "json_schema", "regex", "text")
 
 
 def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False) -> Grammar | None:
-    """The grammar that a client asks for, None for plain text. Raises GrammarError with TGI's texts.
+    """Parse a grammar, or return None for plain text. Raises GrammarError with TGI's messages.
 
-    Any shape is welcome on any route. `strict_tgi` takes TGI's shapes only, and like TGI no schema without `properties`. Cheap, but a
-    schema of 64 KiB takes a few milliseconds; the grammar is not compiled here.
+    Every route accepts all shapes. `strict_tgi` accepts only TGI's shapes and, like TGI, requires `properties` in a schema. Does
+    not
+    compile the grammar; a schema of 64 KiB takes a few milliseconds.
     """
     kind = shape.get("type")
     if not isinstance(kind, str) or kind not in TYPES:
@@ -46,7 +47,7 @@ def _parse_openai(kind: str, shape: Mapping[str, Any], strict_tgi: bool) -> Gram
     if kind == "json_object":
         return _schema(ANY_OBJECT, strict_tgi)
     given = shape.get("json_schema")
-    # OpenAI's `schema` may be left out; null is how clients of theirs spell that
+    # OpenAI's `schema` is optional; OpenAI's clients send null
     without = isinstance(given, Mapping) and given.get("schema") is None
     return _schema(ANY_OBJECT if without else _member(given, "schema"), strict_tgi)
 

@@ -1,7 +1,7 @@
-"""A worker that compiles grammars to see what they cost: started as a script by `tgi_core.grammar.judging`.
+"""Worker that compiles grammars to measure their cost, started as a script by `tgi_core.grammar.judging`.
 
-llguidance bounds most of its work by fuel, but not all: the intersection of a dozen patterns or a `multipleOf` of a million runs for
-hours. So each grammar is compiled here first, where that may take no more than its allowance of processor time and memory.
+llguidance limits most but not all of its work by fuel: the intersection of a dozen patterns or a `multipleOf` of a million runs for
+hours. So each grammar is first compiled here, with limits on CPU time and memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tgi_core.grammar.value import Grammar, GrammarKind, InvalidGrammar
 from tgi_core.workers.serving import serve
 
 MEMORY_BYTES = 1 << 30
-"""Address space of the process."""
+"""Address space limit of the process."""
 _LONGEST = 200
-"""Characters of a fault: what is remembered of a grammar must be small."""
+"""Maximum length of an error message, in characters, since verdicts are remembered."""
 
 
 def judged(vocabulary: LLTokenizer, grammar: Grammar) -> tuple[str, int, float]:
-    """What is wrong with a grammar, "" if nothing; the bytes that it takes compiled; the seconds until it was."""
+    """Return what is wrong with a grammar ("" if nothing), its compiled size in bytes, and its compile time in seconds."""
     began, size = process_time(), 0
     try:
         source = matching.engine_source(grammar)
@@ -44,11 +44,11 @@ def judged(vocabulary: LLTokenizer, grammar: Grammar) -> tuple[str, int, float]:
 
 
 def main(seconds: float) -> None:
-    """Answer requests, a kind and a source in JSON; `seconds` of processor time for each."""
+    """Answer requests: JSON lists of kind and source. Each may take `seconds` of CPU time."""
     vocabulary = matching.bytes_vocabulary()
     judged(
         vocabulary, Grammar(GrammarKind.JSON, '{"type":"integer"}')
-    )  # what all grammars share is made here, and is no cost of theirs
+    )  # allocates shared state now, so that it is not counted as a grammar's cost
 
     def answer(request: bytes) -> bytes:
         kind, source = json.loads(request)

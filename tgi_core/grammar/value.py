@@ -1,4 +1,4 @@
-"""A grammar, and what can be wrong with one."""
+"""Grammars and their errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class GrammarKind(Enum):
-    """The two kinds of grammar; the values are TGI's own."""
+    """Kinds of grammar; the values are TGI's."""
 
     JSON = "json"
     REGEX = "regex"
@@ -16,32 +16,33 @@ class GrammarKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an answer must be: a JSON document that is valid under the schema `source` (JSON text), or a full match of the regular
-    expression `source`."""
+    """Constraint on an answer. Depending on `kind`, `source` is the JSON text of a schema that the answer must be valid under, or a
+    regular
+    expression that must match the whole answer."""
 
     kind: GrammarKind
     source: str = field(repr=False)
 
     @property
     def digest(self) -> bytes:
-        """32 bytes that stand for this grammar."""
+        """SHA-256 of the grammar, 32 bytes."""
         return hashlib.sha256(f"{self.kind.value}:{self.source}".encode(errors="surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one grammar takes: bytes once it is compiled, seconds of processor time until it is."""
+    """Cost of a grammar: its compiled size in bytes, and the CPU time to compile it in seconds."""
 
     bytes: int
     seconds: float
 
 
 class GrammarError(ValueError):
-    """A grammar cannot be used. The message is TGI's own and may be shown to the client."""
+    """A grammar cannot be used. The message is TGI's and may be shown to the client."""
 
 
 class InvalidGrammar(GrammarError):
-    """The grammar itself is at fault."""
+    """The grammar is invalid."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"grammar is not valid: {detail}")
@@ -49,14 +50,14 @@ class InvalidGrammar(GrammarError):
 
 
 class UnsupportedGrammar(GrammarError):
-    """No grammar is possible here: they are switched off, or the value is of a kind that none has."""
+    """Grammars are disabled, or the value has an unsupported type."""
 
     def __init__(self) -> None:
         super().__init__("grammar is not supported")
 
 
 class GrammarsBusy(GrammarError):
-    """There is no room or no time for one more grammar at present, which says nothing about this one."""
+    """No memory or worker is currently available for another grammar; this one may be valid."""
 
     def __init__(self) -> None:
         super().__init__("too many large grammars are in use or being compiled; try again")

@@ -1,1 +1,1 @@
-"""Worker processes: work on what strangers send runs in processes that are bounded, can be ended, and are started again."""
+"""Worker processes for untrusted input: they have resource limits, can be killed, and are restarted."""

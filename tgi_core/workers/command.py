@@ -1,4 +1,4 @@
-"""How a Python process of ours is started."""
+"""Commands and environments for Python child processes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import sys
 from pathlib import Path
 
 ONE_THREAD = {"MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Environment of a process whose address space is bounded: threads would take it by the number of the machine's cores."""
+"""Environment of a process with limited address space, of which thread pools would use more the more cores the machine has."""
 
 
 def same_imports() -> dict[str, str]:
-    """Environment of a process that is to find every module that this one finds, such as a plugin under test that is not installed."""
+    """Environment of a child that can import every module that this process can, such as a plugin under test that is not
+    installed."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [*given, *sys.path]))}
 
 
 def python(program: str | Path, *arguments: object) -> list[str]:
-    """The command for a module by its name, or a script by its path.
+    """Command that runs a module by name or a script by path.
 
-    `-P` keeps the current directory off the import path: it may be a model's folder, and a `json.py` there would run.
+    `-P` keeps the current directory off the import path: in a model's directory, Python would otherwise run the model's `json.py`.
     """
     target = [str(program)] if isinstance(program, Path) else ["-m", program]
     return [sys.executable, "-P", *target, *map(str, arguments)]

@@ -1,6 +1,6 @@
-"""Workers that take turns: started when first needed, ended when a request costs too much, and started again.
+"""Pool of worker processes, started on demand, killed when a request exceeds its limits, and restarted.
 
-Measured on two busy cores: a start takes 0.2 s, once; asking costs 0.2 ms more than doing the work in this process.
+Measured on two busy cores: starting a worker takes 0.2 s; a request takes 0.2 ms longer than in this process.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from tgi_core.workers.turns import Turns
 from tgi_core.workers.worker import Worker
 
 STUCK_S = 10.0
-"""A worker that uses no processor time for so long is stopped or hangs."""
+"""Seconds without CPU time after which a worker counts as stopped or hung."""
 _TRIES = 2
-"""Workers that a request may lose: the first may have died of something else."""
+"""Attempts per request: the first worker may have died for an unrelated reason."""
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 class WorkerError(Exception):
-    """A request got no answer."""
+    """A request received no answer."""
 
 
 class TooCostly(WorkerError):
-    """It would take more processor time than it may."""
+    """The request exceeded its CPU time limit."""
 
 
 class WorkerCrashed(WorkerError):
-    """Every worker that tried it crashed: it may be at fault, or the code that works on it."""
+    """Every worker that tried the request crashed; the cause may be the request or the worker's code."""
 
 
 class WorkerLost(WorkerError):
-    """Every worker that tried it was ended from outside, which says nothing about the request."""
+    """Every worker that tried the request was killed externally, so the request may be valid."""
 
 
 class PoolBusy(WorkerError):
-    """Too many requests wait, or this one has waited for too long."""
+    """Too many requests are waiting, or this one waited too long."""
 
 
 class WorkerPool:
-    """At most `size` workers of one program, for which see `Worker`. Used on one event loop.
+    """At most `size` workers running one program (see `Worker`). Not thread-safe: use it from one event loop.
 
-    `waiting` requests may wait for a worker, each for `wait_s` seconds at most.
+    At most `waiting` requests may wait for a worker, each for at most `wait_s` seconds.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class WorkerPool:
         self._closed = False
 
     async def ask(self, request: bytes) -> bytes:
-        """The answer of a worker. Raises WorkerError."""
+        """Send a request to a worker and return its answer. Raises WorkerError."""
         if not await self._turns.take():
             raise PoolBusy
-        # a client that leaves does not end the work: a process that must be started again costs more than its rest
+        # the work continues when a client disconnects: finishing it is cheaper than restarting the process
         working = asyncio.create_task(self._answer(request))
         self._running.add(working)
         working.add_done_callback(self._done)
         return await asyncio.shield(working)
 
     def close(self) -> None:
-        """End the workers; no other begins."""
+        """Kill the workers and start no more."""
         self._closed = True
         for worker in self._idle:
             worker.watched_no_more()
@@ -87,7 +87,7 @@ class WorkerPool:
         self._running.discard(working)
         self._turns.give_back()
         if not working.cancelled():
-            working.exception()  # whoever asked may have left
+            working.exception()  # the caller may be gone
 
     async def _answer(self, request: bytes) -> bytes:
         ended: signal.Signals | None = None
@@ -111,7 +111,7 @@ class WorkerPool:
         raise WorkerCrashed if ended in _CRASHES else WorkerLost
 
     async def _patiently(self, worker: Worker, request: bytes) -> bytes:
-        """Its answer, however long it takes while it works. Raises EOFError."""
+        """Wait for the worker's answer as long as it uses CPU time; kill it otherwise. Raises EOFError."""
         asking = asyncio.create_task(worker.ask(request))
         used = -1.0
         try:
@@ -135,14 +135,14 @@ class WorkerPool:
         return worker
 
     def _rest(self, worker: Worker) -> None:
-        if worker not in self._workers:  # the pool is closed
+        if worker not in self._workers:  # the pool was closed
             worker.end()
             return
         self._idle.append(worker)
         worker.when_lost(lambda: self._lost(worker))
 
     def _lost(self, worker: Worker) -> None:
-        """One has died while idle: nobody notices but here."""
+        """Remove a worker that died while idle."""
         worker.watched_no_more()
         self._idle.remove(worker)
         self._drop(worker)

@@ -1,7 +1,7 @@
-"""The side of a worker process. It imports little, since each worker pays for it.
+"""Main loop of a worker process. Imports little, because every worker pays for it.
 
-The timer of a request has no handler, so its signal ends the process even inside one long operation of a C library, which neither a
-thread nor an exception could.
+The signal of a request's timer has no handler, so it kills the process even during a long operation in a C library, which neither a
+thread nor an exception could interrupt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tgi_core.framing import FrameSocket
 
 
 def bound_memory(size: int) -> None:
-    """Give this process so many bytes of address space, and let it leave no core file behind."""
+    """Limit this process's address space to `size` bytes and disable core dumps."""
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -25,9 +25,9 @@ def bound_memory(size: int) -> None:
 def serve(
     answer: Callable[[bytes], bytes], seconds: float, memory_bytes: int, greet: Callable[[bytes], None] | None = None
 ) -> None:
-    """Answer requests from the socket whose descriptor is the first argument, until the other side is gone.
+    """Answer requests on the socket whose descriptor is the first command-line argument, until the other side closes it.
 
-    `seconds` of processor time for each request; `memory_bytes` of address space for the process; `greet` takes the first message.
+    Limits are `seconds` of CPU time per request and `memory_bytes` of address space. `greet`, if given, receives the first message.
     """
     bound_memory(memory_bytes)
     with socket.socket(fileno=int(sys.argv[1])) as stream, suppress(EOFError):

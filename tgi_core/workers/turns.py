@@ -1,4 +1,4 @@
-"""Turns at something that few may use at once; those who wait are few too, and wait for a bounded time."""
+"""A semaphore with a bounded wait queue and a timeout."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 
 
 class Turns:
-    """`size` at once; `waiting` may wait, each for `wait_s` seconds at most. Used on one event loop."""
+    """Allows `size` turns at once and `waiting` waiters, each for at most `wait_s` seconds. Use it from one event loop."""
 
     def __init__(self, size: int, waiting: int, wait_s: float) -> None:
         self._turns = asyncio.Semaphore(size)
         self._room, self._wait_s = waiting, wait_s
 
     async def take(self) -> bool:
-        """Wait for a turn, which is to be given back; False when too many wait, or this one has waited for too long."""
+        """Wait for a turn, to be returned with `give_back`. Returns False on timeout or if too many are waiting."""
         if self._turns.locked() and self._room <= 0:
             return False
         self._room -= 1
@@ -27,5 +27,5 @@ class Turns:
         return True
 
     def give_back(self) -> None:
-        """Let the next one in."""
+        """Return a turn."""
         self._turns.release()

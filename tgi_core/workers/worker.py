@@ -1,4 +1,4 @@
-"""One worker process, seen from the side that asks."""
+"""Parent's side of a worker process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tgi_core.framing import Frames, FrameTooLong, frame
 from tgi_core.workers.command import ONE_THREAD
 
 _MAX_ANSWER = 1 << 30
-"""Bytes: a worker runs what strangers send, and may be made to answer anything."""
+"""Maximum size of an answer, in bytes. Untrusted input may cause arbitrarily large answers."""
 _POLLS, _POLL_S = 200, 0.005
-"""A process closes its sockets a moment before its end can be seen."""
+"""Polling for a worker's exit status: a process closes its sockets slightly before it can be reaped."""
 
 
 class Worker:
-    """A process for one request at a time. `command` gets the number of its socket and `arguments` as its last arguments; the process
-    hears `greeting` before all requests."""
+    """A process that handles one request at a time. Its socket's descriptor and `arguments` are appended to `command`; `greeting`
+    is sent
+    before the first request."""
 
     def __init__(self, command: Sequence[str], arguments: Sequence[str] = (), greeting: bytes | None = None) -> None:
         self._unsent = b"" if greeting is None else frame(greeting)
@@ -34,15 +35,15 @@ class Worker:
                 [*command, str(theirs.fileno()), *arguments],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # what a request makes a library say
+                stderr=subprocess.DEVNULL,  # untrusted input may end up in library messages
                 env=os.environ | ONE_THREAD,
                 start_new_session=True,
             )
         self.end: Callable[[], object] = weakref.finalize(self, _end, self._process, self._channel)
-        """Kill it, and wait for it. Idempotent."""
+        """Kill the process and reap it. Idempotent."""
 
     async def ask(self, request: bytes) -> bytes:
-        """The answer to one message. Raises EOFError when the process has ended, or answers too much, which ends it."""
+        """Send a message and return the answer. Raises EOFError if the process exits, or is killed because its answer is too large."""
         loop = asyncio.get_running_loop()
         try:
             unsent, self._unsent = self._unsent, b""
@@ -58,7 +59,7 @@ class Worker:
         return answer
 
     def when_lost(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when it ends while nothing is asked of it."""
+        """Call `callback` if the process exits while idle."""
         asyncio.get_running_loop().add_reader(self._channel, callback)
 
     def watched_no_more(self) -> None:
@@ -66,11 +67,11 @@ class Worker:
         asyncio.get_running_loop().remove_reader(self._channel)
 
     def kill(self) -> None:
-        """End it in the middle of a request, which then raises EOFError."""
+        """Kill the process; a request in progress raises EOFError."""
         self._process.kill()
 
     async def ended_by(self) -> signal.Signals | None:
-        """The signal that ended a worker whose socket is closed; None if it ended by itself."""
+        """Signal that killed a worker whose socket is closed; None if it exited normally."""
         polls = _POLLS
         while (code := self._process.poll()) is None and polls:
             polls -= 1
@@ -79,12 +80,12 @@ class Worker:
         return signal.Signals(-code) if code is not None and code < 0 else None
 
     def processor_s(self) -> float:
-        """Processor time that it has used, in seconds."""
+        """CPU time used by the process, in seconds."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return 0.0
-        return (int(fields[11]) + int(fields[12])) / 100  # utime and stime, in ticks, of which Linux shows 100 a second
+        return (int(fields[11]) + int(fields[12])) / 100  # utime and stime, in ticks of 1/100 s on Linux
 
 
 def _end(process: subprocess.Popen[bytes], channel: socket.socket) -> None:
