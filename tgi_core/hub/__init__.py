@@ -1,6 +1,6 @@
-"""Models from the Hugging Face hub: one commit for weights, tokenizer and config, out of the cache where it is there.
+"""Models from the Hugging Face Hub, with weights, tokenizer and config from one commit, cached if possible.
 
-`huggingface_hub` is imported when a model that is not a directory is asked for, never before."""
+`huggingface_hub` is imported only when a model is not a local directory."""
 
 from tgi_core.hub.fetch import Source, fetch
 

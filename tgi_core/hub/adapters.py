@@ -1,4 +1,4 @@
-"""From an item of --lora-adapters to a directory with an adapter's config and weights."""
+"""Resolving items of --lora-adapters to directories with an adapter's config and weights."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from tgi_core.hub.selection import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS
 
 
 def fetch_adapter(source: AdapterSource, cache: Path | None, auto_convert: bool, show: Progress) -> Adapter:
-    """The adapter's directory. As for a model: a path makes no connection, a repository is taken at one commit. Raises StartupError."""
+    """Return the adapter, downloading it if needed. Like a model, a path needs no network, and a repository is pinned to one
+    commit.
+    Raises StartupError."""
     path = Path(source.model).expanduser()
     if path.is_dir():
         if source.revision is not None:
             raise StartupError(f"--lora-adapters {source}: a directory has no revision; use {source.name}={source.model}")
         return Adapter(source.name, str(_local(source, path, cache, auto_convert, show)))
     if path.exists():
-        raise StartupError(f"--lora-adapters {source}: is a file; give its directory")
+        raise StartupError(f"--lora-adapters {source}: is a file; use its directory")
     if not is_hub_id(source.model):
         raise StartupError(f"--lora-adapters {source}: no such directory, and not a hub id of the form OWNER/NAME")
     return Adapter(source.name, str(_from_hub(source, cache, auto_convert, show)))
@@ -48,7 +50,7 @@ def _from_hub(source: AdapterSource, cache: Path | None, auto_convert: bool, sho
         weights = _check(source, listing.sizes, auto_convert)
         return remote.download(listing, [ADAPTER, weights], "adapter", show)
 
-    remedy = f"run `tgi download-weights MODEL --lora-adapters {source}` where the hub can be reached"
+    remedy = f"run `tgi download-weights MODEL --lora-adapters {source}` with access to the Hub"
     directory = newest(remote, complete, download, remedy)
     if _check(source, [item.name for item in directory.iterdir()], auto_convert) == ADAPTER_WEIGHTS:
         return directory
@@ -56,7 +58,7 @@ def _from_hub(source: AdapterSource, cache: Path | None, auto_convert: bool, sho
 
 
 def _check(source: AdapterSource, names: Collection[str], auto_convert: bool) -> str:
-    """Which file has the weights. Raises StartupError if there is none that can be served."""
+    """Return the name of the weights file. Raises StartupError if there is none that can be served."""
     if ADAPTER not in names:
         raise StartupError(f"--lora-adapters {source}: has no {ADAPTER}; is this a LoRA adapter?")
     if ADAPTER_WEIGHTS in names:
@@ -72,7 +74,7 @@ def _check(source: AdapterSource, names: Collection[str], auto_convert: bool) ->
 
 
 def _converted(directory: Path, target: Path, show: Progress) -> Path:
-    """The config beside converted weights, which are made if they are not there yet."""
+    """Return a directory with the config and converted weights, converting them if needed."""
     weights = target.parent.parent / "converted" / target.name
     if not (weights / ADAPTER_WEIGHTS).exists():
         convert([directory / ADAPTER_PICKLE], weights, show)

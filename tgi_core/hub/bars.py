@@ -1,4 +1,4 @@
-"""What huggingface_hub reports of a download, handed to our own progress."""
+"""Adapter from huggingface_hub's download progress to our own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tgi_core.backend import Progress
 
 
 class DownloadProgress:
-    """Bytes of all files together. Thread-safe."""
+    """Progress of a download, in bytes over all files. Thread-safe."""
 
     def __init__(self, what: str, total: int, show: Progress) -> None:
         self._what, self._total, self._show = what, total, show
@@ -17,12 +17,12 @@ class DownloadProgress:
         self._done: dict[str, int] = {}
 
     def add(self, name: str, num_bytes: int) -> None:
-        """So many more bytes of a file have arrived."""
+        """Add received bytes of a file."""
         with self._lock:
             self._set(name, self._done.get(name, 0) + num_bytes)
 
     def finish(self, name: str, size: int) -> None:
-        """A file is complete, however it got here."""
+        """Mark a file as complete, downloaded or cached."""
         with self._lock:
             self._set(name, size)
 
@@ -30,12 +30,12 @@ class DownloadProgress:
         if self._done.get(name) == done:
             return
         self._done[name] = done
-        # A file that is fetched again after a fault counts twice until it is complete; the last line comes from `finish`.
+        # A file that is downloaded again after an error counts twice until `finish` corrects it.
         self._show(self._what, min(sum(self._done.values()), self._total), self._total, "B")
 
 
 def file_bar(progress: DownloadProgress, name: str) -> type[FileBar]:
-    """A class for huggingface_hub to make its bar of one file from; it takes no other callable."""
+    """Make a progress bar class for one file; huggingface_hub accepts only classes."""
 
     class Bar(FileBar):
         def __init__(self, *_: object, initial: float = 0, **__: object) -> None:
@@ -45,7 +45,7 @@ def file_bar(progress: DownloadProgress, name: str) -> type[FileBar]:
 
 
 class FileBar:
-    """The part of tqdm's surface that huggingface_hub uses for one file."""
+    """The part of tqdm's interface that huggingface_hub uses for one file."""
 
     def __init__(self, progress: DownloadProgress, name: str, initial: float) -> None:
         self._progress, self._name = progress, name
@@ -55,17 +55,17 @@ class FileBar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing to end."""
+        """Does nothing."""
 
     def update(self, n: float | None = 1) -> None:
-        """So many bytes more."""
+        """Add bytes written to the file."""
         self._count(n or 0)
 
     def update_transfer(self, n: float | None = 1) -> None:
-        """Bytes on the wire; `update` counts the same ones once they are in the file."""
+        """Ignore bytes on the wire; `update` counts them once they are in the file."""
 
     def set_postfix_str(self, *_: object, **__: object) -> None:
-        """We compute the rate ourselves."""
+        """Ignored; the rate is computed elsewhere."""
 
     set_transfer_postfix_str = set_description = set_description_str = refresh = close = set_postfix_str
 

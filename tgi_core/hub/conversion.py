@@ -1,4 +1,4 @@
-""".bin weights to safetensors, in a process of its own: this one stays without torch, and the memory is given back."""
+"""Conversion of .bin weights to safetensors in a child process, so that torch is not imported here and its memory is freed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE = "progress "
 
 
 def convert(files: Sequence[Path], target: Path, show: Progress) -> None:
-    """Write the tensors of `files` as safetensors into `target`: whole or not at all. Raises StartupError."""
+    """Convert the tensors of `files` to safetensors in `target`, atomically. Raises StartupError."""
     command = python("tgi_core.hub.pickles", target, *files)
     last = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:

@@ -1,4 +1,4 @@
-"""From the name of a model to a directory with everything in it."""
+"""Resolving a model name to a local directory with all files."""
 
 from __future__ import annotations
 
@@ -20,40 +20,42 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which model, and where its files may lie."""
+    """A model and the places where its files may be."""
 
     model: str
-    """A directory, or an id on the hub."""
+    """A directory or a Hub id."""
     revision: str | None = None
     cache: Path | None = None
-    """The hub's cache; None is huggingface_hub's own."""
+    """The Hub cache; None for huggingface_hub's default."""
     weights: Path | None = None
-    """A folder with the weight files of a hub model; converted ones go there too."""
+    """Directory with the weight files of a Hub model; converted files are written there too."""
     auto_convert: bool = False
-    """Make safetensors where there are only .bin files."""
+    """Convert .bin files if there are no safetensors."""
     only_small: bool = False
-    """Config, tokenizer and templates are enough."""
+    """Fetch only config, tokenizer and templates, without weights."""
 
 
 def fetch(source: Source, show: Progress) -> Path:
-    """The model's directory. A path makes no connection, nor does a model of the cache under HF_HUB_OFFLINE. Raises StartupError."""
+    """Return the model's directory, downloading if needed. A path needs no network, nor does a cached model with HF_HUB_OFFLINE
+    set.
+    Raises StartupError."""
     path = Path(source.model).expanduser()
     if path.is_dir():
         return _local(source, path, show)
     if path.exists():
-        raise StartupError(f"model {source.model}: is a file; give its directory")
+        raise StartupError(f"model {source.model}: is a file; use its directory")
     if not is_hub_id(source.model):
         raise StartupError(f"model {source.model}: no such directory, and not a hub id of the form OWNER/NAME")
     return _from_hub(source, show)
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether it has the form NAME or OWNER/NAME; nothing else becomes an address or a folder of the cache."""
+    """Whether text has the form NAME or OWNER/NAME; only such ids are used in URLs and cache paths."""
     return _HUB_ID.fullmatch(text) is not None
 
 
 def _local(source: Source, directory: Path, show: Progress) -> Path:
-    """A directory is served as it is, unless it has nothing but .bin files."""
+    """Return the directory itself, unless its weights must be converted from .bin files."""
     pickles = pickle_files([item.name for item in directory.iterdir()])
     if source.only_small or not pickles or (directory / SINGLE).exists() or (directory / INDEX).exists():
         return directory
@@ -61,13 +63,13 @@ def _local(source: Source, directory: Path, show: Progress) -> Path:
 
 
 def fingerprint(directory: Path, names: list[str]) -> str:
-    """Another name for other files, so that old converted weights are not taken for new ones."""
+    """Hash paths, sizes and modification times of files, so that outdated converted weights are not reused."""
     states = [(name, (directory / name).stat().st_size, (directory / name).stat().st_mtime_ns) for name in names]
     return hashlib.blake2b(repr((str(directory.resolve()), states)).encode(), digest_size=16).hexdigest()
 
 
 def own_cache(cache: Path | None) -> Path:
-    """Where what we make ourselves is kept."""
+    """Directory for converted weights and links."""
     if cache is not None:
         return cache / "tgi"
     from huggingface_hub import constants
@@ -82,13 +84,13 @@ def _from_hub(source: Source, show: Progress) -> Path:
         directory = remote.download(listing, small_files(listing.sizes), "config", show)
         return directory if source.only_small else remote.download(listing, _weights(source, listing, directory), "weights", show)
 
-    remedy = f"run `tgi download-weights {source.model}` where the hub can be reached"
+    remedy = f"run `tgi download-weights {source.model}` with access to the Hub"
     directory = newest(remote, lambda directory: _complete(source, directory), download, remedy)
     return _assembled(source, remote, directory, show)
 
 
 def _complete(source: Source, directory: Path) -> bool:
-    """Whether a directory of the cache has config and weights, or as much of it as is asked for."""
+    """Whether a cached directory has the config and, unless only small files are requested, the weights."""
     if source.only_small:
         return (directory / "config.json").is_file()
     names = [item.name for item in directory.iterdir()]
@@ -101,7 +103,7 @@ def _elsewhere(source: Source) -> bool:
 
 
 def _weights(source: Source, listing: Listing, directory: Path) -> list[str]:
-    """The weight files to fetch. Raises StartupError if there is nothing that can be served."""
+    """Names of the weight files to download. Raises StartupError if there are none that can be served."""
     names = listing.sizes
     if _elsewhere(source):
         return []
@@ -132,10 +134,10 @@ def _only_pickles(source: Source) -> StartupError:
 
 
 def _assembled(source: Source, remote: Remote, directory: Path, show: Progress) -> Path:
-    """One directory with config, tokenizer and weights, wherever the weights are."""
+    """Return one directory with config, tokenizer and weights, linking or converting weights if needed."""
     if source.only_small:
         return directory
-    # The folder's name says the commit, as in the cache.
+    # The directory is named after the commit, as in the cache.
     target = remote.folder / "tgi" / "snapshots" / directory.name
     if source.weights is not None and has_safetensors(source.weights):
         return link_together(target, directory, source.weights)
@@ -146,7 +148,7 @@ def _assembled(source: Source, remote: Remote, directory: Path, show: Progress) 
 
 
 def _converted(source: Source, directory: Path, pickles: list[str], target: Path, show: Progress) -> Path:
-    """The directory beside converted weights, which are made if they are not there yet."""
+    """Return a directory with the small files and converted weights, converting them if needed."""
     if not source.auto_convert:
         raise _only_pickles(source)
     weights = source.weights or target.parent.parent / "converted" / target.name

@@ -1,4 +1,4 @@
-"""A directory made of links to files that lie in two others."""
+"""Directories of links to the files of two others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tgi_core.hub.selection import INDEX, small_files
 
 
 def link_together(target: Path, small: Path, weights: Path) -> Path:
-    """Make `target` show the small files of one directory and the safetensors of another. It appears whole or not at all. Raises
+    """Create `target` with links to the small files of one directory and the safetensors of another, atomically. Raises
     StartupError."""
     names = [str(path.relative_to(small)) for path in small.rglob("*") if path.is_file()]
     files = {name: small / name for name in small_files(names) if name != INDEX}
@@ -27,7 +27,7 @@ def link_together(target: Path, small: Path, weights: Path) -> Path:
                 target.rename(Path(folder) / "old")
             (Path(folder) / "new").rename(target)
     except OSError as error:
-        if _links(target) != wanted:  # another server may have made it meanwhile
+        if _links(target) != wanted:  # another server may have created it concurrently
             raise StartupError(f"{target}: cannot create: {error.strerror}") from error
     return target
 

@@ -1,4 +1,4 @@
-"""Which commit of a repository is served: the hub's newest, or that of the cache where the hub need not or cannot be asked."""
+"""Choosing the commit of a repository to serve: the Hub's newest, or the cached one if the Hub is not needed or unreachable."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ _log = logging.getLogger(__name__)
 
 
 def newest(remote: Remote, complete: Callable[[Path], bool], download: Callable[[Listing], Path], remedy: str) -> Path:
-    """The directory of the revision in the cache, fetched if it is not there. `complete` says whether a directory has everything,
-    `download` fetches what a commit has; `remedy` says what to do where that is impossible. Raises StartupError."""
+    """Return the cached directory of the revision, downloading it if needed.
+
+    `complete` checks whether a directory has all files, `download` fetches a commit, and `remedy` is the advice in the error if the
+    Hub
+    cannot be used. Raises StartupError.
+    """
     directory = remote.cached()
     if remote.offline or (directory is not None and directory.name == remote.revision and complete(directory)):
         return _from_cache(remote, directory, complete, "HF_HUB_OFFLINE is set", remedy)
@@ -24,7 +28,7 @@ def newest(remote: Remote, complete: Callable[[Path], bool], download: Callable[
         directory = download(listing)
         remote.remember(listing)
     except Unreachable as error:
-        directory = remote.cached()  # not the one that was begun just now
+        directory = remote.cached()  # not a download just started
         if directory is not None and complete(directory):
             _log.warning("%s; serving commit %s from the cache", error, directory.name)
         return _from_cache(remote, directory, complete, str(error), remedy)

@@ -1,4 +1,4 @@
-"""`python -m tgi_core.hub.pickles TARGET FILE...`: what `convert` runs. Loads tensors and nothing else, one file at a time."""
+"""The child of `convert`, `python -m tgi_core.hub.pickles TARGET FILE...`. Loads only tensors, one file at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Print `progress DONE TOTAL` after each file; on failure one line and exit status 1."""
+    """Print `progress DONE TOTAL` after each file. On failure, print one line and exit with status 1."""
     target, *files = map(Path, sys.argv[1:])
     try:
         write_safetensors(files, target)
@@ -25,12 +25,12 @@ def main() -> None:
         print(error)
         sys.exit(1)
     except OSError as error:
-        print(f"{target}: converted weights cannot be written: {error.strerror or error}")
+        print(f"{target}: cannot write converted weights: {error.strerror or error}")
         sys.exit(1)
 
 
 def write_safetensors(files: list[Path], target: Path) -> None:
-    """Convert file by file into a folder beside, then move the results; the index, or the only file, last."""
+    """Convert each file in a temporary directory, then move the results into place, the index last."""
     from safetensors.torch import save_file
 
     places: dict[str, str] = {}
@@ -51,22 +51,22 @@ def write_safetensors(files: list[Path], target: Path) -> None:
 
 
 def _single(file: Path) -> str:
-    """What the only file becomes: a model's weights, or an adapter's."""
+    """Output name for a single file: a model's or an adapter's weights."""
     return ADAPTER_WEIGHTS if file.name == ADAPTER_PICKLE else SINGLE
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a .bin file by name, each with memory of its own. Raises StartupError for anything else in it."""
+    """Read the tensors of a .bin file, each in its own memory. Raises StartupError if the file contains anything else."""
     import torch
 
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # UnpicklingError, RuntimeError, EOFError, zipfile's: whatever is wrong, it is the file
-        reason = "holds more than tensors, or is damaged" if _is_pickle(error) else str(error).splitlines()[0]
+    except Exception as error:  # UnpicklingError, RuntimeError, EOFError, zipfile errors: all mean a bad file
+        reason = "contains more than tensors, or is corrupt" if _is_pickle(error) else str(error).splitlines()[0]
         raise StartupError(f"{file}: not converted: {reason}") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-        raise StartupError(f"{file}: not converted: not a table of tensors by name")
-    # safetensors refuses tensors that share memory, as tied weights do.
+        raise StartupError(f"{file}: not converted: not a dict of tensors")
+    # safetensors rejects tensors that share memory, as tied weights do.
     return {str(name): value.detach().clone().contiguous() for name, value in loaded.items()}
 
 

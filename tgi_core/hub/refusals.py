@@ -1,4 +1,4 @@
-"""From what goes wrong with the hub to the one line that says what to do."""
+"""Translation of Hub errors to one-line messages with a remedy."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tgi_core.errors import StartupError
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
 
 NETWORK_LIBRARIES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"})
-"""huggingface_hub lets the errors of its HTTP library through; which one that is depends on its version."""
+"""HTTP libraries whose errors huggingface_hub passes through, depending on its version."""
 
 
 class Unreachable(Exception):
-    """The hub did not answer; the message says in what way."""
+    """The Hub is unreachable; the message says how it failed."""
 
 
 def token() -> str | None:
-    """The token of the environment; None leaves it to the login that the library has stored."""
+    """Token from the environment; None to use the login stored by the library."""
     return next((os.environ[name] for name in TOKEN_VARIABLES if os.environ.get(name)), None)
 
 
 def refusal(error: Exception, model: str, revision: str | None, kind: str = "model") -> Exception:
-    """What to raise for an error of the hub: StartupError, `Unreachable`, or the error itself if it is a bug."""
+    """Return the exception to raise for a Hub error: StartupError, `Unreachable`, or the error itself if it is a bug."""
     from huggingface_hub import constants, errors
 
     hub, what = constants.ENDPOINT, f"{kind} {model}"
@@ -69,7 +69,7 @@ def _other(error: Exception, hub: str, what: str) -> Exception:
 def _access(step: str) -> str:
     if token() is None:
         return f"{step}, then set HF_TOKEN to a token of your account"
-    return f"{step}; the account of HF_TOKEN has none yet, or the token is not valid"
+    return f"{step}; the account of HF_TOKEN has no access yet, or the token is invalid"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""One repository on the hub, at one commit."""
+"""A Hub repository at one commit."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a repository holds at a commit: sizes in bytes by file name."""
+    """Files of a repository at a commit: sizes in bytes by file name."""
 
     commit: str
     sizes: dict[str, int]
 
 
 class Remote:
-    """The repository of a model, or of what `kind` says. `revision` is resolved to a commit by `listing`; every file is then asked
-    for by that commit."""
+    """The repository of a model, or of another `kind`. `listing` resolves `revision` to a commit, at which all files are then
+    requested."""
 
     def __init__(self, model: str, revision: str | None, cache: Path | None, kind: str = "model") -> None:
         _prepare_library()
@@ -46,10 +46,10 @@ class Remote:
         self.offline = bool(constants.HF_HUB_OFFLINE)
         self.cache = cache or Path(constants.HF_HUB_CACHE)
         self.folder = self.cache / f"models--{model.replace('/', '--')}"
-        """The repository's place in the cache, as huggingface_hub lays it out."""
+        """The repository's directory in the cache, in huggingface_hub's layout."""
 
     def cached(self) -> Path | None:
-        """The directory of the revision in the cache, if it is there; it may lack files. No connection is made."""
+        """Return the revision's cached directory, if any; files may be missing. Does not use the network."""
         commit = self.revision or "main"
         reference = self.folder / "refs" / commit
         if not _COMMIT.fullmatch(commit) and reference.is_file():
@@ -58,7 +58,7 @@ class Remote:
         return directory if _COMMIT.fullmatch(commit) and directory.is_dir() else None
 
     def listing(self) -> Listing:
-        """Ask the hub once. Raises StartupError or Unreachable."""
+        """Request the file list from the Hub. Raises StartupError or Unreachable."""
         from huggingface_hub import HfApi
 
         try:
@@ -72,7 +72,7 @@ class Remote:
         return Listing(found.sha, {file.rfilename: file.size or 0 for file in found.siblings or ()})
 
     def download(self, listing: Listing, names: Collection[str], what: str, show: Progress) -> Path:
-        """Fetch the files that the cache lacks; the directory that holds them. Raises StartupError or Unreachable."""
+        """Download files that are not cached and return their directory. Raises StartupError or Unreachable."""
         total = sum(listing.sizes[name] for name in names)
         progress = DownloadProgress(f"download {what} of {self.model}", total, show)
 
@@ -91,7 +91,7 @@ class Remote:
         return self.folder / "snapshots" / listing.commit
 
     def remember(self, listing: Listing) -> None:
-        """Note the commit under the revision's name, so that the model is found without the hub."""
+        """Record the commit under the revision's name, so that the model can be found offline."""
         name = self.revision or "main"
         if name == listing.commit:
             return
@@ -104,13 +104,13 @@ class Remote:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
                 stream.write(listing.commit)
             Path(temporary).replace(reference)
-        except OSError as error:  # a cache that is mounted to be read only
+        except OSError as error:  # for example a read-only cache
             _log.warning("%s: cannot write, so %s will not be found offline: %s", reference, self.model, error.strerror)
 
     def _file(self, commit: str, name: str, progress: DownloadProgress) -> None:
         from huggingface_hub import hf_hub_download
 
-        # Versions before 1.0 cannot be told where to report to; there progress goes file by file.
+        # Versions before 1.0 have no progress callback; progress is then reported per file.
         reports = "tqdm_class" in inspect.signature(hf_hub_download).parameters
         bar = {"tqdm_class": file_bar(progress, name)} if reports else {}
         try:
@@ -129,14 +129,14 @@ class Remote:
 
 
 def _prepare_library() -> None:
-    """What huggingface_hub reads of the environment when it is imported, and what it prints."""
-    # Else it asks the hub for a list of programs, to find out which of them called it.
+    """Set up huggingface_hub's environment and output before it is imported."""
+    # Otherwise it requests a list of programs from the Hub to detect which one is calling it.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    # TGI's images set it; versions before 1.0 then insist on a package that later ones have no use for.
+    # Set by TGI's images; versions before 1.0 then require a package that later ones do not use.
     if importlib.util.find_spec("hf_transfer") is None:
         os.environ.pop("HF_HUB_ENABLE_HF_TRANSFER", None)
     from huggingface_hub.utils import disable_progress_bars
 
-    disable_progress_bars()  # ours take their place
+    disable_progress_bars()  # replaced by ours
     for library in NETWORK_LIBRARIES:
-        logging.getLogger(library).setLevel(logging.WARNING)  # a line per request is no news
+        logging.getLogger(library).setLevel(logging.WARNING)  # they log every request

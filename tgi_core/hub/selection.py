@@ -1,4 +1,4 @@
-"""Which files of a repository a server needs: those of its top folder that are small, and one set of weights."""
+"""Selection of the repository files that a server needs: small top-level files and one set of weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
 
 
 def small_files(names: Collection[str]) -> list[str]:
-    """Config, tokenizer and templates; no indexes of weights in other formats."""
+    """Names of config, tokenizer and template files, without indexes of weights in other formats."""
     top = [name for name in names if "/" not in name and any(fnmatch(name, pattern) for pattern in _SMALL)]
     kept = [name for name in top if name == INDEX or not name.endswith(".index.json")]
     templates = [name for name in names if fnmatch(name, "additional_chat_templates/*.jinja") and name.count("/") == 1]
@@ -28,26 +28,26 @@ def small_files(names: Collection[str]) -> list[str]:
 
 
 def pickle_files(names: Collection[str]) -> list[str]:
-    """The .bin files that hold the weights."""
+    """Names of the .bin files with weights."""
     return sorted(name for name in names if any(fnmatch(name, pattern) for pattern in _PICKLES))
 
 
 def shards(index: Path) -> list[str]:
-    """The files that an index of safetensors names. Raises StartupError that names the index."""
+    """Names of the files in a safetensors index. Raises StartupError that names the index."""
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted(set(places.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StartupError(f"{index}: not an index of safetensors files") from error
     for name in names:
-        # A name with a slash could lead out of the model's directory.
+        # A name with a slash could escape the model's directory.
         if not isinstance(name, str) or Path(name).name != name:
             raise StartupError(f"{index}: lists the file {name!r}, which is outside its directory")
     return names
 
 
 def has_safetensors(directory: Path) -> bool:
-    """Whether a directory holds a whole set of safetensors."""
+    """Whether a directory has a complete set of safetensors."""
     if (directory / SINGLE).is_file():
         return True
     index = directory / INDEX

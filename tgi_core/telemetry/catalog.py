@@ -1,6 +1,7 @@
-"""Every metric once: name, type, labels and meaning. The instruments and the table in docs/observability.md are made from it.
+"""Catalog of all metrics with name, type, labels and meaning. The instruments and the table in docs/observability.md are generated
+from it.
 
-A name that TGI has too means what it means there. No string from a client is ever the value of a label.
+Metrics that TGI also has keep TGI's meaning. Strings from clients are never label values.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from tgi_core.telemetry.quantiles import Summary
 from tgi_core.telemetry.tally import Tally
 
 DURATION_BUCKETS = tuple(0.00015 * 1.5**power for power in range(35))
-"""Upper bounds in seconds: TGI's own for everything that lasts."""
+"""Upper bounds in seconds, used by TGI for all durations."""
 
 SIZE_BUCKETS = tuple(float(size) for size in range(1, 1025))
-"""Upper bounds in requests, TGI's own."""
+"""Upper bounds in requests, as in TGI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `labels` maps each label to its values, as far as they are known beforehand."""
+    """One metric. `labels` maps each label to the values known in advance."""
 
     name: str
     kind: str
     text: str
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     ours: bool = False
-    """TGI has none of this name."""
+    """TGI has no metric of this name."""
 
 
 METHOD = (("method", ("prefill", "decode")),)
 FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "nan", "timeout", "unavailable", "dropped")
-"""How a generation can end without an answer."""
+"""Reasons why a generation can fail."""
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 VERBS = ("prefill", "decode", "rows", "filter")
 
@@ -113,24 +114,25 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 class _Counted:
-    """A collector of one counter."""
+    """Collector for a counter that is kept elsewhere."""
 
     def __init__(self, name: str, read: Callable[[], float]) -> None:
         self._name, self._read = name, read
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Its value now."""
+        """Yield the current value."""
         yield CounterMetricFamily(self._name, _BY_NAME[self._name].text, value=float(self._read()))
 
 
 class Instruments:
-    """Makes the metrics of the catalogue in one registry. Series whose labels are known begin at 0, so that rates see the first event."""
+    """Creates metrics from the catalog in one registry. Series with known label values start at 0, so that rates include the first
+    event."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def counter(self, name: str) -> Counter:
-        """A counter."""
+        """Create a counter."""
         metric = _BY_NAME[name]
         counter = Counter(name, metric.text, [label for label, _ in metric.labels], registry=self._registry)
         if len(metric.labels) == 1:
@@ -139,11 +141,11 @@ class Instruments:
         return counter
 
     def counted(self, name: str, read: Callable[[], float]) -> None:
-        """A counter that is kept elsewhere, and read at each scrape."""
+        """Create a counter that is kept elsewhere and read at each scrape."""
         self._registry.register(_Counted(name, read))
 
     def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> Tally:
-        """A histogram."""
+        """Create a histogram."""
         metric = _BY_NAME[name]
         label, values = metric.labels[0] if metric.labels else ("", ())
         tally = Tally(name, metric.text, buckets, label, values)
@@ -151,11 +153,11 @@ class Instruments:
         return tally
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """A gauge that is read at each scrape."""
+        """Create a gauge that is read at each scrape."""
         Gauge(name, _BY_NAME[name].text, registry=self._registry).set_function(read)
 
     def summary(self, name: str) -> Summary:
-        """A summary of small whole numbers."""
+        """Create a summary of small integers."""
         summary = Summary(name, _BY_NAME[name].text)
         self._registry.register(summary)
         return summary

@@ -1,4 +1,4 @@
-"""What is known of one HTTP request while it is answered: for its log line and its trace, never for a metric."""
+"""State of an HTTP request for its log line and trace, but not for metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where the time of a complete generation went, in seconds."""
+    """Time breakdown of a complete generation, in seconds."""
 
     total: float
     validation: float
@@ -24,7 +24,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """When a generation passed its stations, by `time.monotonic`; None for those that it never reached."""
+    """Timestamps (`time.monotonic`) of a generation's stages; None for stages that it has not reached."""
 
     asked: float
     queued: float | None = None
@@ -35,23 +35,23 @@ class Course:
     generated_tokens: int = 0
     seed: int | None = None
     timings: Timings | None = None
-    """Once it is complete."""
+    """Set once the generation is complete."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request. The handler adds to it what it finds out; whoever made it tells it on when the answer is sent."""
+    """One request. Its handler fills in the fields; its creator logs and traces them once the answer is sent."""
 
     request_id: str
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """What was asked for, without any text of the client's."""
+    """Request parameters, without any client text."""
     courses: list[Course] = field(default_factory=list)
-    """One per generation that was asked for; none where nothing was to be generated."""
+    """One per requested generation; empty for requests that generate nothing."""
     failure: str | None = None
-    """Why there is no answer: one of `tgi_core.telemetry.catalog.FAILURES`."""
+    """Why the request failed: one of `tgi_core.telemetry.catalog.FAILURES`."""
 
     def fields(self) -> dict[str, object]:
-        """The fields of TGI's spans, with TGI's durations; times are summed over generations that are complete."""
+        """Fields of TGI's spans, with durations in TGI's format. Times are summed over complete generations."""
         complete = [course.timings for course in self.courses if course.timings is not None]
         found: dict[str, object] = {"parameters": dict(self.parameters)}
         if complete:
@@ -72,24 +72,24 @@ _current: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 
 def begin(wanted_id: str | None) -> Exchange:
-    """The exchange of the task that calls this, until it ends. It keeps the client's id if that is a plain word."""
+    """Create the exchange of the current task. It keeps the client's request id if that is valid."""
     exchange = Exchange(request_id(wanted_id))
     _current.set(exchange)
     return exchange
 
 
 def request_id(wanted: str | None) -> str:
-    """The client's if that is a plain word, else a new one."""
+    """Return the client's request id if it is valid, else a new one."""
     return wanted if wanted is not None and _REQUEST_ID.fullmatch(wanted) else secrets.token_hex(16)
 
 
 def current() -> Exchange | None:
-    """The exchange that the caller works for; None in the scheduler, the shard and at start."""
+    """Exchange of the current task; None in the scheduler, the shard and during startup."""
     return _current.get()
 
 
 def duration(seconds: float) -> str:
-    """Seconds as TGI writes them: 1.5s, 12.25ms, 3.1µs, 250ns."""
+    """Format a duration like TGI: 1.5s, 12.25ms, 3.1µs, 250ns."""
     nanoseconds = max(round(seconds * 1e9), 0)
     for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
         if nanoseconds >= size:

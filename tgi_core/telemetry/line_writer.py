@@ -1,8 +1,10 @@
-"""Lines to standard error that never hold up who writes them.
+"""Non-blocking writer of lines to standard error.
 
-A pipe that nobody reads (`tgi serve 2>&1 | less`), a terminal that was stopped and a disk that is full must cost lines, not answers.
-A line that the other side takes at once is written by whoever has it. Behind one that would have to wait, lines wait in memory for a
-thread of their own; what does not fit there is dropped, counted, and told of when there is room again.
+An unread pipe (`tgi serve 2>&1 | less`), a stopped terminal or a full disk must lose log lines, not delay answers. A line that can
+be
+written immediately is written by the caller. Otherwise, it and later lines are queued in memory for a writer thread. Lines that do
+not
+fit are dropped and counted, and the count is logged once there is space again.
 """
 
 from __future__ import annotations
@@ -15,29 +17,30 @@ from collections import deque
 from collections.abc import Callable
 
 _MOST_BYTES = 1 << 20
-"""What may wait."""
+"""Limit of queued bytes."""
 _AT_ONCE = 3072
-"""A pipe that takes anything takes this much, and the news of dropped lines: a page."""
+"""Maximum size of a line written by the caller. A writable pipe accepts a page, which has room for this and the dropped-lines
+message."""
 _BATCH = 1 << 16
 
 
 class LineWriter:
-    """Writes to one file descriptor. Thread-safe. `told` makes the line that says how many were dropped."""
+    """Writes lines to standard error. Thread-safe. `told` formats the message about dropped lines."""
 
     def __init__(self) -> None:
         self.told: Callable[[int], str] = "{} log lines were dropped".format
         self.dropped = 0
-        """Lines that nobody will read."""
+        """Number of dropped lines."""
         self._untold = 0
         self._changed = threading.Condition()
         self._lines: deque[bytes] = deque()
         self._held = 0
-        """Bytes that wait or are being written."""
+        """Bytes queued or being written."""
         self._progress, self._given_up = 0, -1
         self._thread: threading.Thread | None = None
 
     def write(self, line: str, last: bool = False) -> None:
-        """Write a line, keep it or drop it; the last one is kept in any case."""
+        """Write, queue or drop a line. If `last`, it is never dropped for lack of space."""
         data = f"{line}\n".encode(errors="backslashreplace")
         with self._changed:
             if not self._held and len(data) <= _AT_ONCE and _takes(_descriptor()):
@@ -48,7 +51,7 @@ class LineWriter:
                 self._keep(data)
 
     def flush(self, seconds: float = 1.0) -> None:
-        """Wait until all is written; not for long, and not again while nobody reads."""
+        """Wait up to `seconds` until everything is written. After a timeout, do not wait again until there is progress."""
         with self._changed:
             if self._given_up != self._progress and not self._changed.wait_for(lambda: not self._held, seconds):
                 self._given_up = self._progress
@@ -102,7 +105,7 @@ class LineWriter:
 
 
 def _descriptor() -> int:
-    """Where standard error goes now; -1 where it is closed."""
+    """Current descriptor of standard error; -1 if closed."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
@@ -110,7 +113,7 @@ def _descriptor() -> int:
 
 
 def _takes(descriptor: int) -> bool:
-    """Whether a short line can be written at once, or never."""
+    """Whether a short write does not block. True for a closed descriptor, where it fails immediately."""
     poll = select.poll()
     if descriptor < 0:
         return True
@@ -119,12 +122,12 @@ def _takes(descriptor: int) -> bool:
 
 
 def _written(data: bytes) -> bool:
-    """Write all of it, however long that takes; whether it is."""
+    """Write all data, blocking if necessary. Returns False on error."""
     descriptor = _descriptor()
     while data:
         try:
             data = data[os.write(descriptor, data) :]
-        except BlockingIOError:  # whoever shares the pipe has made it so
+        except BlockingIOError:  # another process that shares the pipe has made it non-blocking
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

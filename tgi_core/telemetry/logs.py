@@ -1,6 +1,6 @@
-"""Log lines: plain text, or one JSON object per line. Never a prompt or an answer.
+"""Logging as plain text or one JSON object per line. Prompts and answers are never logged.
 
-The text of an exception may quote what it failed on, so a traceback shows it only for the errors that this project words itself.
+Exception messages may quote user input, so tracebacks include them only for exception types whose messages are known to be safe.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _OURS = (BackendError, StartupError, OSError)
 
 
 class PlainFormatter(logging.Formatter):
-    """One line per record, and the lines of a traceback. The fields of `record.span` stand in braces, as in TGI's lines."""
+    """One line per record, plus its traceback. The fields of `record.span` are in braces, as in TGI's log lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record as text."""
+        """Format a record as text."""
         when = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
         span, about = getattr(record, "span", None), ""
         if isinstance(span, dict):
@@ -40,10 +40,10 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record, in the shape of TGI's flattened JSON logs."""
+    """One JSON object per record, in the format of TGI's flattened JSON logs."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record as JSON."""
+        """Format a record as JSON."""
         fields: dict[str, object] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
             "level": record.levelname,
@@ -65,7 +65,7 @@ _writer = LineWriter()
 
 
 class _Lines:
-    """Where lines go: to standard error, unless a bar is shown there that must be moved out of their way."""
+    """Destination of log lines: standard error, or a progress bar that prints lines above itself."""
 
     def __init__(self) -> None:
         self.write: Callable[[str], object] = _writer.write
@@ -78,28 +78,28 @@ _lines = _Lines()
 
 
 class LineHandler(logging.Handler):
-    """Each record is a line among those of `announce`."""
+    """Writes records to the same destination as `announce`."""
 
     def flush(self) -> None:
-        """Wait a moment for lines that wait; the logging module asks for it when the process ends."""
+        """Wait briefly for queued lines. The logging module calls this at exit."""
         _writer.flush()
 
     def told(self, dropped: int) -> str:
-        """The line that says how many were dropped."""
-        text = "%d log lines were dropped: nobody read them, or they could not be written"
+        """Format the message about dropped lines."""
+        text = "%d log lines were dropped because standard error was not read or could not be written"
         return self.format(_log.makeRecord(_log.name, logging.WARNING, __file__, 0, text, (dropped,), None))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it."""
+        """Write a record."""
         try:
             _lines(self.format(record))
-        except Exception:  # noqa: BLE001  what logging's own handlers do: a log that cannot be written must not stop the work
+        except Exception:  # noqa: BLE001  like logging's own handlers: logging errors must not stop the server
             self.handleError(record)
 
 
 @contextmanager
 def lines_through(write: Callable[[str], object]) -> Iterator[None]:
-    """Give all lines to `write` while the block runs. Not nested."""
+    """Redirect all lines to `write` while the block runs. Not reentrant."""
     _lines.write = write
     try:
         yield
@@ -108,7 +108,7 @@ def lines_through(write: Callable[[str], object]) -> Iterator[None]:
 
 
 def set_up(json_output: bool) -> None:
-    """Send the logs of this process to standard error; LOG_LEVEL sets the level."""
+    """Log to standard error; LOG_LEVEL sets the level."""
     handler = LineHandler()
     handler.setFormatter(JsonFormatter() if json_output else PlainFormatter())
     _writer.told = handler.told
@@ -118,12 +118,12 @@ def set_up(json_output: bool) -> None:
 
 
 def pass_on(line: str) -> None:
-    """Write a line that another process has written, among ours."""
+    """Forward a log line of another process."""
     _lines(line.removesuffix("\n"))
 
 
 def announce(line: str) -> None:
-    """Tell whoever started the server something on standard error: as it is, or where logs are JSON as one of them."""
+    """Print a message for the operator to standard error: plain, or as a log record if logs are JSON."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         _log.info("%s", line)
     else:
@@ -131,13 +131,13 @@ def announce(line: str) -> None:
 
 
 def last_words(line: str) -> None:
-    """Write why the process ends, below all that was written before; whoever reads it must, within a second."""
+    """Write the final error message after all earlier lines, waiting up to a second."""
     _writer.write(line, last=True)
     _writer.flush()
 
 
 def dropped_lines() -> int:
-    """How many lines nobody will read."""
+    """Number of dropped log lines."""
     return _writer.dropped
 
 
@@ -147,7 +147,7 @@ def _request_id() -> str | None:
 
 
 def _one_line(record: logging.LogRecord) -> str:
-    """The message, which cannot pass for several lines whatever it quotes."""
+    """Escape control characters in the message, so that quoted text cannot fake further log lines."""
     text = record.getMessage().strip()
     return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
@@ -158,7 +158,7 @@ def _traceback(record: logging.LogRecord) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[str]:
-    """As Python shows it, causes first, without texts that are not ours."""
+    """Format an exception chain like Python, causes first, without unsafe messages."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
         yield from _chain(cause)

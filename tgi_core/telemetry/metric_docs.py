@@ -1,5 +1,6 @@
-"""`python -m tgi_core.telemetry.metric_docs` writes the table in docs/observability.md from the catalogue; `--check` only says whether
-it is up to date."""
+"""Generates the table in docs/observability.md from the catalog: `python -m tgi_core.telemetry.metric_docs`, or with `--check` to
+verify
+that it is up to date."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->\n"
 
 
 def document(written: str) -> str:
-    """The text of the file with the table of today."""
+    """Return the document with an updated table."""
     before, _, rest = written.partition(BEGIN)
     after = rest.partition(END)[2]
     return f"{before}{BEGIN}{_table()}{END}{after}"
 
 
 def main() -> None:
-    """Write the file, or check it."""
+    """Write or check the file."""
     written = FILE.read_text(encoding="utf-8")
     text = document(written)
     if "--check" not in sys.argv[1:]:

@@ -1,4 +1,4 @@
-"""Progress of slow work: a bar on a terminal, a plain line now and then otherwise."""
+"""Progress of slow work: a bar on a terminal, otherwise occasional lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE_EVERY_S = 2.0
 
 
 def describe(what: str, done: int, total: int, unit: str, seconds: float) -> str:
-    """One line: how much of what, and how fast."""
+    """Format progress and rate as one line."""
     share = 100 * done // total if total else 100
     if unit == "B":
         rate = done / seconds / 1e6 if seconds > 0 else 0.0
@@ -23,14 +23,14 @@ def describe(what: str, done: int, total: int, unit: str, seconds: float) -> str
 
 
 class PlainProgress:
-    """Prints a line at the end of each piece of work, and every two seconds before."""
+    """Prints a line every two seconds and at the end of each task."""
 
     def __init__(self) -> None:
         self._started: dict[str, float] = {}
         self._printed = 0.0
 
     def __call__(self, what: str, done: int, total: int, unit: str) -> None:
-        """Called by whoever does the work."""
+        """Print a line, unless the last one is too recent."""
         now = time.monotonic()
         start = self._started.setdefault(what, now)
         if done >= total or now - self._printed >= _LINE_EVERY_S:
@@ -40,7 +40,7 @@ class PlainProgress:
 
 @contextmanager
 def progress(show: Progress | None = None) -> Generator[Progress, None, None]:
-    """Show progress while the block runs; through `show` if that is given."""
+    """Show progress while the block runs, through `show` if given."""
     if show is not None:
         yield show
         return
@@ -62,7 +62,7 @@ def progress(show: Progress | None = None) -> Generator[Progress, None, None]:
             bars.update(task, completed=done, total=total, description=describe(what, done, total, unit, now - start))
 
         def write(line: str) -> None:
-            """Above the bar, which is drawn again below; as it is, however wide."""
+            """Print a line above the bar, without wrapping or markup."""
             bars.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
         with lines_through(write):

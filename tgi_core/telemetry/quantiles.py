@@ -1,4 +1,4 @@
-"""A summary with quantiles, which the Prometheus library lacks in Python."""
+"""A summary metric with quantiles, which the Python Prometheus client lacks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 QUANTILES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
-"""Those that TGI exports."""
+"""Quantiles that TGI exports."""
 
 
 class Summary(Collector):
-    """Exact quantiles of everything observed so far. The values are small whole numbers, so counting each of them is enough."""
+    """Exact quantiles of all observations. Values are small integers, so a count per value is enough."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -22,11 +22,11 @@ class Summary(Collector):
         self._counts: Counter[int] = Counter()
 
     def observe(self, value: int) -> None:
-        """Count a value; on the event loop only, where the scrape is made too."""
+        """Count a value. Call only from the event loop, which also serves scrapes."""
         self._counts[value] += 1
 
     def collect(self) -> Iterable[Metric]:
-        """The quantiles, the sum and the count; the quantiles of nothing are 0, as in TGI."""
+        """Return quantiles, sum and count. Without observations, quantiles are 0, as in TGI."""
         metric = Metric(self._name, self._text, "summary")
         for quantile, value in zip(QUANTILES, self._quantiles(), strict=True):
             metric.add_sample(self._name, {"quantile": f"{quantile:g}"}, value)
@@ -35,7 +35,7 @@ class Summary(Collector):
         return [metric]
 
     def _quantiles(self) -> Iterator[float]:
-        """The smallest value that at least this share of the observations does not exceed."""
+        """Yield for each quantile the smallest value that at least this share of observations does not exceed."""
         values = sorted(self._counts)
         up_to = list(accumulate(self._counts[value] for value in values))
         for quantile in QUANTILES:

@@ -1,4 +1,4 @@
-"""Histograms that cost little to add to."""
+"""A histogram metric with cheap observations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client.utils import floatToGoString
 
 
 class Series:
-    """What was observed under one value of the label."""
+    """Observations for one label value."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -26,7 +26,7 @@ class Series:
         self._sum += value
 
     def samples(self, name: str, labels: dict[str, str]) -> Iterator[Sample]:
-        """The buckets, each with all that are below it, the count and the sum."""
+        """Yield the cumulative buckets, the count and the sum."""
         up_to = list(accumulate(self._counts))
         for bound, count in zip((*self._bounds, float("inf")), up_to, strict=True):
             le: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
@@ -36,25 +36,26 @@ class Series:
 
 
 class Tally(Collector):
-    """A histogram with at most one label. The Prometheus library's takes locks and walks along the buckets, which is too dear for every
-    token and every step; this one belongs to the event loop, where the scrape is made too."""
+    """A histogram with at most one label. The Prometheus client's histogram takes locks and searches buckets linearly, which is too
+    slow
+    for every token and step. This one is used only from the event loop, which also serves scrapes."""
 
     def __init__(self, name: str, text: str, bounds: tuple[float, ...], label: str = "", values: Iterable[str] = ()) -> None:
         self._name, self._text, self._label, self._bounds = name, text, label, bounds
         self._series = {value: Series(bounds) for value in (values if label else ("",))}
 
     def labels(self, value: str) -> Series:
-        """The series of one value of the label."""
+        """Return the series of a label value."""
         if value not in self._series:
             self._series[value] = Series(self._bounds)
         return self._series[value]
 
     def observe(self, value: float) -> None:
-        """Count a value, where there is no label."""
+        """Count a value in a histogram without labels."""
         self._series[""].observe(value)
 
     def collect(self) -> Iterable[Metric]:
-        """All series."""
+        """Return all series."""
         metric = Metric(self._name, self._text, "histogram")
         for value, series in self._series.items():
             metric.samples += series.samples(self._name, {self._label: value} if self._label else {})

@@ -1,13 +1,14 @@
-"""Traces over OTLP: one span per HTTP request under TGI's name of its handler, and below it what became of each generation.
+"""Traces over OTLP: one span per HTTP request with TGI's name of the handler, and child spans for the phases of each generation.
 
     generate_stream
     ├── validate    from the call until queued
-    ├── queue       until the first step that it is part of
-    ├── prefill     until its first token
-    └── decode      until its last token
+        ├── queue       until its first step
+        ├── prefill     until its first token
+        └── decode      until its last token
 
-OpenTelemetry is imported when traces are opened, and not at all without --otlp-endpoint. Nothing happens per token: the spans below a
-request are made when it ends, with the times that its course has noted.
+OpenTelemetry is imported only with --otlp-endpoint. Tracing does no work per token: child spans are created when the request ends,
+from
+the timestamps of its `Course`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 LAST_SECONDS = 2.0
-"""How long the last spans are offered to a collector that does not answer."""
+"""Seconds to wait at shutdown for an unresponsive collector."""
 
 _HEADERS = ("traceparent", "tracestate")
 
 
 class Traces:
-    """Sends spans to a collector, in batches from a thread of its own. A collector that does not answer holds nothing up."""
+    """Exports spans to a collector in batches from a background thread, so that an unresponsive collector delays nothing."""
 
     def __init__(self, provider: TracerProvider, exporter: SpanExporter) -> None:
         self._provider = provider
@@ -43,7 +44,7 @@ class Traces:
         self._tracer = provider.get_tracer("tgi_router", __version__)
 
     def begin(self, headers: Mapping[str, str]) -> RequestSpan:
-        """The span of a request that has just arrived; a child of the one that its `traceparent` header names, if any."""
+        """Start the span of a request, as a child of the span in its `traceparent` header, if any."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -52,7 +53,7 @@ class Traces:
         return RequestSpan(self._tracer, self._tracer.start_span("request", parent, kind=SpanKind.SERVER))
 
     def close(self) -> None:
-        """Send what waits; a collector that does not take it keeps the server from ending for two seconds."""
+        """Export pending spans, waiting up to two seconds for an unresponsive collector."""
         limit = threading.Timer(LAST_SECONDS, self._exporter.shutdown)
         limit.start()
         self._provider.shutdown()
@@ -71,11 +72,11 @@ class RequestSpan:
         self._context: Context = set_span_in_context(span)
         self._epoch = time.time_ns() - time.monotonic_ns()
         self.headers: dict[str, str] = {}
-        """W3C headers that name this span, for whoever is answered or asked on its behalf."""
+        """W3C headers that identify this span, for responses and outgoing requests."""
         TraceContextTextMapPropagator().inject(self.headers, self._context)
 
     def end(self, name: str, status: int, exchange: Exchange) -> None:
-        """End it now, under the name of its handler."""
+        """End the span now and name it after its handler."""
         from opentelemetry.trace import StatusCode
 
         now = time.monotonic()
@@ -103,7 +104,7 @@ class RequestSpan:
 
 
 def open_traces(endpoint: str | None, service_name: str) -> Traces | None:
-    """Traces to the collector at `endpoint`, `http://HOST:PORT` or `https://…`; None without one. Raises StartupError when
+    """Open traces to the collector at `endpoint` (`http://HOST:PORT` or `https://…`); None without one. Raises StartupError if
     OpenTelemetry is not installed."""
     if endpoint is None:
         return None
@@ -125,7 +126,7 @@ def open_traces(endpoint: str | None, service_name: str) -> Traces | None:
 
 
 def phases(course: Course, now: float) -> Iterator[tuple[str, float, float]]:
-    """Name, start and end of what a generation went through; one that was broken off ends now."""
+    """Yield name, start and end of each phase of a generation; an unfinished phase ends now."""
     stations = (course.asked, course.queued, course.batched, course.first_token, course.last_token)
     for name, start, end in zip(("validate", "queue", "prefill", "decode"), stations, stations[1:], strict=False):
         if start is None:
