@@ -1,10 +1,12 @@
-"""How far bfloat16 is from float32: the CPU backend beside transformers, teacher-forced over the same tokens.
+"""Error of bfloat16 against float32: the CPU backend and transformers, teacher-forced on the same tokens.
 
     python -m bench.accuracy [MODEL] [--tokens 128] [--rows 8]
 
-The truth is transformers in float32. Both engines read the same tokens in bfloat16; per engine the table shows the root mean square of
-the logits' errors, and at how many positions the likeliest token is the truth's. Without MODEL: the demo model over its own card, and a
-Llama of SmolLM2-135M's shape with random weights.
+The reference is transformers in float32. Both engines run the same tokens in bfloat16. For each engine, the table shows the root
+mean
+square error of the logits and the share of positions whose likeliest token matches the reference. Without MODEL, it runs the demo
+model
+on its model card, and a Llama in SmolLM2-135M's shape with random weights.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ Prompts = list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Of an engine's logits: `rms` against the truth's, `agreement` the share of positions with the same likeliest token."""
+    """Error of an engine's logits: `rms` is the root mean square error, `agreement` the share of positions with the same argmax."""
 
     rms: float
     agreement: float
 
 
 def errors(found: Tensor, truth: Tensor) -> Errors:
-    """Errors of logits [positions, vocabulary]."""
+    """Compare logits [positions, vocabulary] with the reference."""
     agreement = (found.argmax(-1) == truth.argmax(-1)).double().mean()
     return Errors(float((found.double() - truth.double()).square().mean().sqrt()), float(agreement))
 
@@ -59,7 +61,7 @@ def our_logits(model: Path, prompts: Prompts, dtype: str) -> Tensor:
 
 
 def transformers_logits(model: Path, prompts: Prompts, dtype: torch.dtype) -> Tensor:
-    """Logits [positions, vocabulary] of transformers, row by row."""
+    """Logits [positions, vocabulary] of transformers, computed row by row."""
     from transformers import AutoModelForCausalLM
 
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
@@ -68,7 +70,7 @@ def transformers_logits(model: Path, prompts: Prompts, dtype: torch.dtype) -> Te
 
 
 def compare(model: Path, prompts: Prompts) -> dict[str, Errors]:
-    """Errors in bfloat16 by engine."""
+    """Errors in bfloat16, by engine."""
     truth = transformers_logits(model, prompts, torch.float32)
     return {
         "ours": errors(our_logits(model, prompts, "bfloat16"), truth),
@@ -77,7 +79,7 @@ def compare(model: Path, prompts: Prompts) -> dict[str, Errors]:
 
 
 def demo_prompts(rows: int, tokens: int) -> Prompts:
-    """Rows of the demo model's card, in its own tokens."""
+    """Rows of tokens from the demo model's card."""
     from tokenizers import Tokenizer
 
     text = (DEMO / "README.md").read_text(encoding="utf-8")
@@ -86,16 +88,16 @@ def demo_prompts(rows: int, tokens: int) -> Prompts:
 
 
 def random_prompts(rows: int, tokens: int, vocab: int) -> Prompts:
-    """Rows of tokens that mean nothing."""
+    """Rows of random tokens."""
     return torch.randint(vocab, (rows, tokens), generator=torch.Generator().manual_seed(0)).tolist()
 
 
 def _silent(what: str, done: int, total: int, unit: str) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=Path, help="a model directory")
     parser.add_argument("--tokens", type=int, default=128, help="per row")

@@ -1,10 +1,11 @@
-"""Speed of the Triton attention kernels on this device: decode beside a plain copy, prefill beside torch's own attention.
+"""Speed of the Triton attention kernels on this device: decode compared to a plain copy, prefill to torch's attention.
 
     python bench/attention.py TILES CHIP [--decode 16,64,4,5,3] [--prefill 128,64,8,3,1]
 
-TILES is a module with tile tables, as tgi_backend_cuda.tiles, CHIP one of its chips. A tile given as queries, positions, warps, stages
-and programs per multiprocessor stands in for the table's, so that tiles can be tried. Heads are those of Llama 3.1 8B, in bfloat16.
-Needs a device that Triton compiles for; times are medians of events on it.
+TILES is a module with tile tables, such as tgi_backend_cuda.tiles, and CHIP one of its chips. To try another tile, give it as
+queries,
+positions, warps, stages and programs per multiprocessor; it overrides the table's. Heads are those of Llama 3.1 8B, in bfloat16.
+Requires a device that Triton supports; times are medians measured with device events.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PREFILLS = ((1, 8192, 0), (8, 2048, 0), (16, 512, 0), (1, 2048, 16_384))
 
 
 def milliseconds(run: Callable[[], object], rounds: int = 20) -> float:
-    """The median time of a run on the device, after some to warm up."""
+    """Median device time of a run, after warm-up runs."""
     for _ in range(3):
         run()
     times = []
@@ -50,7 +51,7 @@ def milliseconds(run: Callable[[], object], rounds: int = 20) -> float:
 
 
 def step(device: torch.device, rows: int, take: int, past: int) -> StepArrays:
-    """Rows alike, their blocks strewn over the cache."""
+    """Equal rows whose blocks are scattered over the cache."""
     length = past + take
     blocks = -(-length // BLOCK)
     tables = (torch.randperm(rows * blocks, device=device) + 1).view(rows, blocks)
@@ -65,7 +66,7 @@ def step(device: torch.device, rows: int, take: int, past: int) -> StepArrays:
 
 
 def attention_time(provider: TritonAttention, device: torch.device, rows: int, take: int, past: int) -> float:
-    """Milliseconds of one layer's attention."""
+    """Time of one layer's attention, in milliseconds."""
     arrays = step(device, rows, take, past)
     layer = TritonLayer(LayerShape(KV_HEADS, WIDTH, WIDTH), arrays.tables.numel(), BLOCK, DTYPE, device)
     layer.keys.normal_()
@@ -75,21 +76,21 @@ def attention_time(provider: TritonAttention, device: torch.device, rows: int, t
 
 
 def torch_time(device: torch.device, rows: int, take: int) -> float:
-    """Milliseconds of torch's attention over the same tokens, dense and without a cache."""
+    """Time of torch's attention over the same tokens, dense and without a cache, in milliseconds."""
     query = torch.randn(rows, HEADS, take, WIDTH, device=device, dtype=DTYPE)
     key, value = (torch.randn(rows, KV_HEADS, take, WIDTH, device=device, dtype=DTYPE) for _ in range(2))
     return milliseconds(lambda: F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True))
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """GB/s read and written by a copy of 2 GB."""
+    """Bandwidth of a 2 GB copy in GB/s, reads plus writes."""
     source = torch.zeros(2**30, device=device, dtype=DTYPE)
     target = torch.empty_like(source)
     return 2 * source.nbytes / milliseconds(lambda: target.copy_(source)) / 1e6
 
 
 def tried(table: TileTable, given: dict[Phase, str | None]) -> TileTable:
-    """The table with the tiles that were given in front."""
+    """Return the tile table, headed by the tiles given on the command line."""
     rows = []
     for phase, text in given.items():
         if text:
@@ -108,7 +109,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.accelerator.current_accelerator()
     if device is None:
-        sys.exit("no accelerator here")
+        sys.exit("no accelerator found")
     table = table_of(importlib.import_module(asked.tiles).TABLES, asked.chip)
     table = tried(table, {Phase.DECODE: asked.decode, Phase.PREFILL: asked.prefill})
     provider = TritonAttention(table, asked.multiprocessors)

@@ -1,4 +1,4 @@
-"""What this machine can do at all: the figures that an engine's are measured against."""
+"""Peak memory bandwidth and compute of this machine, as upper bounds for engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 
 def best_seconds(work: Callable[[], object], repeats: int = 7) -> float:
-    """The shortest of a few runs, after one to warm up."""
+    """Shortest of a few runs, after a warm-up."""
     work()
     times = []
     for _ in range(repeats):
@@ -21,12 +21,12 @@ def best_seconds(work: Callable[[], object], repeats: int = 7) -> float:
 
 
 def read_bandwidth() -> float:
-    """Bytes per second that all threads read together from 512 MB that were written."""
+    """Read bandwidth of all threads together, in bytes per second, over a 512 MB buffer."""
     data = torch.ones(2**27, dtype=torch.float32)
     return data.numel() * data.itemsize / best_seconds(data.sum)
 
 
 def gemm_rate() -> float:
-    """bfloat16 operations per second of a product [512, 2048] · [2048, 2048]."""
+    """Operations per second of a bfloat16 matrix product [512, 2048] · [2048, 2048]."""
     left, right = torch.randn(512, 2048).bfloat16(), torch.randn(2048, 2048).bfloat16()
     return 2 * 512 * 2048 * 2048 / best_seconds(lambda: F.linear(left, right))

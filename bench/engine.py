@@ -1,12 +1,15 @@
-"""Engine speed on this CPU: the native kernels, the same engine on torch alone, transformers' `generate`, and the machine itself.
+"""Engine speed on this CPU: native kernels, the same engine on torch only, transformers' `generate`, and the machine's limits.
 
     python bench/engine.py [MODEL] [--rounds 3] [--batch 1 8 32] [--against torch generate] [--neighbour]
 
-Drives the CPU backend through the session hooks, as the server does. Every round measures the engines one after the other at each
-batch size, so that a noisy neighbour hits all; the table shows medians, and CPU time per step, which a neighbour changes least. `of bf16
-read` is the share of the memory's rate that reading 16 bits of every weight would take: an engine that keeps fewer can pass 100 %.
-`--neighbour` keeps one core busy from another process meanwhile. Without MODEL, a Llama of SmolLM2-135M's shape with random bfloat16
-weights is made in the user's cache folder.
+Drives the CPU backend through the session hooks, as the server does. Each round measures the engines in turn at each batch size, so
+that a noisy neighbour affects all of them. The table shows medians, and CPU time per step, which a neighbour affects least. `of
+bf16
+read` is the memory bandwidth needed to read every weight at 16 bits, relative to the machine's: an engine that stores fewer bits
+can
+exceed 100 %. `--neighbour` keeps one core busy from another process. Without MODEL, creates a Llama in SmolLM2-135M's shape with
+random
+bfloat16 weights in the user's cache directory.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Protocol
 
 from tgi_backend_cpu.plugin import set_up_openmp
 
-set_up_openmp()  # as the server's shard does, before torch loads
+set_up_openmp()  # as the shard does, before importing torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
@@ -38,26 +41,26 @@ PROMPT, NEW = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens per second, all rows together; `cpu` is the CPU time of one decode step in seconds."""
+    """Tokens per second over all rows; `cpu` is the CPU time of one decode step in seconds."""
 
     prefill: float
     decode: float
     cpu: float
 
     def seconds(self, rows: int) -> float:
-        """How long a whole batch takes."""
+        """Duration of the entire batch, in seconds."""
         return rows * PROMPT / self.prefill + rows * (NEW - 1) / self.decode
 
 
 class Engine(Protocol):
-    """Something to measure."""
+    """An engine to measure."""
 
     def run(self, prompts: list[list[int]]) -> Speed:
         """Prefill all prompts, then decode step by step."""
 
 
 class OurEngine:
-    """The CPU backend behind its session."""
+    """The CPU backend, driven through its session."""
 
     def __init__(self, model: Path, rows: int, kernels: str) -> None:
         from tgi_backend_cpu.kernels import CHOICE
@@ -82,14 +85,14 @@ class OurEngine:
         return self.runner.part_times() if hasattr(self.runner, "part_times") else {}
 
     def _note_parts(self, rows: int, before: dict[str, int]) -> None:
-        """Milliseconds per decode step, the best of all runs for each part."""
+        """Milliseconds per decode step: for each part, the best of all runs."""
         best = self.parts.setdefault(rows, {})
         for name, value in self._part_times().items():
             best[name] = min(best.get(name, float("inf")), (value - before[name]) / (NEW - 1) / 1e6)
 
 
 class Generate:
-    """transformers' own loop, greedy."""
+    """transformers' `generate`, greedy."""
 
     def __init__(self, model: Path) -> None:
         from transformers import AutoModelForCausalLM
@@ -98,7 +101,7 @@ class Generate:
         self.model.generation_config.eos_token_id = None
 
     def run(self, prompts: list[list[int]]) -> Speed:
-        """Prefill alone, then all of it; the difference is decode."""
+        """Time prefill alone, then everything; the difference is decode."""
         (one, one_cpu), (all, all_cpu) = self._seconds(prompts, 1), self._seconds(prompts, NEW)
         decode = len(prompts) * (NEW - 1) / (all - one)
         return Speed(len(prompts) * PROMPT / one, decode, (all_cpu - one_cpu) / (NEW - 1))
@@ -111,7 +114,7 @@ class Generate:
 
 
 def middle(speeds: list[Speed]) -> Speed:
-    """Medians."""
+    """Median speeds."""
     return Speed(median(s.prefill for s in speeds), median(s.decode for s in speeds), min(s.cpu for s in speeds))
 
 
@@ -119,7 +122,7 @@ Results = dict[int, dict[str, Speed]]
 
 
 def measure(engines: dict[str, Engine], vocab: int, batches: list[int], rounds: int) -> Results:
-    """Speeds by batch size and engine, measured in turns."""
+    """Measure the engines in turns; speeds by batch size and engine."""
     prompts = [[(31 * row + 7 * i) % vocab for i in range(PROMPT)] for row in range(max(batches))]
     for engine in engines.values():
         engine.run(prompts[:1])
@@ -132,7 +135,7 @@ def measure(engines: dict[str, Engine], vocab: int, batches: list[int], rounds: 
 
 
 def report(model: Path, results: Results) -> str:
-    """The table."""
+    """Print the table."""
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     bandwidth, gemm = read_bandwidth(), gemm_rate()
     machine = f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}"
@@ -154,7 +157,7 @@ def report(model: Path, results: Results) -> str:
 
 
 def report_parts(engine: OurEngine) -> str:
-    """How the engine runs, and where a decode step's time goes."""
+    """Print the engine's kernels and the breakdown of a decode step."""
     lines = [f"{kernel.part}: {kernel.name} ({kernel.reason})" for kernel in engine.session.capabilities().kernels]
     for batch, parts in engine.parts.items():
         if parts:
@@ -165,7 +168,7 @@ def report_parts(engine: OurEngine) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=Path, help="a model directory")
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,11 +1,13 @@
-"""What the CUDA backend is worth on one device, in at most nine minutes: it is right, and how fast.
+"""Correctness and speed of the CUDA backend on one device, in at most nine minutes.
 
     python bench/gpu.py [--out FILE] [--minutes 9] [--only SECTION …] [--folder FOLDER]
     python bench/gpu.py --device cpu --small     the same code on the CPU backend, with tiny problems
 
-Each section runs in a process of its own with what is left of the time; what fails or finds no time is reported as not run, with the
-reason. Models of true shape get random weights (16 GB for the largest, in FOLDER); nothing is downloaded. A table goes to standard
-output, and the same figures with date and versions to FILE as JSON.
+Each section runs in a separate process with the remaining time. A section that fails or has no time left is reported as not run,
+with
+the reason. Models have real shapes and random weights (16 GB for the largest, in FOLDER); nothing is downloaded. The results are
+printed
+as a table and written with date and versions to FILE as JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the run. `needs` is how many seconds must be left to begin it, `most` how many it may take."""
+    """A part of the run. `needs` is the minimum remaining time to start it, `most` its time limit, both in seconds."""
 
     name: str
     needs: int
@@ -82,7 +84,7 @@ def main() -> int:
             if not options.only or section.name in options.only:
                 found[section.name] = _run(section, options, folder, deadline)
                 print(_table(section.name, found[section.name]), flush=True)
-            # After every section, so that a run that is cut off leaves what it has.
+            # Save after every section, so that an interrupted run leaves its results.
             options.out.write_text(json.dumps(document, indent=1) + "\n")
     print(f"written to {options.out}")
     return 0
@@ -91,18 +93,18 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--small", action="store_true", help="tiny problems, to try the script itself")
-    parser.add_argument("--minutes", type=float, default=9.0, help="for all sections together")
-    parser.add_argument("--only", nargs="+", choices=[section.name for section in SECTIONS], help="these sections alone")
+    parser.add_argument("--small", action="store_true", help="run tiny problems to test the script")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time limit for all sections together")
+    parser.add_argument("--only", nargs="+", choices=[section.name for section in SECTIONS], help="run only these sections")
     parser.add_argument("--out", type=Path, default=Path("gpu-bench.json"))
-    parser.add_argument("--folder", type=Path, help="where models are kept; a temporary folder if not given")
+    parser.add_argument("--folder", type=Path, help="directory for models; default: a temporary one")
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def _missing(device: str) -> str:
-    """Why there is nothing to measure; empty when there is."""
+    """Why nothing can be measured; empty otherwise."""
     from tgi_core.backend.probe import probe
     from tgi_core.backend.registry import find
     from tgi_core.errors import StartupError
@@ -115,7 +117,7 @@ def _missing(device: str) -> str:
 
 
 def _run(section: Section, options: argparse.Namespace, folder: Path, deadline: float) -> dict[str, Any]:
-    """A section's status, seconds and figures, from a process of its own."""
+    """Run a section in a child process and return its status, duration and figures."""
     left = deadline - time.time()
     if left < (1 if options.small else section.needs):
         return {"status": "not run", "reason": f"{left:.0f} s were left, it needs {section.needs}"}
@@ -140,7 +142,7 @@ def _run(section: Section, options: argparse.Namespace, folder: Path, deadline: 
 
 
 def _child(options: argparse.Namespace) -> int:
-    """One section, in this process; its findings go to a file."""
+    """Run one section in this process and write its findings to a file."""
     from bench.gpu_parts.place import Figures, Place
 
     place = Place(options.device, options.small, options.folder, options.deadline)
@@ -154,7 +156,7 @@ def _child(options: argparse.Namespace) -> int:
 
 
 def _work(name: str) -> Callable[[Any], Any]:
-    """What a section does."""
+    """Return the function that runs a section."""
     from bench.gpu_parts import conformance, engines, http, kernels
 
     kind, _, model = name.rpartition(" ")
@@ -171,7 +173,7 @@ def _work(name: str) -> Callable[[Any], Any]:
 
 
 def _versions(options: argparse.Namespace) -> dict[str, Any]:
-    """What was measured, and on what."""
+    """Results with machine and versions."""
     from tgi_core.backend.probe import probe
     from tgi_core.backend.registry import find
 

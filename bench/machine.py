@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""Description of the machine for results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDE = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf
 
 
 def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
-    """The CPU, those of its instruction sets that matter to kernels, and how busy it is now. A missing set is as telling as one there."""
+    """CPU, instruction sets relevant to kernels, both present and missing, memory, and current load."""
     flags = next((line.partition(":")[2].split() for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), [])
     return {
         "cpu": cpu_name(),

@@ -1,4 +1,4 @@
-"""Another process that keeps a core busy, as on a machine that is shared."""
+"""A process that keeps one core busy, to simulate a shared machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def neighbour(wanted: bool) -> Iterator[None]:
-    """One core kept busy meanwhile, if wanted."""
+    """Keep one core busy while the block runs, if `wanted`."""
     process = multiprocessing.get_context("spawn").Process(target=_burn, daemon=True)
     if wanted:
         process.start()

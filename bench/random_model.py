@@ -1,6 +1,6 @@
-"""Models of well-known shapes with random bfloat16 weights and a tokenizer, for benchmarks that need no particular text.
+"""Models of well-known shapes with random bfloat16 weights and a tokenizer, for benchmarks that do not depend on the text.
 
-They name no end of sequence, so that every engine makes as many tokens as it is asked for.
+They have no end-of-sequence token, so every engine generates exactly the requested number of tokens.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ CONTEXT = 8192
 
 
 def cache_folder() -> Path:
-    """Where benchmarks keep models and programs, outside the repository."""
+    """Directory outside the repository for the benchmarks' models and programs."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tgi-core" / "bench"
 
 
 def make(name: str = "135m", folder: Path | None = None) -> Path:
-    """The directory of the model of that shape, made on first use (270 MB, 990 MB)."""
+    """Return the directory of a model, created on first use (270 MB, 990 MB)."""
     folder = folder or cache_folder() / f"random-{name}"
     if (folder / "tokenizer.json").exists():
         return folder
@@ -42,7 +42,8 @@ def make(name: str = "135m", folder: Path | None = None) -> Path:
 
 
 def write_tokenizer(folder: Path, size: int) -> None:
-    """The demo model's tokenizer, filled up to `size` with pairs of its tokens. No text becomes one of those, and any may be an answer."""
+    """Write the demo model's tokenizer, padded to `size` with pairs of its tokens, which can be decoded but never result from
+    encoding."""
     parts = json.loads((DEMO / "tokenizer.json").read_text())
     vocab: dict[str, int] = parts["model"]["vocab"]
     special = {token["content"] for token in parts["added_tokens"]}
@@ -59,7 +60,7 @@ def write_tokenizer(folder: Path, size: int) -> None:
 
 @cache
 def words() -> list[tuple[int, str]]:
-    """Tokens that are a word with a space before it: a text of them is one token each."""
+    """Tokens that are a word preceded by a space, so that text made of them encodes to one token per word."""
     vocab: dict[str, int] = json.loads((DEMO / "tokenizer.json").read_text())["model"]["vocab"]
     return [
         (id, f" {token[1:]}") for token, id in vocab.items() if token[0] == "Ġ" and token[1:].isascii() and token[1:].isalpha()
@@ -67,6 +68,6 @@ def words() -> list[tuple[int, str]]:
 
 
 def prompt(seed: str, length: int) -> tuple[list[int], str]:
-    """Token ids and their text, which no other seed has: no engine finds it in its cache."""
+    """Token ids of a prompt and their text, unique per seed, so that no engine has it cached."""
     chosen = random.Random(seed).choices(words(), k=length)
     return [id for id, _ in chosen], "".join(text for _, text in chosen)

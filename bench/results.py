@@ -1,4 +1,4 @@
-"""Results as files: one JSON document per part, written whole after every step of it, with the machine that they belong to."""
+"""Result files: one JSON document per part, with the machine's description, rewritten after every step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def save(folder: Path, part: str, what: dict[str, Any], done: bool) -> None:
-    """Replace the part's file. `done` tells a part that is complete from one that was broken off. Reasons may name files; nobody needs
-    to know whose."""
+    """Write a part's file. `done` distinguishes a complete part from an interrupted one. The home directory in paths is replaced
+    by ~."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.json"
     fresh = path.with_suffix(".new")
@@ -23,18 +23,18 @@ def save(folder: Path, part: str, what: dict[str, Any], done: bool) -> None:
 
 
 def complete(folder: Path, part: str) -> bool:
-    """Whether the part is there, and was not broken off."""
+    """Whether a part's file exists and is complete."""
     path = folder / f"{part}.json"
     return path.exists() and bool(json.loads(path.read_text())["complete"])
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
-    """All parts by name."""
+    """Load all parts by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
 def rounded(what: Any) -> Any:
-    """Numbers to five digits, which is more than they are good for."""
+    """Round numbers to five digits, which exceeds their accuracy."""
     if isinstance(what, float):
         return float(f"{what:.5g}")
     if isinstance(what, dict):

@@ -1,10 +1,12 @@
-"""The scheduler by itself: what it costs, and what it makes of a device's time.
+"""The scheduler on its own: its overhead, and how well it uses a device.
 
     python bench/scheduler.py [--trace FILE.csv] [--requests 500] [--json OUT]
 
-Cost is real time: `plan` and `complete` over 1 to 512 running requests. The rest is virtual time: a trace is served by the reference
-backend on a clock that a roofline moves, by this scheduler and by TGI's own policy, and set against the bound that no schedule can
-beat. Without --trace the requests are made up, with the statistics of the conversations that Azure published in 2023.
+Overhead is real time: `plan` and `complete` with 1 to 512 running requests. The rest is virtual time: the reference backend serves
+a
+trace on a clock driven by a roofline model, with this scheduler and with TGI's policy, compared to a bound that no schedule can
+beat.
+Without --trace, the requests are synthetic, with the statistics of the conversations that Azure published in 2023.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ Policy = Callable[[list[Arrival]], list[Served]]
 
 
 def makespan(served: list[Served]) -> float:
-    """When the last one was done, in seconds."""
+    """Completion time of the last request, in seconds."""
     return max(item.last for item in served)
 
 
 def goodput(served: list[Served]) -> float:
-    """Requests per second whose clients were content."""
+    """Requests per second that met the latency targets."""
     return sum(item.good for item in served) / makespan(served)
 
 
@@ -50,7 +52,7 @@ def first_token(served: list[Served]) -> tuple[float, float]:
 def compare(
     arrivals: list[Arrival], policies: dict[str, Policy], roofline: Roofline, loads: list[float]
 ) -> list[dict[str, object]]:
-    """One row per load and policy: all requests at once, then at shares of the rate at which the device could just serve them."""
+    """One row per load and policy: all requests at once, then at fractions of the maximum rate that the device can sustain."""
     bound = roofline.bound(trace.at_once(arrivals))
     rows: list[dict[str, object]] = []
     for load in (None, *loads):
@@ -75,7 +77,7 @@ def compare(
 
 
 def show(line: cost.Line, costs: dict[int, float], rows: list[dict[str, object]]) -> None:
-    """The tables."""
+    """Print the tables."""
     console = Console()
     console.print(f"plan + complete: {line.a:.1f} µs a step and {line.b:.2f} µs for each running request")
     console.print("  " + ", ".join(f"{size}: {spent:.0f} µs" for size, spent in costs.items()))
@@ -91,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--requests", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=300, help="per size, when measuring the cost")
+    parser.add_argument("--steps", type=int, default=300, help="steps per size when measuring overhead")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

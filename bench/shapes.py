@@ -1,4 +1,4 @@
-"""The shapes of the models that are measured. Any Python can read this: no package but the standard library."""
+"""Shapes of the measured models. Standard library only, so that every environment can import it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Whose shape it is, and what transformers' configuration says of it."""
+    """A model's name and the fields of its transformers config."""
 
     title: str
     config: Mapping[str, Any]
 
     @property
     def head_dim(self) -> int:
-        """Width of an attention head."""
+        """Dimension of an attention head."""
         return int(self.config["hidden_size"] // self.config["num_attention_heads"])
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the KV cache per token, at 2 bytes a value."""
+        """Bytes of KV cache per token, at 2 bytes per value."""
         return 2 * 2 * int(self.config["num_hidden_layers"] * self.config["num_key_value_heads"]) * self.head_dim
 
 

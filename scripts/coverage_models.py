@@ -1,8 +1,9 @@
-"""Which of transformers' causal language models this engine runs, token for token: writes docs/models.md.
+"""Tests which of transformers' causal language models this engine runs token for token, and writes docs/models.md.
 
-Every type gets a tiny checkpoint with random float32 weights. Three prompts of unequal length go through the CPU backend's
-session hooks in a ragged schedule (chunked where the session allows it, joins in the middle, one leaves early) and the greedy tokens are
-compared with transformers' own `generate`. Each type runs in a process of its own, with a time limit.
+Each model type gets a tiny checkpoint with random float32 weights. Three prompts of different lengths run through the CPU backend's
+session hooks on a ragged schedule (chunked if the session supports it, with rows joining midway and one leaving early), and the
+greedy
+tokens are compared with transformers' `generate`. Each type runs in a separate process with a time limit.
 
     python -m scripts.coverage_models [TYPE ...] [--output docs/models.md] [--seconds 180] [--workers 2]
 """
@@ -27,7 +28,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from tests.engine.tiny_models import Outcome, compare
 
 PRELOADED = (kit, plugin)
-"""Loaded before the fork, so that a child starts at once."""
+"""Imported before forking, so that children start quickly."""
 
 ORDER = ("exact", "differs", "unsupported")
 
@@ -42,7 +43,7 @@ class Line:
 
 
 def in_child(model_type: str, seconds: float) -> Line:
-    """Run one comparison in a forked process, so that a crash or a hang stays its own."""
+    """Run one comparison in a forked process, to isolate crashes and hangs."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     start = time.monotonic()
@@ -67,7 +68,7 @@ def _child(model_type: str, sending: Connection) -> None:
 
 
 def table(lines: list[Line]) -> str:
-    """The page, in Markdown."""
+    """Format the page in Markdown."""
     counts = Counter(line.outcome.verdict for line in lines)
     paths = Counter(line.outcome.path for line in lines if line.outcome.verdict == "exact")
     rows = [f"| `{line.model_type}` | {line.outcome.verdict} | {line.outcome.path} | {line.outcome.note} |" for line in lines]
@@ -92,12 +93,12 @@ def table(lines: list[Line]) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("types", nargs="*", metavar="TYPE", help="model types; all that transformers knows if none is given")
-    parser.add_argument("--output", type=Path, help="write the table here instead of printing it")
+    parser.add_argument("types", nargs="*", metavar="TYPE", help="model types; default: all that transformers knows")
+    parser.add_argument("--output", type=Path, help="file to write the table to, instead of standard output")
     parser.add_argument("--seconds", type=float, default=180, help="time limit per type")
-    parser.add_argument("--workers", type=int, default=2, help="types at a time")
+    parser.add_argument("--workers", type=int, default=2, help="number of types to run concurrently")
     options = parser.parse_args()
     types = options.types or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     with ThreadPoolExecutor(options.workers) as pool:
@@ -110,7 +111,7 @@ def main() -> None:
 
 
 def report(line: Line) -> Line:
-    """Say how far the run is."""
+    """Print progress."""
     print(
         f"{line.seconds:6.1f} s  {line.model_type:30} {line.outcome.verdict:12} {line.outcome.path:10} {line.outcome.note}",
         flush=True,

@@ -1,8 +1,9 @@
-"""MkDocs hooks: add the documents that lie outside docs/, and the HTTP API, to the site that mkdocs.yml describes.
+"""MkDocs hooks that add documents outside docs/ and the HTTP API to the site described by mkdocs.yml.
 
-Links are written for the repository, so that they work there; on the site they are pointed at the pages. A link to a source file becomes
-its label, or a link below the URL in DOCS_REPOSITORY if that is set. A link to a file that does not exist is a warning: `mkdocs build
---strict` fails.
+Links in documents are relative to the repository; on the site, they are rewritten to point to pages. A link to a source file
+becomes
+plain text, or a link below the URL in DOCS_REPOSITORY if set. A link to a missing file is a warning, so `mkdocs build --strict`
+fails.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _log = logging.getLogger("mkdocs.hooks.docs_site")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Load mermaid from the site itself if `make docs` has fetched it; the theme takes it from a CDN otherwise."""
+    """Load mermaid from the site itself if `make docs` has downloaded it; otherwise the theme uses a CDN."""
     if MERMAID.exists():
         config.extra_javascript.append("assets/mermaid.min.js")
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages whose text is not in docs/."""
+    """Add pages whose source is outside docs/."""
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     files.append(File.generated(config, _HTTP_API, content=http_api(json.loads((ROOT / "docs/openapi.json").read_text()))))
@@ -64,12 +65,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point a page's links at the site's pages."""
+    """Rewrite a page's links."""
     return with_site_links(_without_front_matter(markdown), page.file.src_uri)
 
 
 def with_site_links(markdown: str, uri: str) -> str:
-    """The text of the page `uri` with links to pages of the site; code blocks stay as they are."""
+    """Rewrite the links in the text of page `uri` to pages of the site, except in code blocks."""
     source = _SOURCES.get(uri, DOCS + uri)
     parts = _FENCED.split(markdown)
     parts[::2] = (_LINK.sub(lambda link: _pointed(link, source, uri), part) for part in parts[::2])
@@ -77,7 +78,7 @@ def with_site_links(markdown: str, uri: str) -> str:
 
 
 def http_api(document: dict[str, Any]) -> str:
-    """The routes of an OpenAPI document, the fields of their bodies and the types of these, as Markdown."""
+    """Format the routes of an OpenAPI document, with the fields of their bodies and the fields' types, as Markdown."""
     lines = [
         "# HTTP API",
         "",
@@ -100,7 +101,7 @@ def http_api(document: dict[str, Any]) -> str:
 
 
 def _fields(schema: dict[str, Any], named: dict[str, None]) -> list[str]:
-    """A table of an object's fields; the types that it names are added to `named`."""
+    """Format a table of an object's fields. Adds the types that it refers to to `named`."""
     if "properties" not in schema:
         return ["", f"One of {', '.join(f'`{value}`' for value in schema['enum'])}."] if "enum" in schema else []
     required = schema.get("required", [])
@@ -136,12 +137,12 @@ def _default(schema: dict[str, Any]) -> str:
 
 
 def _without_front_matter(markdown: str) -> str:
-    """A model card begins with YAML between dashes, which a generated page keeps in its text."""
+    """Remove the YAML front matter of a model card, which a generated page would show as text."""
     return re.sub(r"\A---\n.*?\n---\n", "", markdown, flags=re.DOTALL)
 
 
 def _pointed(link: re.Match[str], source: str, uri: str) -> str:
-    """A link of `source`, a path in the repository, as the page `uri` of the site has it."""
+    """Rewrite a link in `source`, a path in the repository, for the page `uri`."""
     image, label, target, anchor = link.group(1), link.group(2), link.group(3), link.group(4) or ""
     if re.match(r"[a-z]+:", target):
         return link.group()

@@ -1,7 +1,8 @@
-"""Makes the protobuf stubs beside each .proto file anew: `python scripts/generate_stubs.py`.
+"""Regenerates the protobuf stubs next to each .proto file: `python scripts/generate_stubs.py`.
 
-A stub runs on the protobuf release that its compiler belongs to and on the next major one, so the oldest compiler that we support is
-the one to use: grpcio-tools 1.73, for protobuf 6.31 and later. It need not be installed; one in a folder of its own does:
+A stub works with its compiler's protobuf release and the next major one, so use the oldest supported compiler: grpcio-tools 1.73,
+for
+protobuf 6.31 and later. It need not be installed in the environment; a separate directory is enough:
 
     pip install --target /tmp/tools "grpcio-tools==1.73.1" && PYTHONPATH=/tmp/tools python scripts/generate_stubs.py
 """
@@ -19,7 +20,7 @@ OLDEST_PROTOBUF = 6
 
 
 def generate() -> None:
-    """Run the compiler on all sources; exit with a message if it is too new."""
+    """Compile all sources. Exits with a message if the compiler is too new."""
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--pyi_out=.", *SOURCES]
     subprocess.run(command, cwd=ROOT, check=True)
     for source in SOURCES:

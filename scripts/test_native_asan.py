@@ -2,7 +2,8 @@
 
     python scripts/test_native_asan.py [pytest arguments]
 
-The libraries lie in a cache folder of their own, under the names that the tests look for. Leaks of the interpreter are not looked at.
+The libraries are built in a separate cache directory, under the names that the tests expect. Leak detection is off, because
+it would report the interpreter's leaks.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ TESTS = (
 
 
 def runtime(name: str) -> str:
-    """The file of one of the compiler's libraries."""
+    """Path of one of the compiler's libraries."""
     found = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
     return str(Path(found.strip()).resolve())
 
 
 def main() -> int:
-    """Build every variant that this processor runs, then run the tests with the sanitizer loaded first."""
-    building.TIME_LIMIT = 3600  # sanitizers make a compiler slow
+    """Build every variant that this CPU supports, then run the tests with the sanitizer preloaded."""
+    building.TIME_LIMIT = 3600  # compiling with sanitizers is slow
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "XDG_CACHE_HOME": folder}
         os.environ["XDG_CACHE_HOME"] = folder
@@ -42,7 +43,7 @@ def main() -> int:
         for variant in building.VARIANTS:
             if variant.cpu_flags <= cpu_flags():
                 building.build(variant, building.cache_folder() / f"{variant.name}-{building.source_hash(variant)}.so", *OPTIONS)
-        # Other compilers than g++ keep the run-time library elsewhere; it has to be in the process before Python's own.
+        # Compilers other than g++ keep the run-time library elsewhere; it must be loaded before Python's libraries.
         environment["LD_PRELOAD"] = " ".join(runtime(name) for name in ("libasan.so", "libubsan.so", "libstdc++.so"))
         environment["ASAN_OPTIONS"] = "detect_leaks=0:halt_on_error=1"
         environment["UBSAN_OPTIONS"] = "print_stacktrace=1:halt_on_error=1"

@@ -1,10 +1,11 @@
-"""Make the bundled demo model, or check one.
+"""Train the bundled demo model, or check one.
 
     python scripts/train_demo_model.py --out tgi_core/demo --seed 0     about 20 minutes on 2 cores
     python scripts/train_demo_model.py --check tgi_core/demo            about 1 minute
 
-The script writes the training text itself (demo_corpus) and needs no network. Everything follows from the seed and the
-number of steps. A model folder is written file by file, each as a whole, when the training is done.
+The script generates the training text itself (demo_corpus) and needs no network. The result depends only on the seed and the number
+of
+steps. After training, the model directory is written file by file, each atomically.
 """
 
 import argparse
@@ -28,12 +29,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 STEPS = 1600
 _TOKENIZER_DOCUMENTS = 20_000
 _TOKENIZER_STREAM, _TRAINING_STREAM = 1_000_003, 2_000_003
-"""Added to the seed, so that the tokenizer and the training read different streams of text."""
+"""Added to the seed, so that tokenizer and training read different text streams."""
 
 
 @contextmanager
 def _progress(steps: int) -> Iterator[Callable[[int, float], None]]:
-    """Gives `report(step, loss)`: a bar on a terminal, a line every 50 steps elsewhere."""
+    """Yield `report(step, loss)`, which shows a bar on a terminal and otherwise prints a line every 50 steps."""
     console, started = Console(), time.monotonic()
     columns = (TextColumn("training"), BarColumn(), TextColumn("{task.fields[state]}"), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -49,7 +50,7 @@ def _progress(steps: int) -> Iterator[Callable[[int, float], None]]:
 
 
 def make(out: Path, recipe: Recipe, threads: int) -> bool:
-    """Train, write the folder, check it and write the card. Returns whether the check was passed."""
+    """Train, write the model directory, check the model and write the card. Returns whether the check passed."""
     sample = islice(documents(recipe.seed + _TOKENIZER_STREAM), _TOKENIZER_DOCUMENTS)
     tokenizer = train_tokenizer(document.text for document in sample)
     started, losses = time.monotonic(), []
@@ -74,21 +75,19 @@ def make(out: Path, recipe: Recipe, threads: int) -> bool:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", type=Path, help="train a model and write it to this folder")
-    what.add_argument("--check", type=Path, metavar="FOLDER", help="ask the model in this folder what it was taught")
-    parser.add_argument("--seed", type=int, default=0, help="of the text and of the weights (default 0)")
+    what.add_argument("--out", type=Path, help="train a model and write it to this directory")
+    what.add_argument("--check", type=Path, metavar="FOLDER", help="check the model in this directory")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the text and the weights (default 0)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"training steps (default {STEPS}); use 100 for a dry run")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
     parser.add_argument(
-        "--steps", type=int, default=STEPS, help=f"of training (default {STEPS}); 100 make a rough model for a dry run"
-    )
-    parser.add_argument("--threads", type=int, default=2, help="of the CPU (default 2)")
-    parser.add_argument(
-        "--precision", choices=("bfloat16", "float32"), default="bfloat16", help="of the matrix products in training"
+        "--precision", choices=("bfloat16", "float32"), default="bfloat16", help="precision of matrix products in training"
     )
     return parser.parse_args()
 
 
 def main() -> int:
-    """Exit status 1 means that fewer than 95 % of the taught facts and questions came out right."""
+    """Run. Exits with status 1 if fewer than 95 % of the taught facts and questions are answered correctly."""
     arguments = _arguments()
     torch.set_num_threads(arguments.threads)
     if arguments.check:

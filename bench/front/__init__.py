@@ -1,1 +1,1 @@
-"""What serving costs, apart from any model: CPU time per token of the whole server, over HTTP."""
+"""Serving overhead without a model: CPU time per token of the entire server, over HTTP."""

@@ -1,11 +1,13 @@
-"""What serving costs: CPU time per token of the whole server, over HTTP, with a device that takes none.
+"""Serving overhead: CPU time per token of the entire server, over HTTP, with a device that uses none.
 
     python -m bench.front [--backend null] [--streams 32 64 256] [--tokens 200] [--seconds 6] [--step-ms 0] [--json OUT]
 
-Both forms of `tgi serve` (the shard in a child process, and in the server's own), both ways to stream (TGI's and OpenAI's). CPU time
-is the processes' own; "spin" is what a round of an empty loop took meanwhile, to tell a machine that is slow at the moment from a server
-that is. With `--step-ms` the device takes that long for each step, so that the server is not saturated and waits mean something: of the
-time to the first token up to three steps are the device's.
+Measures both modes of `tgi serve` (shard in a child process or in the server's) and both streaming routes (TGI's and OpenAI's). CPU
+time is the processes' own; "spin" is the time of one round of an empty loop during the run, to distinguish a slow machine from a
+slow
+server. With `--step-ms`, each step of the device takes that long, so that the server is not saturated and latencies are meaningful;
+up
+to three steps of the time to first token are the device's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from bench.front.runs import FORMS, Run, Wish, runs
 
 
 def row(run: Run) -> list[str]:
-    """A line of the table."""
+    """Format a line of the table."""
     made = run.measured
     each = [f"{1e6 * spent / made.tokens:.1f}" for spent in made.cpu]
     waits = [f"{1e3 * wait:.1f}" for wait in (*made.first, *made.gaps)]

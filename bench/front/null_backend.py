@@ -1,6 +1,7 @@
-"""A backend that computes nothing: every row repeats one text, token by token, and a step takes as long as it is told.
+"""A backend that computes nothing: every row repeats the same text, and a step takes a configured time.
 
-What a server spends with it is spent on serving. It is found by `--backend null` where `installed` has put it on the path.
+All CPU time of a server with this backend is serving overhead. `--backend null` finds it in processes whose environment comes from
+`installed`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _BLOCK, _BLOCKS = 16, 1 << 16
 
 @contextmanager
 def installed(step_ms: float) -> Generator[dict[str, str], None, None]:
-    """The environment of processes that find the backend, whose steps take so long."""
+    """Environment for processes that use the backend, with steps of the given duration."""
     with TemporaryDirectory(prefix="tgi-null-") as folder:
         info = Path(folder) / "tgi_null-1.dist-info"
         info.mkdir()
@@ -60,19 +61,19 @@ def installed(step_ms: float) -> Generator[dict[str, str], None, None]:
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Chosen only by name."""
+    """Manifest of a backend that is selected only by name."""
     return Manifest("null", "tgi-core", "1", API_VERSION, API_VERSION, device_kind="none")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """There is nothing to look for."""
+    """Always READY."""
     return Probe(ProbeStatus.READY, devices=("nothing",), reason="for benchmarks")
 
 
 @hookimpl
 def backend_open(options: OpenOptions) -> NullSession:
-    """Reads the vocabulary, and the text that all rows will tell."""
+    """Read the vocabulary size, and encode the text that all rows repeat."""
     directory = Path(options.model)
     text = (_ROOT / "README.md").read_text()
     return NullSession(
@@ -83,14 +84,14 @@ def backend_open(options: OpenOptions) -> NullSession:
 
 
 class NullSession:
-    """Rows are counters. It trusts the core: what it is told is not checked."""
+    """Rows are counters. Arguments are not validated."""
 
     def __init__(self, vocab_size: int, text: tuple[int, ...], step_s: float) -> None:
         self._vocab_size, self._text, self._step_s = vocab_size, text, step_s
         self._batches: dict[Handle, dict[int, int]] = {}
-        """How many tokens each row has made."""
+        """Number of tokens generated, by batch and row."""
         self._left: dict[int, int] = {}
-        """Tokens of prompts that no step has taken."""
+        """Number of prompt tokens that no step has taken yet, by row."""
         self._made: dict[int, tuple[Row, ...]] = {}
         self._handles, self._steps = count(1), count(1)
         self._free_at = 0.0
@@ -98,7 +99,7 @@ class NullSession:
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """What it takes for the scheduler to do all that it can."""
+        """The features that let the scheduler use all of its optimizations."""
         return Capabilities(
             features=frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX_REUSE}),
             sampling=frozenset({SamplingField.SEED}),
@@ -111,7 +112,7 @@ class NullSession:
 
     @hookimpl
     def warmup(self, plan: WarmupPlan) -> Capacity:
-        """Any number of rows."""
+        """Accept any number of rows."""
         rows = plan.max_rows or 1024
         return Capacity(
             groups=(CacheGroup(CacheKind.FULL, _BLOCK, _BLOCKS),),
@@ -124,18 +125,18 @@ class NullSession:
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """New rows, some with a part of their prompts only."""
+        """Start rows, some with only part of their prompts."""
         self._left.update({item.id: len(item.tokens) - item.cached - item.take for item in batch})
         return self._start([cached] if cached in self._batches else [], grants, {item.id: 0 for item in batch})
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """A token for every row."""
+        """Generate a token for every row."""
         return self._start(batches, grants, {})
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """What the step made, once its time has passed."""
+        """Wait until the step's time has passed and return its rows."""
         wait = self._due.pop(step.id) - time.monotonic()
         if wait > 0:
             time.sleep(wait)
@@ -143,7 +144,7 @@ class NullSession:
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
-        """Fewer rows."""
+        """Keep some rows."""
         rows = self._batches.pop(batch)
         handle = Handle(next(self._handles))
         kept = set(keep)
@@ -152,18 +153,18 @@ class NullSession:
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
-        """No rows."""
+        """Drop rows."""
         gone = [batch] if batch is not None else list(self._batches)
         return Cleared(sum(len(self._batches.pop(handle)) for handle in gone))
 
     @hookimpl
     def stats(self) -> Stats:
-        """Nothing to tell."""
+        """No counters."""
         return Stats()
 
     @hookimpl
     def close(self) -> Closed:
-        """Nothing to give back."""
+        """Nothing to release."""
         return Closed()
 
     def _start(self, old: list[Handle] | tuple[Handle, ...], grants: tuple[Grant, ...], new: dict[int, int]) -> Step:

@@ -1,4 +1,4 @@
-"""The server under a load of streams, with a device that takes no time of its own."""
+"""Measurements of a server under streaming load, with a device that uses no CPU time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Run:
 
 
 def one(url: str, route: str, streams: int, tokens: int, seconds: float, pids: list[int]) -> Measured:
-    """One measurement, made by a process of its own."""
+    """Take one measurement in a child process."""
     command = [sys.executable, "-m", "bench.front.streams", url, route, str(streams), str(tokens), str(seconds)]
     done = subprocess.run([*command, ",".join(map(str, pids))], capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
@@ -41,7 +41,8 @@ def one(url: str, route: str, streams: int, tokens: int, seconds: float, pids: l
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to measure: every form of server, route and number of streams, for `seconds` each, answers of so many tokens."""
+    """What to measure: every combination of server mode, route and number of streams, for `seconds` each, with `tokens` per
+    answer."""
 
     forms: Sequence[str] = tuple(FORMS)
     routes: Sequence[str] = ("native", "chat")
@@ -53,7 +54,7 @@ class Wish:
 
 
 def runs(wish: Wish) -> Iterator[Run]:
-    """All measurements."""
+    """Take all measurements."""
     for form in wish.forms:
         with ExitStack() as stack:
             extra = stack.enter_context(installed(wish.step_ms))

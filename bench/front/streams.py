@@ -1,9 +1,9 @@
-"""Streams over bare sockets, from a process of its own: a load that costs less to make than to serve.
+"""Load generator over raw sockets in a separate process, cheaper to run than the server under test.
 
     python -m bench.front.streams URL ROUTE STREAMS TOKENS SECONDS PID,PID
 
-Each connection asks again as soon as its answer is complete. After a second of running in, what arrives in SECONDS is counted, and
-so is the CPU time of the processes; the result is one line of JSON.
+Each connection sends its next request as soon as its answer is complete. After one second of warm-up, the tokens that arrive within
+SECONDS are counted, together with the CPU time of the processes. The result is one line of JSON.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _END = b"0\r\n\r\n"
 
 @dataclass(slots=True)
 class Measured:
-    """Of one window. CPU in seconds by process, waits in seconds."""
+    """Result of one measurement window. CPU time by process and waits are in seconds."""
 
     seconds: float = 0.0
     tokens: int = 0
     answers: int = 0
     spin_ns: float = 0.0
-    """CPU time of one round of an empty loop, just before and after: what the machine's other work makes of ours."""
+    """CPU time of one round of an empty loop, just before and after: shows the effect of other load on the machine."""
     client_cpu: float = 0.0
     cpu: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
-    """Median and 99th percentile of the time to the first event."""
+    """Median and 99th percentile of the time to first event."""
     gaps: list[float] = field(default_factory=list)
-    """The same of the time between reads of one stream that brought events."""
+    """Median and 99th percentile of the time between reads of a stream that returned events."""
 
 
 class _Stream:
-    """One connection, and where its answer is."""
+    """A connection and the state of its answer."""
 
     def __init__(self, address: tuple[str, int], request: bytes) -> None:
         self.socket = socket.create_connection(address)
@@ -51,7 +51,7 @@ class _Stream:
         self.tail = b""
 
     def ask(self) -> None:
-        """For another answer."""
+        """Send the next request."""
         self.asked, self.last, self.tail = time.perf_counter(), 0.0, b""
         self.socket.sendall(self._request)
 
@@ -61,7 +61,7 @@ class Load:
 
     def __init__(self, address: tuple[str, int], request: bytes, streams: int, extra: int) -> None:
         self._extra = extra
-        """Events of an answer that are no tokens."""
+        """Number of events per answer that are not tokens."""
         self._selector = selectors.DefaultSelector()
         self._streams = [_Stream(address, request) for _ in range(streams)]
         for stream in self._streams:
@@ -71,20 +71,20 @@ class Load:
         self.gaps: list[float] = []
 
     def start(self, spread_s: float) -> None:
-        """Ask on all connections, not all at once: their answers shall end at different times."""
+        """Send requests on all connections, staggered so that answers end at different times."""
         for stream in self._streams:
             stream.ask()
             self.run(spread_s / len(self._streams))
 
     def run(self, seconds: float) -> None:
-        """Read for a while."""
+        """Read events for `seconds`."""
         until = time.perf_counter() + seconds
         while (left := until - time.perf_counter()) > 0:
             for key, _ in self._selector.select(left):
                 self._read(key.data)
 
     def forget(self) -> None:
-        """What was counted so far."""
+        """Reset the counters."""
         self.tokens = self.answers = 0
         self.first, self.gaps = [], []
 
@@ -109,7 +109,7 @@ class Load:
 
 
 def request(host: str, route: str, tokens: int) -> tuple[bytes, int]:
-    """A request for so many tokens, and how many events of its answer are none."""
+    """Build a request for `tokens` tokens. Returns it with the number of events of its answer that are not tokens."""
     if route == "chat":
         path, extra = "/v1/chat/completions", 1
         body: dict[str, object] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": tokens, "stream": True}

@@ -1,1 +1,1 @@
-"""The sections of bench/gpu.py, each run in a process of its own."""
+"""The sections of bench/gpu.py, each run in a separate process."""

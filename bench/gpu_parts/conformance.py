@@ -10,7 +10,7 @@ from bench.gpu_parts.place import Figures, Place
 
 
 def granted(place: Place) -> Figures:
-    """What the suite grants; its report stays in the folder as conformance-BACKEND.json."""
+    """Run the suite and return the levels that it grants. Its report is saved as conformance-BACKEND.json in the folder."""
     report = place.folder / f"conformance-{place.backend}.json"
     program = [sys.executable, "-c", "from tgi_conformance.cli import main; main()"]
     level = "L0" if place.small else "L3"
@@ -19,7 +19,7 @@ def granted(place: Place) -> Figures:
     done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, place.left - 2), check=False)
     if not report.exists():
         said = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
-        return {"not run": f"the suite said: {said[-1][:200]}"}
+        return {"not run": f"the suite printed: {said[-1][:200]}"}
     made = json.loads(report.read_text())
     verdicts = [result["verdict"] for result in made["results"]]
     failed = [f"{result['id']}: {result['message'][:80]}" for result in made["results"] if result["verdict"] == "fail"]

@@ -1,4 +1,4 @@
-"""Driving a session without a server: all requests at once, or one alone, a step ahead where the backend can."""
+"""Driving a session without a server: all requests at once or a single one, running one step ahead if supported."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tgi_core.backend.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of a request: in and out."""
+    """Input and output length of a request, in tokens."""
 
     prompt: int
     new: int
 
 
 def drawn(count: int, low: int, high: int) -> list[Lengths]:
-    """Lengths uniform between both bounds, the same every time."""
+    """Deterministic lengths, uniform between both bounds."""
     rng = random.Random(0)
     return [Lengths(rng.randint(low, high), rng.randint(low, high)) for _ in range(count)]
 
 
 class Driver:
-    """A warmed session. Rows end by length; nothing is sampled but the argmax."""
+    """A warmed-up session. Rows end by length; sampling is greedy."""
 
     def __init__(self, place: Place, model: Path, rows: int, row_tokens: int, step_tokens: int) -> None:
         started = time.perf_counter()
@@ -47,7 +47,7 @@ class Driver:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """How the model runs."""
+        """How the model runs on this device."""
         return self.session.capabilities().kernels
 
     def run(self, wanted: Sequence[Lengths]) -> float:
@@ -74,9 +74,9 @@ class Driver:
         return time.perf_counter() - started
 
     def close(self) -> None:
-        """Give the device's memory back."""
+        """Release the device's memory."""
         self.session.close()
-        gc.collect()  # models hold cycles, and with them the device's memory
+        gc.collect()  # models contain reference cycles that keep device memory alive
 
     def _requests(self, wanted: Sequence[Lengths]) -> Iterator[tuple[Request, int]]:
         size, first = self.capacity.groups[0].block_size, 1
@@ -92,7 +92,7 @@ class Driver:
             self._next_id, first = self._next_id + 1, first + count
 
     def _admitted(self, waiting: deque[tuple[Request, int]], live: int) -> list[tuple[Request, int]]:
-        """As many prompts as the step has tokens for, beside the live rows."""
+        """Prompts that fit into the step's token budget beside the live rows."""
         batch: list[tuple[Request, int]] = []
         left = self.capacity.max_step_tokens - live
         while waiting and waiting[0][0].take <= left and live + len(batch) < self.capacity.max_rows:
@@ -103,7 +103,7 @@ class Driver:
 
 @contextmanager
 def switched(**variables: str) -> Iterator[None]:
-    """Environment variables set inside."""
+    """Set environment variables while the block runs."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

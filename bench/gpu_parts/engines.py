@@ -1,4 +1,4 @@
-"""Whole models without a server: throughput of many requests, the time of one stream's token, what graphs and running ahead bring."""
+"""Entire models without a server: throughput of many requests, latency per token of one stream, effect of graphs and run-ahead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def workload(place: Place, count: int = REQUESTS) -> list[Lengths]:
 
 
 def open_driver(place: Place, name: str) -> Driver:
-    """The model, warmed for the workload."""
+    """Open the model, warmed up for the workload."""
     device = torch.device("cpu" if place.backend == "cpu" else place.backend)
     model = make(name, place.folder, place.small, device)
     high = _SMALL_HIGH if place.small else HIGH
@@ -34,11 +34,11 @@ def open_driver(place: Place, name: str) -> Driver:
 
 
 def throughput(place: Place, name: str) -> Figures:
-    """All requests at once, and one stream alone."""
+    """Run all requests at once, then a single stream."""
     driver = open_driver(place, name)
     wanted = workload(place)
     single = _SMALL_SINGLE if place.small else SINGLE
-    driver.run([Lengths(min(16, single.prompt), 8)])  # what is compiled or chosen at first use
+    driver.run([Lengths(min(16, single.prompt), 8)])  # triggers lazy compilation and kernel selection
     made = sum(each.new for each in wanted)
     offline = min(driver.run(wanted) for _ in range(1 if place.left < 120 else 2))
     first = driver.run([Lengths(single.prompt, 1)])
@@ -58,7 +58,7 @@ def throughput(place: Place, name: str) -> Figures:
 
 
 def ablations(place: Place, name: str = "qwen3-0.6b") -> Figures:
-    """The same with graphs off, and in lock step."""
+    """Run the same without graphs, and without run-ahead."""
     found: Figures = {}
     prefix = f"TGI_{place.backend.upper()}"
     for label, variables in {
@@ -81,7 +81,7 @@ def ablations(place: Place, name: str = "qwen3-0.6b") -> Figures:
 
 
 def transformers(place: Place, name: str) -> Figures:
-    """transformers' own continuous batching on the same requests."""
+    """Run transformers' continuous batching on the same requests."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers import __version__ as version
 
@@ -95,7 +95,7 @@ def transformers(place: Place, name: str) -> Figures:
     wanted = workload(place, REQUESTS if place.left > 90 else 64)
     prompts = [[(7 * i) % 500 + 3 for i in range(each.prompt)] for each in wanted]
     longest = max(each.new for each in wanted)
-    # It has one length for all requests: the mean, so that as many tokens are made.
+    # It supports only one length for all requests: the mean gives the same number of tokens.
     mean = max(1, round(sum(each.new for each in wanted) / len(wanted)))
     config = GenerationConfig(max_new_tokens=mean, do_sample=False, eos_token_id=-1, pad_token_id=0)
     limits = _limits() if place.small else {}
@@ -113,7 +113,7 @@ def transformers(place: Place, name: str) -> Figures:
 
 
 def _limits() -> dict[str, Any]:
-    """A small cache, where this transformers can be told."""
+    """Options for a small cache, if this version of transformers supports them."""
     try:
         from transformers import ContinuousBatchingConfig
     except ImportError:

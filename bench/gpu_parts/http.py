@@ -1,4 +1,4 @@
-"""The same requests through the server: what HTTP, tokenizing and two processes take of the engine's speed."""
+"""The same requests through the server: the overhead of HTTP, tokenization and two processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READY = re.compile(r"ready after [\d.]+ s: http://([\w.]+):(\d+)")
 
 
 def through_http(place: Place, name: str = "qwen3-0.6b") -> Figures:
-    """Tokens per second with so many streams at once, beside the same requests without a server."""
+    """Tokens per second by number of concurrent streams, compared to the same requests without a server."""
     counts = (2, 4) if place.small else STREAMS
     driver = open_driver(place, name)
     driver.run([Lengths(8, 4)])
@@ -77,7 +77,7 @@ def _wait_ready(server: subprocess.Popen[bytes], log: str, place: Place) -> tupl
 
 
 async def _ask(host: str, port: int, wanted: list[Lengths]) -> float:
-    """Seconds until all streams have ended. Raises RuntimeError when one has not as many tokens as were asked for."""
+    """Seconds until all streams have ended. Raises RuntimeError if a stream lacks tokens."""
     started = time.perf_counter()
     counts = await asyncio.gather(*(_stream(host, port, each, index) for index, each in enumerate(wanted)))
     taken = time.perf_counter() - started
@@ -88,7 +88,7 @@ async def _ask(host: str, port: int, wanted: list[Lengths]) -> float:
 
 
 async def _stream(host: str, port: int, lengths: Lengths, index: int) -> int:
-    """How many events a request's stream has."""
+    """Count the events of a request's stream."""
     text = " ".join(f"t{(31 * index + 7 * i) % 500 + 3}" for i in range(lengths.prompt))
     body = json.dumps({"inputs": text, "parameters": {"max_new_tokens": lengths.new}}).encode()
     reader, writer = await asyncio.open_connection(host, port)

@@ -1,4 +1,4 @@
-"""Attention kernels by themselves: right against float32, and how near they come to what the device can do."""
+"""Attention kernels alone: correctness against float32, and speed relative to the device's limits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.device_queue import CannotCapture
 
 HEADS, SHAPE = 32, LayerShape(8, 128, 128)
-"""Of Llama-3.1-8B."""
+"""Heads of Llama-3.1-8B."""
 
 
 def check(place: Place) -> Figures:
-    """What each provider says of itself, by dtype: right, or why not."""
+    """Self-check of each provider by dtype: passed, or why not."""
     kit, asked = place.kit(), AttentionParameters(128**-0.5)
     found: Figures = {}
     for provider in kit.attention():
@@ -36,7 +36,7 @@ def check(place: Place) -> Figures:
 
 
 def speed(place: Place) -> Figures:
-    """Shares of measured bandwidth and of torch's fastest dense attention, for the provider that a model in bfloat16 would get."""
+    """Speed relative to measured bandwidth and to torch's fastest dense attention, for the provider that bfloat16 models use."""
     kit, dtype, asked = place.kit(), torch.bfloat16, AttentionParameters(128**-0.5)
     provider = next(each for each in kit.attention() if not (each.probe() or each.refusal([SHAPE], [asked], dtype)))
     rows, length = (4, 128) if place.small else (64, 2048)
@@ -59,7 +59,7 @@ def speed(place: Place) -> Figures:
 
 
 def _per_call(kit: DeviceKit, run: Callable[[], Tensor], calls: int = 10) -> float:
-    """Seconds of one call among several behind each other; from a graph where the device has graphs, so that launching costs nothing."""
+    """Seconds per call in a sequence of calls, replayed from a graph where supported to exclude launch overhead."""
     queue = kit.queue()
     work: Callable[[], object] = run
     if queue is not None and not isinstance(graphs := queue.graphs(), str):
@@ -71,7 +71,7 @@ def _per_call(kit: DeviceKit, run: Callable[[], Tensor], calls: int = 10) -> flo
 
 
 def copy_bandwidth(device: torch.device, num_bytes: int) -> float:
-    """Bytes per second, read and written, of a copy on the device."""
+    """Bandwidth of a copy on the device in bytes per second, reads plus writes."""
     source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * num_bytes / seconds(device, lambda: target.copy_(source))
@@ -86,7 +86,7 @@ def _attention(
     dtype: torch.dtype,
     asked: AttentionParameters,
 ) -> tuple[Callable[[], Tensor], int]:
-    """A call over rows of `length` positions, of which the last `take` are run, and the bytes of cache that it reads."""
+    """A call over rows of `length` positions that computes the last `take`, and the number of cache bytes that it reads."""
     size = provider.block_sizes[0]
     count = -(-length // size)
     works = []
@@ -109,7 +109,7 @@ def _attention(
 
 
 def _dense(kit: DeviceKit, rows: int, length: int, dtype: torch.dtype) -> float:
-    """Seconds of torch's own causal attention over dense tensors: cuDNN's where there is one."""
+    """Seconds of torch's causal attention over dense tensors, using cuDNN if available."""
     query, key, value = (torch.randn(rows, heads, length, 128, device=kit.device, dtype=dtype) for heads in (HEADS, 8, 8))
     times = []
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
@@ -120,6 +120,6 @@ def _dense(kit: DeviceKit, rows: int, length: int, dtype: torch.dtype) -> float:
                         kit.device, lambda: F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
                     )
                 )
-        except RuntimeError:  # not on this device
+        except RuntimeError:  # not supported on this device
             continue
     return min(times)

@@ -1,4 +1,4 @@
-"""Models of true shape with random weights, and a tokenizer whose text says how many tokens it has."""
+"""Models with real shapes and random weights, and a tokenizer with one token per word."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LLAMA: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0,
 }
-"""Llama-3.1-8B, without the scaling of its positions."""
+"""Llama-3.1-8B, without RoPE scaling."""
 
 _SMALL = {
     "hidden_size": 64,
@@ -60,7 +60,7 @@ MODELS = {"qwen3-0.6b": QWEN3, "llama-3.1-8b": LLAMA}
 
 
 def make(name: str, folder: Path, small: bool, device: torch.device) -> Path:
-    """The model's directory, made on first use; the same weights every time."""
+    """Return the model's directory, created on first use with deterministic weights."""
     directory = folder / (f"{name}-small" if small else name)
     if (directory / "config.json").exists():
         return directory
@@ -73,7 +73,7 @@ def make(name: str, folder: Path, small: bool, device: torch.device) -> Path:
 
 
 def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Tensors of a decoder of the Llama family, by their names in a checkpoint."""
+    """Tensors of a Llama-family decoder, by checkpoint name."""
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     found: dict[str, tuple[int, ...]] = {
@@ -127,7 +127,7 @@ def _write_weights(directory: Path, tensors: dict[str, tuple[int, ...]], device:
 
 
 def _write_tokenizer(directory: Path, vocab_size: int) -> None:
-    """Token i is the word `t<i>`: a prompt of n words has n tokens."""
+    """A tokenizer whose token i is the word `t<i>`, so that a prompt of n words has n tokens."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -138,5 +138,5 @@ def _write_tokenizer(directory: Path, vocab_size: int) -> None:
     (directory / "tokenizer_config.json").write_text(
         json.dumps(
             {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": _UNKNOWN}
-        )  # no end of sequence: rows end by length
+        )  # no end-of-sequence token: rows end by length
     )

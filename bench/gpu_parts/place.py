@@ -1,4 +1,4 @@
-"""Where the sections run: a device by its backend, and how large their problems are."""
+"""Where the sections run: the backend, problem sizes and directories."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from tgi_core.engine.device import DeviceKit
 
 Figures = dict[str, float | str]
-"""A section's findings: by name, a number with its unit in the name, or a sentence."""
+"""A section's findings by name: a number, with its unit in the name, or a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A backend, sizes full or small, and a folder for models."""
+    """A backend, full or small sizes, and a directory for models."""
 
     backend: str
     small: bool
     folder: Path
     deadline: float
-    """Of `time.time`."""
+    """As of `time.time`."""
 
     @property
     def left(self) -> float:
@@ -33,7 +33,7 @@ class Place:
         return self.deadline - time.time()
 
     def kit(self) -> DeviceKit:
-        """The backend's own kit, for the first device."""
+        """The backend's toolkit for the first device."""
         if self.backend == "cpu":
             from tgi_backend_cpu.kit import CpuKit
 
@@ -43,12 +43,12 @@ class Place:
         return CudaKit(0, 0.9)
 
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Those that kernels are checked in."""
+        """Dtypes in which kernels are checked."""
         return (torch.float32, torch.bfloat16) if self.backend == "cpu" else (torch.float32, torch.bfloat16, torch.float16)
 
 
 def seconds(device: torch.device, work: Callable[[], Any], repeats: int = 20) -> float:
-    """The median time of some work, after two runs to warm up; the device is waited for around each."""
+    """Median time of some work after two warm-up runs, synchronizing the device around each run."""
     module = torch.get_device_module(device)
     times = []
     for run in range(repeats + 2):
@@ -62,4 +62,4 @@ def seconds(device: torch.device, work: Callable[[], Any], repeats: int = 20) ->
 
 
 def quiet(what: str, done: int, total: int, unit: str) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""

@@ -1,10 +1,10 @@
-"""This project beside other engines on this machine: `python -m bench.peers prepare`, then `measure`, then `report`.
+"""Comparison with other engines on this machine: `python -m bench.peers prepare`, then `measure`, then `report`.
 
     python -m bench.peers prepare                         environments, builds and models, once (an hour on two cores, 8 GB)
-    python -m bench.peers measure [PART ...] [--fresh]    writes bench/results/PART.json; a part that is complete there is skipped
+    python -m bench.peers measure [PART ...] [--fresh]    writes bench/results/PART.json; complete parts are skipped
     python -m bench.peers report                          writes docs/benchmarks.md and its picture from bench/results
 
-A quiet machine is a condition: figures taken beside other work mean nothing.
+Run it on an idle machine: with other load, the results are meaningless.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.results import RESULTS, complete
 
 
 def measure(names: list[str], rounds: int, new: int, out: Path, fresh: bool) -> None:
-    """Part by part; what was complete stays."""
+    """Measure part by part, keeping complete parts."""
     for name in names:
         if not fresh and complete(out, name):
             print(f"{name}: there already; --fresh measures it again", flush=True)
@@ -30,7 +30,7 @@ def measure(names: list[str], rounds: int, new: int, out: Path, fresh: bool) -> 
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(
         prog="bench.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,7 +39,7 @@ def main() -> None:
     measuring = commands.add_parser("measure")
     measuring.add_argument("parts", nargs="*", choices=[[], *parts.PARTS], default=list(parts.PARTS))
     measuring.add_argument("--rounds", type=int, default=3)
-    measuring.add_argument("--new", type=int, default=64, help="tokens to make for each prompt")
+    measuring.add_argument("--new", type=int, default=64, help="tokens to generate per prompt")
     measuring.add_argument("--out", type=Path, default=RESULTS)
     measuring.add_argument("--fresh", action="store_true", help="measure complete parts again")
     reporting = commands.add_parser("report")

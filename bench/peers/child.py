@@ -1,4 +1,4 @@
-"""An engine in a process of its own."""
+"""An engine in a child process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bench.peers.engines.protocol import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 600.0
-"""What takes longer than this hangs, or is of no use."""
+"""Time limit of a command, in seconds."""
 
 
 class EngineError(Exception):
-    """An engine could not do what it was told, or did something else."""
+    """An engine failed or returned an unexpected result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One batch through one engine: rows, tokens of each prompt, seconds of both halves, tokens that decoding made."""
+    """One batch on one engine: rows, tokens per prompt, seconds of prefill and decode, decoded tokens."""
 
     rows: int
     prompt: int
@@ -41,12 +41,12 @@ class Run:
 
     @property
     def decode_rate(self) -> float:
-        """New tokens per second, all rows together."""
+        """New tokens per second over all rows."""
         return self.decoded / self.decode_s
 
 
 class EngineProcess:
-    """Started with the block, ended with it. Raises EngineError."""
+    """Run an engine while the block runs. Raises EngineError."""
 
     def __init__(
         self, name: str, python: Path, module: str, environment: Mapping[str, str], log: Path, limit_s: float = LIMIT_S
@@ -81,26 +81,26 @@ class EngineProcess:
         self._child.stdout.close()
 
     def open(self, plan: Plan) -> dict[str, Any]:
-        """Read the model; what the engine says of itself."""
+        """Load the model; returns the engine's description."""
         return self._ask(
             do="open", model=str(plan.model), rows=plan.rows, row_tokens=plan.row_tokens, step_tokens=plan.step_tokens
         )
 
     def start(self, prompts: Sequence[Sequence[int]], new: int) -> dict[str, Any]:
-        """Until each prompt has its first token."""
+        """Run until each prompt has its first token."""
         return self._ask(do="start", prompts=prompts, new=new)
 
     def go_on(self, steps: int) -> dict[str, Any]:
-        """Until each row has so many tokens more."""
+        """Run until each row has `steps` more tokens."""
         return self._ask(do="go_on", steps=steps)
 
     def end(self) -> list[list[int]]:
-        """All new tokens by row."""
+        """Return all new tokens by row."""
         rows: list[list[int]] = self._ask(do="end")["ids"]
         return rows
 
     def run(self, prompts: Sequence[Sequence[int]], new: int) -> Run:
-        """A whole batch, checked."""
+        """Run an entire batch and check its results."""
         first = self.start(prompts, new)
         rest = self.go_on(new - 1)
         check(self.end(), len(prompts), new)
@@ -113,7 +113,7 @@ class EngineProcess:
             self._child.stdin.write(json.dumps(command) + "\n")
             self._child.stdin.flush()
         except BrokenPipeError:
-            pass  # its end shows below
+            pass  # its exit is detected below
         if not select([self._child.stdout], [], [], self._limit_s)[0]:
             self._child.kill()
             raise EngineError(f"{self.name}: no answer to {command['do']} after {self._limit_s:.0f} s")
@@ -128,7 +128,7 @@ class EngineProcess:
 
 
 def check(rows: Sequence[Sequence[int]], count: int, length: int) -> None:
-    """Raises EngineError unless there are `count` rows of `length` tokens."""
+    """Check that there are `count` rows of `length` tokens. Raises EngineError."""
     if len(rows) != count:
         raise EngineError(f"{len(rows)} rows came back of {count}")
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""The random models as GGUF files for llama.cpp, weights in bfloat16 as they are. Runs in llama.cpp's environment.
+"""Conversion of the random models to GGUF files for llama.cpp, with unchanged bfloat16 weights. Runs in llama.cpp's environment.
 
 python -m bench.peers.gguf_file NAME MODEL OUT
 """
@@ -36,7 +36,7 @@ OUTSIDE = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight"
 
 
 def tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and the bits of bfloat16 values (uint16), from a safetensors file. NumPy has no bfloat16."""
+    """Read names and bfloat16 values from a safetensors file, as uint16 because NumPy has no bfloat16."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         (length,) = struct.unpack("<Q", data[:8])
         for name, entry in json.loads(data[8 : 8 + length]).items():
@@ -54,12 +54,14 @@ def renamed(name: str) -> str:
 
 
 def interleaved(values: np.ndarray, heads: int) -> np.ndarray:
-    """Rows [heads, 2, half] as [heads, half, 2]: llama.cpp turns neighbours of a llama's heads, transformers turns halves."""
+    """Permute rows from [heads, 2, half] to [heads, half, 2]: llama.cpp's RoPE rotates adjacent pairs in a Llama's heads,
+    transformers'
+    rotates halves."""
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
 def write(shape: Shape, model: Path, out: Path) -> None:
-    """The whole file."""
+    """Write the file."""
     config = json.loads((model / "config.json").read_text())
     writer = gguf.GGUFWriter(str(out), ARCHITECTURES[config["model_type"]])
     writer.add_context_length(config["max_position_embeddings"])
@@ -78,7 +80,7 @@ def write(shape: Shape, model: Path, out: Path) -> None:
         projection = name.split(".")[-2]
         if config["model_type"] == "llama" and projection in heads:
             bits = interleaved(bits, heads[projection])
-        if bits.ndim == 1:  # norms and biases are read in float32
+        if bits.ndim == 1:  # llama.cpp expects norms and biases in float32
             writer.add_tensor(renamed(name), (bits.astype(np.uint32) << 16).view(np.float32))
         else:
             writer.add_tensor(renamed(name), np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)

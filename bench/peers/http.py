@@ -1,4 +1,4 @@
-"""Servers side by side over HTTP: the same prompts, streamed, closed loop with one request per client, servers in turns."""
+"""Comparison of servers over HTTP: the same prompts, streamed, in a closed loop with one request per client, servers in turns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CORES = sorted(os.sched_getaffinity(0))
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server: its command for a model, the route, the body for token ids and their text, and where it says how many tokens it made."""
+    """A server: its command for a model, route, body for token ids and their text, and reader of the number of generated tokens."""
 
     version: str
     precision: str
@@ -65,7 +65,7 @@ def _transformers(model: Path) -> list[str]:
 def _vllm(model: Path) -> list[str]:
     place = ["--host", "127.0.0.1", "--port", "{port}", "--dtype", "bfloat16", "--no-enable-prefix-caching"]
     limits = ["--max-model-len", "2048", "--max-num-seqs", str(MAX_CLIENTS), "--disable-uvicorn-access-log"]
-    # the program `vllm` of this package asks for the version of another, and ends
+    # this package's program `vllm` looks up another package's version and exits
     return [
         str(PEERS["vLLM"].folder / "python"),
         "-m",
@@ -104,7 +104,8 @@ SERVERS = {
 
 
 def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: int, save: Save, new: int = NEW) -> dict[str, Any]:
-    """`rounds` at each number of clients, server by server. The first request of each, from the start of its process, is the cold start."""
+    """Measure `rounds` rounds per number of clients, server by server. The first request after each process start is the cold
+    start."""
     result: dict[str, Any] = {"engines": {}, "failed": {}, "starts": {}, "rows": []}
     with ExitStack() as stack:
         running: dict[str, Server] = {}
@@ -119,7 +120,7 @@ def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: i
                 running[name] = server
             except (ServerError, LoadError, OSError) as error:
                 result["failed"][name] = str(error)
-        for turn in range(-1, rounds):  # the first is a warm-up
+        for turn in range(-1, rounds):  # the first round is a warm-up
             for count in clients if turn >= 0 else clients[:2]:
                 for name in list(running):
                     time.sleep(SETTLE_S)
@@ -136,7 +137,7 @@ def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: i
 
 
 def first_answer(server: Server, served: Served, model: Path) -> dict[str, float]:
-    """Seconds from the start of the process until the server is healthy, and until its first token. Raises ServerError, LoadError."""
+    """Seconds from process start until the server is healthy, and until its first token. Raises ServerError, LoadError."""
     healthy = server.wait_ready(START_S)
     ids, text = prompt("first", PROMPT)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=START_S)
@@ -168,5 +169,5 @@ def _round(server: Server, served: Served, model: Path, seed: str, clients: int,
 
 
 def _shown(command: Sequence[str]) -> str:
-    """A command without the folders of this machine."""
+    """Format a command without this machine's paths."""
     return " ".join(Path(part).name if part.startswith("/") else part for part in command)

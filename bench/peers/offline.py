@@ -1,4 +1,4 @@
-"""Engines side by side without a server: they take turns, so that whatever else the machine does hits all of them."""
+"""Comparison of engines without a server. Engines take turns, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bench.random_model import prompt
 
 PROMPT, NEW = 128, 64
 SETTLE_S = 0.3
-"""Between two engines: threads that spin for the next piece of work are asleep by then."""
+"""Pause between two engines, until the previous engine's spinning threads are asleep."""
 SLOW_S = 60.0
-"""An engine that takes longer for a batch is measured once at that size, so that the whole stays within an hour."""
+"""An engine that takes longer for a batch is measured only once at that size, to keep the whole run within an hour."""
 
 Row = dict[str, Any]
 Save = Callable[[dict[str, Any]], None]
@@ -28,7 +28,8 @@ Save = Callable[[dict[str, Any]], None]
 def offline(
     model: Path, peers: Mapping[str, Peer], batches: Sequence[int], rounds: int, save: Save, busy: bool = False, new: int = NEW
 ) -> dict[str, Any]:
-    """`rounds` of every batch size, engine by engine, after one small run of each. With `busy`, another process keeps a core busy."""
+    """Measure `rounds` rounds per batch size, engine by engine, after a small warm-up. With `busy`, another process keeps a core
+    busy."""
     plan = Plan(model, max(batches), PROMPT + new, max(batches) * PROMPT)
     rows: list[Row] = []
     slow: set[tuple[str, int]] = set()
@@ -49,7 +50,7 @@ def offline(
 
 
 def _turn(engines: dict[str, EngineProcess], name: str, turn: int, batch: int, new: int, failed: dict[str, str]) -> list[Row]:
-    """One engine's turn; nothing from one that fails, which takes no further part."""
+    """Run one engine's turn. An engine that fails returns nothing and is excluded from then on."""
     time.sleep(SETTLE_S)
     try:
         run = engines[name].run(_prompts(f"{turn} {batch}", batch), new)
@@ -66,7 +67,7 @@ def _turn(engines: dict[str, EngineProcess], name: str, turn: int, batch: int, n
 def context(
     model: Path, peers: Mapping[str, Peer], shapes: Sequence[tuple[int, int]], rounds: int, save: Save, new: int = 16
 ) -> dict[str, Any]:
-    """Decode after long prompts, for each (batch, prompt). A prompt is run once; then the engines decode in turns."""
+    """Measure decode after long prompts for each (batch, prompt length). Prompts run once; then the engines decode in turns."""
     everything: dict[str, Any] = {"engines": {}, "failed": {}, "rows": []}
     for batch, length in shapes:
         plan = Plan(model, batch, length + (rounds + 1) * new + 1, max(length, 4096))
@@ -75,7 +76,7 @@ def context(
             everything["failed"] |= result["failed"]
             prompts = _prompts(f"context {batch}", batch, length)
             before = {name: engine.start(prompts, 1 + (rounds + 1) * new)["tokens"] for name, engine in engines.items()}
-            for turn in range(-1, rounds):  # the first is a warm-up
+            for turn in range(-1, rounds):  # the first round is a warm-up
                 for name, engine in engines.items():
                     time.sleep(SETTLE_S)
                     done = engine.go_on(new)
@@ -90,7 +91,7 @@ def context(
 
 @contextmanager
 def _opened(peers: Mapping[str, Peer], plan: Plan) -> Iterator[tuple[dict[str, EngineProcess], dict[str, Any]]]:
-    """All engines that can run the plan, and what they say of themselves; one that cannot is left out, with its reason."""
+    """Open all engines that can run the plan, with their descriptions; others are left out, with the reason."""
     result: dict[str, Any] = {"engines": {}, "failed": {}}
     engines: dict[str, EngineProcess] = {}
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The parts of a comparison, in the order in which they are measured."""
+"""Parts of a comparison, in measuring order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.serving import ours
 
 BATCHES = (1, 8, 32)
 LONG = ((1, 4096), (32, 1024))
-"""Batch size and prompt."""
+"""Batch size and prompt length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is being measured: the part's name, the folder of results, rounds, and tokens to make for each prompt."""
+    """A measurement in progress: the part's name, the directory of results, number of rounds, and tokens to generate per prompt."""
 
     name: str
     out: Path
@@ -28,19 +28,19 @@ class Run:
     new: int
 
     def note(self, what: dict[str, Any]) -> None:
-        """Write what there is so far."""
+        """Save intermediate results."""
         save(self.out, self.name, what, done=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A title for the document, and how it is measured."""
+    """A title for the document, and the function that measures it."""
 
     title: str
     how: Callable[[Run], dict[str, Any]]
 
     def measure(self, run: Run) -> None:
-        """All of it, into its file."""
+        """Measure the part and save its results."""
         save(run.out, run.name, {"title": self.title, **self.how(run)}, done=True)
 
 

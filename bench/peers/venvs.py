@@ -1,6 +1,6 @@
-"""Everything that peers need, made once in a cache folder: virtual environments, llama.cpp built for this CPU, models in their formats.
+"""Setup of the peers in a cache directory: virtual environments, llama.cpp built for this CPU, models in their formats.
 
-Each step is skipped if what it makes is there.
+Steps whose output exists are skipped.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ LLAMA_SERVER = BUILD / "bin" / "llama-server"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """An engine to compare with: its environment's name (None: ours), and what it is started with."""
+    """An engine to compare with: its virtual environment's name (None for this project's) and how it is started."""
 
     module: str
     venv: str | None = None
     torch: bool = False
-    """Whether torch is installed first, as constraints.txt pins it, so that no resolver takes a build of several gigabytes."""
+    """Whether to install torch first, pinned by constraints.txt, so that pip does not select a build of several gigabytes."""
     without: tuple[str, ...] = ()
-    """Packages removed again: their builds belong to another build of torch, and break its import."""
+    """Packages to uninstall because they were built for another torch and break its import."""
     install: Mapping[str, str] = field(default_factory=dict)
-    """Environment of the installation."""
+    """Environment variables for the installation."""
     run: Mapping[str, str] = field(default_factory=dict)
-    """Environment of the engine and of its server."""
+    """Environment variables of the engine and its server."""
 
     @property
     def folder(self) -> Path:
-        """Its programs."""
+        """Directory of its programs."""
         return Path(sys.executable).parent if self.venv is None else HOME / f"{self.venv}-venv" / "bin"
 
     def process(self, name: str) -> EngineProcess:
-        """The engine, not yet started."""
+        """Return the engine, not started yet."""
         module = f"bench.peers.engines.{self.module}"
         return EngineProcess(name, self.folder / "python", module, self.run, HOME / f"{self.module}.log")
 
 
 CORES = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
-"""All of them: by default vLLM keeps one for its own server, so that one of two would compute."""
+"""Use all cores: by default, vLLM reserves one for its server, so only one of two would compute."""
 
 _VISION = ("torchvision", "torchaudio", "torchcodec", "triton")
 
@@ -67,7 +67,7 @@ PEERS = {
     "llama.cpp": Peer(
         "llama_cpp",
         "llama-cpp",
-        install={"CMAKE_ARGS": "-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF"},  # built once, below, with the server
+        install={"CMAKE_ARGS": "-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF"},  # built below, together with the server
         run={"LLAMA_CPP_LIB_PATH": str(BUILD / "bin")},
     ),
     "OpenVINO GenAI": Peer("openvino", "openvino", torch=True, without=_VISION),
@@ -75,7 +75,7 @@ PEERS = {
 
 
 def prepare() -> None:
-    """All of it. Raises CalledProcessError."""
+    """Set up everything. Raises CalledProcessError."""
     HOME.mkdir(parents=True, exist_ok=True)
     for peer in PEERS.values():
         if peer.venv is not None:
@@ -105,7 +105,7 @@ def _install(peer: Peer, venv: str) -> None:
 
 
 def _build_llama_cpp() -> None:
-    """Library and server, from the source that llama-cpp-python carries, for exactly this CPU."""
+    """Build llama.cpp's library and server for this CPU, from the source bundled with llama-cpp-python."""
     if LLAMA_SERVER.exists():
         return
     source = HOME / "src" / "llama-cpp-python"
@@ -129,7 +129,7 @@ def _fetch_llama_cpp(source: Path) -> None:
 
 
 def _convert(name: str, model: Path) -> None:
-    """The model in the formats of llama.cpp and of OpenVINO."""
+    """Convert the model to llama.cpp's and OpenVINO's formats."""
     gguf, folder = model.with_name(f"{model.name}.gguf"), model.with_name(f"{model.name}-openvino")
     if not gguf.exists():
         command = [PEERS["llama.cpp"].folder / "python", "-m", "bench.peers.gguf_file", name, model, gguf]

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md from the files of results. Nothing is measured here, so that the same files make the same document."""
+"""Generates docs/benchmarks.md from result files, deterministically and without measuring."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ NO_PEERS = "No results yet: `make bench-peers` writes them."
 
 
 def write_document(results: Path = RESULTS, document: Path = DOCUMENT, picture: Path = PICTURE) -> None:
-    """The document and its picture."""
+    """Write the document and its picture."""
     parts = load(results)
     document.write_text(render(parts))
     picture.write_text(plot(parts))
 
 
 def render(parts: Mapping[str, Result]) -> str:
-    """The whole document."""
+    """Return the document's text."""
     if not parts:
         return f"{INTRODUCTION}\n{NO_PEERS}\n"
     sections = [INTRODUCTION, f"![Tokens per second by engine]({PICTURE.name})\n", _machines(parts)]
@@ -49,7 +49,7 @@ def render(parts: Mapping[str, Result]) -> str:
 
 
 def _machines(parts: Mapping[str, Result]) -> str:
-    """One line per machine on which parts were measured."""
+    """One line per machine used."""
     groups: dict[str, list[str]] = {}
     for name, part in parts.items():
         what = part["machine"]
@@ -68,7 +68,7 @@ def _section(name: str, part: Result, draw: Callable[[Result], str]) -> str:
 
 
 def _settings(parts: Mapping[str, Result]) -> str:
-    """Versions and settings of everything, each once."""
+    """Versions and settings of all engines, without duplicates."""
     lines: dict[str, None] = {}
     for part in parts.values():
         for name, about in part.get("engines", {}).items():

@@ -1,4 +1,4 @@
-"""Figures of repeated measurements: the middle, and how far apart they were."""
+"""Statistics of repeated measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rows = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Median, least and greatest of some measurements."""
+    """Median, minimum and maximum of measurements."""
 
     middle: float
     low: float
@@ -23,7 +23,7 @@ class Figure:
 
 
 def figure(rows: Rows, name: str) -> Figure:
-    """Of one column. Raises ValueError where there is nothing."""
+    """Compute the statistics of one column. Raises ValueError if it is empty."""
     values = [float(row[name]) for row in rows]
     if not values:
         raise ValueError(f"no measurements of {name}")
@@ -31,14 +31,14 @@ def figure(rows: Rows, name: str) -> Figure:
 
 
 def number(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Format with three significant digits, or all digits before the decimal point."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def ratio(rows: Rows, name: str, ours: Rows) -> float:
-    """How many times another's figure ours is: the median over the rounds, as both were measured in turns."""
+    """Ratio of our figure to another's: the median over rounds, in which both were measured in turns."""
     theirs = {row["round"]: float(row[name]) for row in rows}
     shares = [float(row[name]) / theirs[row["round"]] for row in ours if row["round"] in theirs]
     if not shares:
@@ -52,5 +52,5 @@ def chosen(rows: Rows, **wanted: object) -> list[Mapping[str, Any]]:
 
 
 def values(rows: Rows, name: str) -> list[Any]:
-    """What a column holds, each once, in the order of appearance."""
+    """Distinct values of a column, in order of appearance."""
     return list(dict.fromkeys(row[name] for row in rows))

@@ -1,4 +1,5 @@
-"""The picture: a panel per measurement and batch size, a bar per engine, each panel to its own scale. What is not bfloat16 says so."""
+"""The picture: one panel per measurement and batch size with its own scale, one bar per engine. Formats other than bfloat16 are
+labelled."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ STYLE = """text { font: 11px system-ui, sans-serif; fill: #57606a }
 
 
 def plot(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    """An SVG document, for light and dark pages."""
+    """Render an SVG document for light and dark pages."""
     shown = [panel for panel in PANELS if panel[0] in parts and parts[panel[0]]["rows"]]
     body: list[str] = []
     top, right = 0, WIDTH

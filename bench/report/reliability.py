@@ -1,4 +1,4 @@
-"""docs/reliability.md from the files of results: `python -m bench.report.reliability`. Nothing is measured here."""
+"""Generates docs/reliability.md from result files, without measuring: `python -m bench.report.reliability`."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ FLOODS = {"flood": "behind 300 clients", "flood high": "behind 300 with high pri
 
 
 def percentile(values: Sequence[float], share: int) -> float:
-    """The value below which `share` percent lie."""
+    """Percentile `share` of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) * share // 100, len(ordered) - 1)] if ordered else float("nan")
 
 
 def write_document(results: Path = RESULTS / "reliability", document: Path = DOCUMENT, picture: Path = PICTURE) -> None:
-    """The page and its picture."""
+    """Write the page and its picture."""
     parts = load(results)
     document.write_text(render(parts))
     picture.write_text(plot(parts["overload"]))
 
 
 def render(parts: Mapping[str, Result]) -> str:
-    """The whole page."""
+    """Return the page's text."""
     overload, soaks = parts["overload"], [part for name, part in parts.items() if name.startswith("soak-")]
     return "\n".join([INTRODUCTION, promises(overload, soaks), _overload(overload)])
 
 
 def promises(overload: Result, soaks: Iterable[Result]) -> str:
-    """One row for each promise."""
+    """One row per promise."""
     rows, machine = {row["part"]: row for row in overload["rows"]}, overload["machine"]
     where = f"{machine['date'][:10]} | {machine['cpu']}, {machine['cores']} cores, load {machine['load']}"
     peak = rows["peak"]["answered"]
@@ -115,9 +115,9 @@ def promises(overload: Result, soaks: Iterable[Result]) -> str:
 
 
 def _soak(part: Result) -> str:
-    """The row of a long form: what it printed, and what was wrong with it."""
+    """Table row of a soak test: its output and what failed."""
     machine = part["machine"]
-    told = [line.strip() for line in part["figures"] if any(map(str.isalpha, line))]  # a program's progress is none
+    told = [line.strip() for line in part["figures"] if any(map(str.isalpha, line))]  # skip progress output
     figures = "; ".join([*told, *(f"**{fault}**" for fault in part["wrong"]), f"{part['seconds'] / 60:.0f} minutes"])
     where = f"{machine['date'][:10]} | {machine['cpu']}, {machine['cores']} cores, load {machine['load']}"
     return f"| {part['promise']} | {part['test']} | {figures} | {where} |\n"
@@ -179,7 +179,7 @@ WIDTH, LEFT, BAR, GAP = 330, 150, 14, 6
 
 
 def plot(part: Result) -> str:
-    """An SVG document, for light and dark pages: what is answered, how long refusals and probes take, how often one must try."""
+    """Render an SVG document for light and dark pages: answered requests, latency of refusals and probes, number of attempts."""
     rows = {row["part"]: row for row in part["rows"]}
     loaded = [name for name in PARTS if rows[name].get("refusals")]
     panels = [

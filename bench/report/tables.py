@@ -1,4 +1,4 @@
-"""A part's results as tables in Markdown."""
+"""Results of a part as Markdown tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Table = Iterator[Sequence[object]]
 
 
 def table(heads: Sequence[str], rows: Table) -> str:
-    """Markdown; the first column to the left, the others to the right."""
+    """Format a Markdown table with the first column left-aligned and the others right-aligned."""
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
 
@@ -63,7 +63,7 @@ def servers(part: Result) -> str:
 
 
 def arrivals(part: Result) -> str:
-    """Gaps within streams while others begin."""
+    """Gaps within streams while new requests arrive."""
     rows = part["rows"]
     heads = ["", "median (least–greatest)"]
     names = {
@@ -83,7 +83,7 @@ def arrivals(part: Result) -> str:
 
 
 def start(part: Result) -> str:
-    """Time to the first token, and the shard's memory against what it may keep."""
+    """Time to first token, and the shard's memory compared to its limit."""
     rows = part["rows"]
     last = rows[-1]
     mebibytes = {
@@ -102,7 +102,7 @@ def start(part: Result) -> str:
 
 
 def null(part: Result) -> str:
-    """What the server itself costs."""
+    """Overhead of the server itself."""
     rows = part["rows"]
 
     def lines() -> Table:

@@ -1,1 +1,1 @@
-"""The scheduler in virtual time: its own cost, and how much of a device's time it turns into answers."""
+"""The scheduler in virtual time: its overhead, and how well it uses a device."""

@@ -1,4 +1,4 @@
-"""What `plan` and `complete` cost: microseconds per step as a + b · n over n running requests."""
+"""Cost of `plan` and `complete`: microseconds per step as a + b · n for n running requests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CAPACITY = Capacity((CacheGroup(CacheKind.FULL, 16, 100_000),), 1024, 8192, 819
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Microseconds: `a` of a step, `b` of each running request in it."""
+    """Microseconds: `a` per step, `b` per running request in it."""
 
     a: float
     b: float
 
 
 def measure(running: int, steps: int) -> float:
-    """Median microseconds of plan and complete for a step in which each of `running` requests makes a token."""
+    """Median microseconds of plan and complete for a step in which each of `running` requests generates a token."""
     scheduler = Scheduler(ReferenceSession().capabilities(), _CAPACITY)
     for number in range(running):
         prompt = tuple(range(number % 200, number % 200 + 5 + number % 16))
@@ -50,7 +50,7 @@ def measure(running: int, steps: int) -> float:
 
 
 def fit(costs: dict[int, float]) -> Line:
-    """The straight line through them by least squares of relative errors, so that small sizes count as much as large ones."""
+    """Fit a line by least squares of relative errors, so that small sizes count as much as large ones."""
     weights = {size: 1 / cost**2 for size, cost in costs.items()}
     total = sum(weights.values())
     mean_n = sum(weight * size for size, weight in weights.items()) / total

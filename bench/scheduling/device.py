@@ -1,4 +1,4 @@
-"""How long a device takes for a step, by the roofline, and how long it must take for a whole trace at the least."""
+"""Roofline model of a device: duration of a step, and a lower bound for a trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.scheduling.trace import Arrival
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Seconds: to launch a step, to read the weights, to compute a token, to read a token's keys and values.
+    """Seconds to launch a step, to read the weights, to compute a token, and to read a token's keys and values.
 
     The defaults are a model of 7 billion parameters in 16 bits on a device of 250 TFLOP/s and 1.5 TB/s.
     """
@@ -25,7 +25,7 @@ class Roofline:
     num_blocks: int = 7500
 
     def step(self, rows: Iterable[tuple[int, int]]) -> float:
-        """A step of rows, each with its tokens computed and its tokens in the cache."""
+        """Duration of a step of rows, each given as tokens to compute and tokens in the cache."""
         tokens = context = 0
         for take, cached in rows:
             tokens += take
@@ -33,7 +33,7 @@ class Roofline:
         return self.launch + max(tokens * self.token, self.weights + context * self.context)
 
     def bound(self, arrivals: list[Arrival]) -> float:
-        """No schedule is done earlier: the largest of all computation, all reading, and the longest request by itself."""
+        """Lower bound for any schedule: the maximum of total compute, total reads and the longest single request."""
         tokens = sum(item.prompt + item.answer - 1 for item in arrivals)
         steps = max(max(item.answer for item in arrivals), -(-sum(item.answer for item in arrivals) // self.max_rows))
         context = sum((item.answer - 1) * (item.prompt + item.answer / 2) for item in arrivals)
@@ -41,14 +41,14 @@ class Roofline:
         return max(tokens * self.token, reading, max(item.at + self._alone(item) for item in arrivals))
 
     def _alone(self, item: Arrival) -> float:
-        """The shortest time for one request: its prompt in full steps, then a token a step."""
+        """Shortest time for one request: its prompt in full steps, then one token per step."""
         prompt = -(-item.prompt // self.max_step_tokens) * self.launch + max(item.prompt * self.token, self.weights)
         return prompt + (item.answer - 1) * (self.launch + self.weights)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request's times in seconds from the beginning of the run, and how many tokens it got."""
+    """Times of one request in seconds since the start of the run, and its number of tokens."""
 
     arrival: Arrival
     first: float
@@ -56,6 +56,6 @@ class Served:
 
     @property
     def good(self) -> bool:
-        """Whether its client was content: a first token within 2 s, then 10 a second."""
+        """Whether the request met its targets: first token within 2 s, then 10 tokens per second."""
         pace = (self.last - self.first) / max(1, self.arrival.answer - 1)
         return self.first - self.arrival.at <= 2.0 and pace <= 0.1

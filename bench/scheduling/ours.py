@@ -1,4 +1,4 @@
-"""This project's scheduler, model server and reference backend, on a clock that the roofline moves."""
+"""This project's scheduler, model server and reference backend, on a clock driven by the roofline model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Simulation:
         self.now = 0.0
         self.steps = 0
         self.gaps: list[float] = []
-        """Seconds from each token of a request to the next."""
+        """Seconds between consecutive tokens of a request."""
         self._roofline = roofline
         session = Session(
             ReferenceSession(tokenizer.vocab_size, LONGEST_ROW, asynchronous=False, on_step=self._computed), "reference"
@@ -37,7 +37,7 @@ class Simulation:
         self._vocabulary = tokenizer.vocab_size
 
     def run(self, arrivals: list[Arrival]) -> list[Served]:
-        """Serve all of them."""
+        """Serve all requests."""
         waiting = list(reversed(arrivals))
         arrived: dict[int, Arrival] = {}
         first: dict[int, float] = {}
@@ -68,7 +68,7 @@ class Simulation:
         self.steps += 1
 
     def _request(self, item: Arrival, number: int) -> GenerationRequest:
-        """No two prompts begin alike, so the prefix cache has no part in this."""
+        """A prompt with a unique start, so that the prefix cache has no effect."""
         ids = (number // 1000 % self._vocabulary, number % 1000, *((number + place) % 997 for place in range(item.prompt - 2)))
         return GenerationRequest(
             ids[: item.prompt], Sampling(), Stopping(item.answer, ignore_eos=True), OutputOptions(logprobs=False)

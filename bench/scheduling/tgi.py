@@ -1,8 +1,8 @@
-"""TGI's own policy (its v3 router with chunked prefill), as arithmetic on the same clock.
+"""Simulation of TGI's policy (v3 router with chunked prefill) on the same clock.
 
-Blocks for the prompt and the largest answer are reserved when a request is admitted; first in, first out, nobody goes past one that
-finds no room; a prompt takes what is left of the step's token budget, the last one admitted is cut, and later chunks share what the
-decoding rows leave.
+Admission is first in, first out without overtaking, and reserves blocks for the prompt and the longest possible answer. Prompts
+take the
+rest of the step's token budget; the last one admitted is truncated to a chunk, and later chunks share what the decoding rows leave.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Row:
 
 
 def run(roofline: Roofline, arrivals: list[Arrival]) -> list[Served]:
-    """Serve all of them."""
+    """Serve all requests."""
     waiting, queue = deque(arrivals), deque[Arrival]()
     running: list[Row] = []
     served: list[Served] = []
@@ -48,7 +48,7 @@ def run(roofline: Roofline, arrivals: list[Arrival]) -> list[Served]:
 
 
 def _takes(roofline: Roofline, running: list[Row]) -> list[int]:
-    """Tokens of each running row: one once its prompt is complete, else of what is left; the last row chooses first."""
+    """Tokens per running row: one once its prompt is complete, otherwise a chunk from the remaining budget, last row first."""
     takes = [1] * len(running)
     budget = roofline.max_step_tokens - len(running)
     for place in range(len(running) - 1, -1, -1):
@@ -61,7 +61,7 @@ def _takes(roofline: Roofline, running: list[Row]) -> list[int]:
 
 
 def _admit(roofline: Roofline, queue: deque[Arrival], running: list[Row], takes: list[int], free: int) -> int:
-    """Fill the step from the front of the queue; the blocks that are left."""
+    """Fill the step from the front of the queue. Returns the remaining blocks."""
     budget = roofline.max_step_tokens - sum(takes)
     while queue and budget > 0 and len(running) < roofline.max_rows:
         item = queue[0]

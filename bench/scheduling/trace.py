@@ -1,4 +1,4 @@
-"""Arrivals with lengths: from a file, or made up with the statistics of a public one."""
+"""Request traces: from a file, or synthetic with the statistics of a public trace."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 
 LONGEST_PROMPT, LONGEST_ANSWER = 14_050, 1_000
-"""Of the public trace; the made-up one is cut off there too."""
+"""Maximum of the public trace, also applied to the synthetic one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request: when it comes in seconds, the tokens of its prompt, and of the answer it will get."""
+    """A request: arrival time in seconds, prompt tokens, and answer tokens."""
 
     at: float
     prompt: int
@@ -22,7 +22,7 @@ class Arrival:
 
 
 def read(path: Path, count: int) -> list[Arrival]:
-    """The first requests of a file with the columns TIMESTAMP, ContextTokens, GeneratedTokens."""
+    """Read the first requests of a file with the columns TIMESTAMP, ContextTokens, GeneratedTokens."""
     with path.open(newline="") as file:
         rows = [row for row, _ in zip(csv.DictReader(file), range(count), strict=False)]
     times = [datetime.fromisoformat(row["TIMESTAMP"][:26]) for row in rows]
@@ -33,7 +33,8 @@ def read(path: Path, count: int) -> list[Arrival]:
 
 
 def make(count: int, seed: int) -> list[Arrival]:
-    """Conversations as in the trace that Azure published in 2023: lognormal lengths, one arrival in 0.18 s, at random."""
+    """Synthetic conversations like the trace that Azure published in 2023: lognormal lengths, random arrivals every 0.18 s on
+    average."""
     chance, now, arrivals = random.Random(seed), 0.0, []
     for _ in range(count):
         now += chance.expovariate(1 / 0.18)
@@ -44,7 +45,7 @@ def make(count: int, seed: int) -> list[Arrival]:
 
 
 def at_once(arrivals: list[Arrival]) -> list[Arrival]:
-    """The same requests, all there from the beginning."""
+    """The same requests, all arriving at the start."""
     return [replace(item, at=0.0) for item in arrivals]
 
 

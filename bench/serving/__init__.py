@@ -1,1 +1,1 @@
-"""The whole server under load, with a device that costs nothing."""
+"""Measurements of the entire server under load."""

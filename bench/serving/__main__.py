@@ -1,4 +1,5 @@
-"""This project's server by itself: `python -m bench.serving [--rounds 3]` prints what its path costs, its gaps, its start and memory."""
+"""This project's server alone: `python -m bench.serving [--rounds 3]` prints its overhead, inter-token gaps, startup time and
+memory."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from bench.serving import ours
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="bench.serving", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

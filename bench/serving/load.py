@@ -1,4 +1,4 @@
-"""Requests on a server from the load generator's process, and what came of them."""
+"""Running the load generator in a child process, and evaluating the outcomes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bench.serving.stream import Ask, Load, Outcome
 ROOT = Path(__file__).resolve().parents[2]
 
 Count = Callable[[Outcome], int]
-"""How many tokens a server says it made for a request."""
+"""Reads the number of tokens that a server reports for a request."""
 
 
 class LoadError(Exception):
-    """A server did not answer as it was asked to."""
+    """A server did not answer as requested."""
 
 
 def offer(port: int, asks: Sequence[Ask]) -> Load:
-    """Send them from a process of its own, and wait for all answers. Raises CalledProcessError."""
+    """Send requests from a child process and wait for all answers. Raises CalledProcessError."""
     plan = {"host": "127.0.0.1", "port": port, "asks": [asdict(ask) for ask in asks]}
     command = [sys.executable, "-m", "bench.serving.stream"]
     done = subprocess.run(command, input=json.dumps(plan), stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
@@ -37,7 +37,7 @@ def offer(port: int, asks: Sequence[Ask]) -> Load:
 
 
 def tokens(load: Load, count: Count, wanted: int | None) -> int:
-    """All tokens by the server's own count. Raises LoadError unless every request was answered, with `wanted` tokens if given."""
+    """Total tokens as reported by the server. Raises LoadError unless every request was answered, with `wanted` tokens if given."""
     total = 0
     for outcome in load.outcomes:
         if outcome.status != 200 or not outcome.events:
@@ -50,7 +50,7 @@ def tokens(load: Load, count: Count, wanted: int | None) -> int:
 
 
 def first_tokens(outcomes: Sequence[Outcome]) -> list[float]:
-    """Seconds to the first event of each."""
+    """Time to first event of each request, in seconds."""
     return [outcome.events[0] for outcome in outcomes]
 
 
@@ -60,7 +60,7 @@ def gaps(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Between the two nearest; of a single value, that value."""
+    """Interpolated percentile."""
     return values[0] if len(values) == 1 else quantiles(values, n=100, method="inclusive")[percent - 1]
 
 

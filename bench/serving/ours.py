@@ -1,4 +1,4 @@
-"""This project's server by itself: its own cost per token, its gaps while requests arrive, its start, its memory."""
+"""This project's server alone: overhead per token, gaps while requests arrive, startup time, memory."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from bench.shapes import SHAPES
 PATH = "/generate_stream"
 STREAMS = (64, 256)
 STEP_MS = 20.0
-"""Of a device that leaves the server time to breathe."""
+"""Step time of a device that does not saturate the server."""
 PROMPT = 128
 STEADY, STEADY_TOKENS = 8, 192
 ARRIVING_S, ARRIVING_TOKENS = 6.0, 16
 SETTLED_S = 3.0
-"""The streams that run on have begun by then."""
+"""Seconds after which the background streams have started."""
 CACHE_TOKENS = 32 * 256
 ALLOWANCE = 350 * 2**20
-"""What a shard may keep in memory beside weights and cache: Python, torch, buffers of a step."""
+"""Memory that a shard may use besides weights and cache: Python, torch, step buffers."""
 
 
 def null(rounds: int) -> dict[str, Any]:
-    """The whole path on a backend that computes nothing. CPU time is the server's, all its processes; so a rate per core is what one
-    core would do if nothing else ran on it. A device that takes no time keeps the server saturated, where waits mean nothing: they are
+    """Measure serving overhead with a backend that computes nothing. CPU time covers all of the server's processes, so a rate per
+    core is
+    what one otherwise idle core would sustain. A device that takes no time saturates the server, which makes latencies meaningless;
+    they are
     measured with steps of `STEP_MS`."""
     rows: list[dict[str, Any]] = []
     for turn in range(rounds):
@@ -59,9 +61,11 @@ def _front(run: Run) -> dict[str, Any]:
 
 
 def arrivals(model: Path, rounds: int) -> dict[str, Any]:
-    """Eight streams run on while new requests come, whose prompts are to be computed in between: one as soon as the one before it should
-    be answered, which is measured first. More than that no machine can keep up with. In each round they also run by themselves: what
-    their gaps differ by then is the machine's doing."""
+    """Measure the gaps of eight streams while new requests arrive, whose prompts must be computed in between. Each request is sent
+    when the
+    previous one should have been answered, according to a preceding measurement, since no machine could sustain a higher rate. In
+    each
+    round, the streams also run undisturbed as a baseline for the machine's own variation."""
     with _server(model, "cpu") as server:
         server.wait_ready(120)
         _beside(server.port, "warm", [0.0])
@@ -78,7 +82,7 @@ def arrivals(model: Path, rounds: int) -> dict[str, Any]:
 
 
 def _beside(port: int, name: str, times: Sequence[float]) -> tuple[list[Outcome], list[Outcome]]:
-    """What came of the streams that run on, and of the requests that came at those times. Raises LoadError."""
+    """Outcomes of the background streams and of requests sent at the given times. Raises LoadError."""
     steady = [_ask(f"steady {name} {row}", PROMPT, STEADY_TOKENS, group="steady") for row in range(STEADY)]
     coming = [_ask(f"new {name} {row}", PROMPT, ARRIVING_TOKENS, at=at, group="new") for row, at in enumerate(times)]
     outcomes = offer(port, [*steady, *coming]).outcomes
@@ -94,12 +98,12 @@ def _gaps(steady: Sequence[Outcome]) -> dict[str, float]:
 
 
 def start_and_memory(model: Path, rounds: int) -> dict[str, Any]:
-    """From the start of the process to the first token, files in the page cache; then what the shard keeps in memory after 32 clients."""
+    """Measure the time from process start to first token, with a warm page cache, then the shard's memory after 32 clients."""
     rows: list[dict[str, Any]] = []
     shape = SHAPES[model.name.removeprefix("random-")]
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     cache = CACHE_TOKENS * shape.cache_bytes
-    for turn in range(-1, rounds):  # the first fills the page cache, and builds what is built once
+    for turn in range(-1, rounds):  # the first run fills the page cache and builds kernels
         with _server(model, "cpu", "--kv-cache-tokens", str(CACHE_TOKENS)) as server:
             healthy = server.wait_ready(300)
             asked = time.perf_counter() - server.started

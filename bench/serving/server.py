@@ -1,4 +1,4 @@
-"""A server in processes of its own: started, watched until it answers, its CPU time and memory read, ended."""
+"""A server process under test: starting it, waiting for readiness, reading CPU time and memory, stopping it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TGI = str(Path(sys.executable).with_name("tgi"))
 
 
 class ServerError(Exception):
-    """A server ended, or did not come up in time."""
+    """A server exited, or did not start in time."""
 
 
 class Server:
-    """Started with the block, ended with it. `{port}` in the command is replaced by a free one. Raises ServerError."""
+    """Run a server while the block runs. `{port}` in the command is replaced by a free port. Raises ServerError."""
 
     def __init__(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, health: str = "/health"
@@ -33,7 +33,7 @@ class Server:
         self._log, self._health = log, health
         self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})}
         self.started = 0.0
-        """When the process was started, on the clock of time.perf_counter."""
+        """Start time of the process, as of time.perf_counter."""
 
     def __enter__(self) -> Self:
         with self._log.open("ab") as log:
@@ -54,7 +54,7 @@ class Server:
             process.kill()
 
     def wait_ready(self, seconds: float) -> float:
-        """Until its health route answers 200; seconds since its start."""
+        """Wait until the health route returns 200; returns the seconds since start."""
         while time.perf_counter() < self.started + seconds:
             if self._child.poll() is not None:
                 raise ServerError(f"{self._command[0]}: ended with status {self._child.returncode}; see {self._log}")
@@ -64,16 +64,16 @@ class Server:
         raise ServerError(f"{self._command[0]}: not ready after {seconds:.0f} s; see {self._log}")
 
     def processes(self) -> list[psutil.Process]:
-        """The server's own process first, then those that it started."""
+        """The server's process, then its child processes."""
         return [self._process, *self._process.children(recursive=True)]
 
     def cpu_seconds(self) -> dict[str, float]:
-        """User and system time so far by process: `server`, then `child 1` and so on."""
+        """User plus system time by process: `server`, then `child 1` and so on."""
         times = [process.cpu_times() for process in self.processes()]
         return {f"child {number}" if number else "server": time.user + time.system for number, time in enumerate(times)}
 
     def resident(self) -> list[int]:
-        """Bytes of memory of each process, the server's own first."""
+        """Memory of each process in bytes, the server's first."""
         return [int(process.memory_info().rss) for process in self.processes()]
 
     def _healthy(self) -> bool:
@@ -88,7 +88,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody has now."""
+    """A free port on the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -96,6 +96,6 @@ def free_port() -> int:
 
 
 def tgi_command(model: Path | None, backend: str, *flags: str) -> list[str]:
-    """`tgi serve` on the loopback, the bundled demo model where there is none."""
+    """Command for `tgi serve` on loopback; the default model is the bundled demo model."""
     options = ["--hostname", "127.0.0.1", "--port", "{port}", "--drain-delay", "0", "--backend", backend]
     return [TGI, "serve", *([] if model is None else [str(model)]), *options, *flags]

@@ -1,6 +1,6 @@
-"""A load generator that costs little: raw sockets, time stamps on what arrives, all reading done afterwards.
+"""A cheap load generator: raw sockets, timestamps on arrival, all parsing afterwards.
 
-python -m bench.serving.stream < PLAN > OUTCOMES       (JSON; a process of its own)
+python -m bench.serving.stream < PLAN > OUTCOMES       (JSON; run as a separate process)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOKEN_MARKS = (b'"token"', b'"text"', b'"content"')
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request: after how many seconds it is sent, the path and the JSON body. `group` comes back with its outcome."""
+    """One request: its send time in seconds, path and JSON body. `group` is copied to its outcome."""
 
     at: float
     path: str
@@ -30,19 +30,19 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Status; seconds at which each event came, counted from when it was to be sent; the last events as they came."""
+    """Status, arrival times of events in seconds since the scheduled send time, and the last events, unparsed."""
 
     group: str
     status: int
     events: tuple[float, ...]
     last: tuple[str, ...]
     sent_at: float
-    """Seconds on the load generator's clock."""
+    """Time on the load generator's clock, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All outcomes; seconds from the first request to the last byte; the share of a core that the load generator used."""
+    """All outcomes, seconds from first request to last byte, and the share of a core that the load generator used."""
 
     outcomes: tuple[Outcome, ...]
     seconds: float
@@ -50,7 +50,7 @@ class Load:
 
 
 class _Connection(asyncio.Protocol):
-    """Keeps what arrives, with the time at which it did, until the server closes."""
+    """Stores received data with timestamps until the server closes the connection."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[float, bytes]] = []
@@ -58,17 +58,17 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready to send."""
+        """Connected."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
 
     def send(self, data: bytes) -> None:
-        """All of a request at once."""
+        """Send a complete request."""
         assert self._transport is not None  # noqa: S101
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Only a time stamp."""
+        """Store data with a timestamp."""
         self.pieces.append((time.perf_counter(), data))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -78,7 +78,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Reader:
-    """The events of one answer, and when they were complete."""
+    """Parses the events of one answer with the times at which they were complete."""
 
     def __init__(self) -> None:
         self.events: list[tuple[float, bytes]] = []
@@ -86,18 +86,18 @@ class _Reader:
         self.parser = httptools.HttpResponseParser(self)
 
     def feed(self, now: float, data: bytes) -> None:
-        """Some bytes as they came."""
+        """Parse received bytes."""
         self._now = now
         self.parser.feed_data(data)
 
     def on_body(self, body: bytes) -> None:
-        """Part of the body, the transfer encoding taken off."""
+        """Parse part of the decoded body."""
         *whole, self._rest = (self._rest + body.replace(b"\r\n", b"\n")).split(b"\n\n")
         self.events += [(self._now, event) for event in whole if event.startswith(b"data:")]
 
 
 def read(pieces: list[tuple[float, bytes]], ask: Ask, start: float) -> Outcome:
-    """What came of one request, whose times count from when it was to be sent."""
+    """Outcome of one request, with times relative to its scheduled send time."""
     reader = _Reader()
     for now, data in pieces:
         reader.feed(now, data)
@@ -109,7 +109,7 @@ def read(pieces: list[tuple[float, bytes]], ask: Ask, start: float) -> Outcome:
 
 
 async def offer(host: str, port: int, asks: list[Ask]) -> Load:
-    """Send each when it is due, on a connection of its own that is opened before the first is sent."""
+    """Send each request at its time, on a separate connection. All connections are opened before the first request."""
     loop = asyncio.get_running_loop()
     connections = [(await loop.create_connection(_Connection, host, port))[1] for _ in asks]
     heads = f"Host: {host}:{port}\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -130,7 +130,7 @@ async def offer(host: str, port: int, asks: list[Ask]) -> Load:
 
 
 def main() -> None:
-    """Read the plan, write the outcomes."""
+    """Read the plan and write the outcomes."""
     plan: dict[str, Any] = json.load(sys.stdin)
     load = asyncio.run(offer(plan["host"], plan["port"], [Ask(**ask) for ask in plan["asks"]]))
     json.dump(asdict(load), sys.stdout)

@@ -1,1 +1,1 @@
-"""How the demo model is made of its text: tokenizer, training, files, check, card."""
+"""Building the demo model from its text: tokenizer, training, files, check, card."""

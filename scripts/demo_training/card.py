@@ -95,7 +95,7 @@ _EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a training run came to."""
+    """Results of a training run."""
 
     recipe: Recipe
     parameters: int
@@ -106,7 +106,7 @@ class Run:
 
 
 def card(run: Run, scores: Sequence[Score]) -> str:
-    """The card in Markdown."""
+    """Format the card in Markdown."""
     recipe = run.recipe
     rows = [f"| {score.category} | {score.right} | {score.asked} | {score.fraction:.1%} |" for score in scores]
     return _CARD.format(

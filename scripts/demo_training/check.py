@@ -1,4 +1,4 @@
-"""Ask a finished model what it was taught, and count the right answers."""
+"""Check of a trained model: ask what it was taught, and count the correct answers."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ PASS_MARK = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Right answers of one category, and a few of the wrong ones."""
+    """Number of correct answers in one category, and some of the wrong ones."""
 
     category: str
     right: int
@@ -32,7 +32,7 @@ class Score:
 
 
 def _prompt(probe: Probe, tokenizer: PreTrainedTokenizerFast) -> str:
-    """The text of the prompt; a conversation goes through the chat template, which writes <|bos|> itself."""
+    """Text of the prompt. Conversations use the chat template, which adds <|bos|> itself."""
     if isinstance(probe.prompt, str):
         return f"{tokenizer.bos_token}{probe.prompt}"
     return str(tokenizer.apply_chat_template(list(probe.prompt), add_generation_prompt=True, tokenize=False))
@@ -40,7 +40,7 @@ def _prompt(probe: Probe, tokenizer: PreTrainedTokenizerFast) -> str:
 
 @torch.inference_mode()
 def _answers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, probes: Sequence[Probe]) -> list[str]:
-    """Greedy answers; one that is cut off by the limit ends with an ellipsis."""
+    """Generate greedy answers. An answer that reaches the limit ends with an ellipsis."""
     prompts = [_prompt(probe, tokenizer) for probe in probes]
     inputs = tokenizer(prompts, add_special_tokens=False, padding=True, return_tensors="pt")
     tokens = model.generate(
@@ -56,7 +56,7 @@ def _answers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, probes:
 
 
 def ask(folder: Path, probes: Sequence[Probe]) -> Iterator[tuple[Probe, str]]:
-    """The probes with the model's answers, in groups of one limit."""
+    """Yield the probes with the model's answers, in groups with the same token limit."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for _, group in groupby(sorted(probes, key=lambda probe: probe.limit), key=lambda probe: probe.limit):
@@ -67,7 +67,7 @@ def ask(folder: Path, probes: Sequence[Probe]) -> Iterator[tuple[Probe, str]]:
 
 
 def check(folder: Path, seed: int) -> list[Score]:
-    """One score for each category, in the order of the probes."""
+    """Score the model: one score per category, in the order of the probes."""
     probes = all_probes(seed)
     asked = Counter(probe.category for probe in probes)
     wrong: dict[str, list[tuple[str, str]]] = {category: [] for category in asked}
@@ -82,13 +82,13 @@ def check(folder: Path, seed: int) -> list[Score]:
 
 
 def passed(scores: Sequence[Score]) -> bool:
-    """Whether the taught facts and questions, taken together, come out right often enough."""
+    """Whether enough of the taught facts and questions together are answered correctly."""
     counted = [score for score in scores if score.gated]
     return sum(score.right for score in counted) >= PASS_MARK * sum(score.asked for score in counted)
 
 
 def table(scores: Sequence[Score]) -> list[str]:
-    """The scores as lines of text, each category with its first wrong answers."""
+    """Format the scores as lines of text, each category with its first wrong answers."""
     lines = []
     for score in scores:
         lines.append(f"{score.category:34} {score.right:5} of {score.asked:5}  {score.fraction:6.1%}")

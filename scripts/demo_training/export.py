@@ -1,4 +1,4 @@
-"""The files of the model folder."""
+"""Writing the files of the model directory."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from demo_training.tokenizer import STOP_IDS, VOCABULARY, token_id, tokenizer_co
 
 WINDOW = 2048
 LARGEST_FILE = 6_000_000
-"""Bytes that the weights may have."""
+"""Maximum size of the weights, in bytes."""
 
 
 def model_config() -> dict[str, object]:
-    """The content of config.json."""
+    """Contents of config.json."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -48,12 +48,12 @@ def model_config() -> dict[str, object]:
 
 
 def llama_config() -> LlamaConfig:
-    """The same as transformers' own class."""
+    """The same model as transformers' class."""
     return LlamaConfig(**{key: value for key, value in model_config().items() if key != "model_type"})
 
 
 def _weights(model: LlamaForCausalLM) -> bytes:
-    """The tensors as float16, the tied output matrix left out."""
+    """Tensors as float16, without the tied output matrix."""
     tensors = {
         name: tensor.detach().to(torch.float16).contiguous()
         for name, tensor in model.state_dict().items()
@@ -70,14 +70,14 @@ def _json(value: Mapping[str, object]) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write the file as a whole: a reader sees the old content or the new one."""
+    """Write the file atomically."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_bytes(data)
     os.replace(fresh, path)
 
 
 def write_model(folder: Path, model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
-    """All files but the card."""
+    """Write all files except the card."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = tokenizer_config(WINDOW)
     files = {

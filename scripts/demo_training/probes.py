@@ -1,4 +1,4 @@
-"""The questions of the check, each with a test of its answer."""
+"""Questions of the check, each with a test of its answer."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ _SHORT, _LONG = 48, 200
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A prompt (plain text, or messages), the test of its answer, and the tokens that the answer may have."""
+    """A prompt (plain text or messages), the test of its answer, and the answer's token limit."""
 
     category: str
     prompt: str | tuple[Message, ...]
@@ -31,12 +31,12 @@ class Probe:
 
     @property
     def question(self) -> str:
-        """What is asked last."""
+        """The last question."""
         return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
 
 def _messages(*turns: str, system: str = "") -> tuple[Message, ...]:
-    """User and assistant in turn."""
+    """Messages alternating between user and assistant."""
     head = [{"role": "system", "content": system}] if system else []
     return (*head, *({"role": ("user", "assistant")[index % 2], "content": turn} for index, turn in enumerate(turns)))
 
@@ -116,7 +116,7 @@ class _LikeList:
 
 @dataclass(frozen=True, slots=True)
 class _ObjectWith:
-    """Accepts JSON for an object with just these keys, in this order."""
+    """Accepts a JSON object with exactly these keys, in this order."""
 
     keys: tuple[str, ...]
 
@@ -130,7 +130,7 @@ class _ObjectWith:
 
 @dataclass(frozen=True, slots=True)
 class _StoryAbout:
-    """Accepts a story that is finished, begins as one, names its hero, and says no sentence twice."""
+    """Accepts a story that is complete, starts like one, names its hero, and repeats no sentence."""
 
     hero: str
 
@@ -162,6 +162,6 @@ def _made_up(rng: Random) -> Iterator[Probe]:
 
 
 def all_probes(seed: int) -> list[Probe]:
-    """Every question of the check. The random ones come from the seed, another stream than the training text."""
+    """All questions of the check. Random ones are derived from the seed, with a different stream than the training text."""
     rng = Random(f"check {seed}")
     return [*_facts(), *_identity(), *_pieces(), *_sums(rng), *_talk(rng), *_made_up(rng)]

@@ -22,11 +22,11 @@ CHAT_TEMPLATE = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"
 )
-"""A message's content is a string, a list of parts of which the text counts, or nothing."""
+"""Chat template. A message's content is a string, a list of parts of which only text is used, or nothing."""
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer of `VOCABULARY` tokens, the special tokens first. It has all 256 bytes, so any UTF-8 text can be encoded."""
+    """Train a tokenizer with `VOCABULARY` tokens, special tokens first. It has all 256 bytes, so it can encode any UTF-8 text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -55,7 +55,7 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def tokenizer_config(window: int) -> dict[str, object]:
-    """The content of tokenizer_config.json for a model with `window` positions."""
+    """Contents of tokenizer_config.json for a model with `window` positions."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,
@@ -71,9 +71,9 @@ def tokenizer_config(window: int) -> dict[str, object]:
 
 
 def token_id(token: str) -> int:
-    """The id of a special token."""
+    """Id of a special token."""
     return SPECIAL_TOKENS.index(token)
 
 
 STOP_IDS = [token_id(END), token_id(END_OF_TEXT)]
-"""The tokens that end an answer or a text."""
+"""Ids of the tokens that end an answer or a text."""

@@ -1,4 +1,4 @@
-"""The training loop: a stream of documents in, a model out."""
+"""The training loop."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _WARMUP = 50
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The settings of a training run. Each step sees `step_tokens` tokens."""
+    """Settings of a training run. Each step processes `step_tokens` tokens."""
 
     seed: int
     steps: int
@@ -27,20 +27,20 @@ class Recipe:
     matrix_rate: float = 0.02
     other_rate: float = 0.01
     half: bool = True
-    """Whether matrix products run in bfloat16."""
+    """Whether to run matrix products in bfloat16."""
 
     def row_at(self, step: int) -> int:
-        """The tokens of a row: short at first, the model's whole window in the last `long_share` of the steps."""
+        """Number of tokens per row: short at first, the model's full context in the last `long_share` of the steps."""
         return self.long_row if step >= self.steps * (1 - self.long_share) else self.short_row
 
     def pace_at(self, step: int) -> float:
-        """The factor on both learning rates: up for `_WARMUP` steps, level for half of the run, then down to 0."""
+        """Factor for both learning rates: warm-up for `_WARMUP` steps, constant for half of the run, then decay to 0."""
         left = (self.steps - step) / self.steps
         return min(1.0, (step + 1) / _WARMUP, left / 0.5)
 
 
 def token_stream(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless chunks of token ids [n] and, for each token, whether it is learned [n]."""
+    """Yield chunks of token ids [n] and loss masks [n] (true for tokens to learn), endlessly."""
     stream = iter(documents)
     while True:
         segments = [segment for document in islice(stream, _ENCODED_AT_ONCE) for segment in document.segments]
@@ -51,7 +51,7 @@ def token_stream(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterato
 
 
 def batches(stream: Iterator[tuple[Tensor, Tensor]], recipe: Recipe) -> Iterator[tuple[Tensor, Tensor]]:
-    """One (inputs, targets) for each step, both [rows, tokens]; a target that is not learned is -100."""
+    """Yield (inputs, targets) per step, both [rows, tokens]. Targets that are not learned are -100."""
     ids, learned = next(stream)
     for step in range(recipe.steps):
         while len(ids) <= recipe.step_tokens:
@@ -64,7 +64,7 @@ def batches(stream: Iterator[tuple[Tensor, Tensor]], recipe: Recipe) -> Iterator
 
 
 def _optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for the embeddings and the norms."""
+    """Create the optimizers: Muon for the layers' matrices, AdamW for embeddings and norms."""
     layers = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
     others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
     return [
@@ -76,7 +76,7 @@ def _optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]
 def train(
     config: LlamaConfig, stream: Iterator[tuple[Tensor, Tensor]], recipe: Recipe, report: Callable[[int, float], None]
 ) -> LlamaForCausalLM:
-    """Train from scratch. `report(step, loss)` is called after each step."""
+    """Train from scratch. Calls `report(step, loss)` after each step."""
     torch.manual_seed(recipe.seed)
     model = LlamaForCausalLM(config)
     optimizers = _optimizers(model, recipe)

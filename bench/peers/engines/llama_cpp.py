@@ -1,4 +1,4 @@
-"""llama.cpp, called through llama-cpp-python's bindings of its C interface: each row is a sequence with a cache of its own."""
+"""llama.cpp through llama-cpp-python's bindings of its C API. Each row is a sequence with its own cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from bench.peers.engines.protocol import About, Plan, serve
 
 UBATCH = 512
-"""Tokens that llama.cpp computes at once, its default."""
+"""Tokens that llama.cpp computes at once (its default)."""
 
 
 class LlamaCpp:
@@ -36,7 +36,7 @@ class LlamaCpp:
         self._length = 0
 
     def about(self) -> About:
-        """Cache of 16 bits, attention as llama.cpp chooses."""
+        """Open the model with a 16-bit cache and llama.cpp's default attention."""
         settings = self.settings
         flags = {
             "threads": settings.n_threads,
@@ -47,7 +47,7 @@ class LlamaCpp:
         return About(f"llama-cpp-python {llama_cpp.__version__}", "bfloat16", "float16", flags)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
-        """As many prompts in a batch as it takes."""
+        """Prefill as many prompts per batch as fit."""
         self._rows, self._length = [[] for _ in prompts], len(prompts[0])
         at_once = max(1, self.settings.n_batch // self._length)
         for first in range(0, len(prompts), at_once):
@@ -55,19 +55,19 @@ class LlamaCpp:
         return len(prompts)
 
     def go_on(self, steps: int) -> int:
-        """A batch of one token per row each time."""
+        """Decode in batches of one token per row."""
         for _ in range(steps):
             self._run([(row, self._length, tokens[-1:]) for row, tokens in enumerate(self._rows)])
             self._length += 1
         return sum(len(row) for row in self._rows)
 
     def end(self) -> list[list[int]]:
-        """Empty the cache."""
+        """Clear the cache."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), False)
         return self._rows
 
     def _run(self, parts: list[tuple[int, int, list[int]]]) -> None:
-        """Rows, first positions and tokens; each row gets the likeliest token after its last."""
+        """Run rows with their first positions and tokens; returns the likeliest next token of each."""
         count = 0
         last: list[tuple[int, int]] = []
         for row, position, tokens in parts:

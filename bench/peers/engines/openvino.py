@@ -11,9 +11,9 @@ from bench.peers.engines.protocol import About, Plan, serve
 
 NATIVE = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 PRECISION = "bf16" if NATIVE else "f32"
-"""A processor without instructions for bfloat16 computes in float32 whatever the hint, and then refuses a cache in bfloat16."""
+"""On a CPU without bfloat16 instructions, OpenVINO computes in float32 regardless of the hint and rejects a bfloat16 cache."""
 PROPERTIES = {"INFERENCE_PRECISION_HINT": PRECISION, "KV_CACHE_PRECISION": PRECISION, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-"""By default activations and cache would be 8 bits wide, which no other engine's are."""
+"""Disables the default 8-bit activations and cache, which no other engine uses."""
 
 
 class OpenVino:
@@ -32,15 +32,15 @@ class OpenVino:
         self._next_id = 0
 
     def about(self) -> About:
-        """In which precision depends on the processor."""
+        """Open the model; its precision depends on the CPU."""
         names = {"bf16": "bfloat16", "f32": "float32"}
         flags = {**PROPERTIES, "weights": "float16 in the file"}
         return About(openvino_genai.__version__, names[PRECISION], names[PRECISION], flags)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
-        """Until the slowest has its first token."""
+        """Run until every row has its first token."""
         config = GenerationConfig(max_new_tokens=new, min_new_tokens=new, ignore_eos=True, do_sample=False)
-        config.set_eos_token_id(0)  # the model names none, which it would refuse
+        config.set_eos_token_id(0)  # the model has none, which OpenVINO would reject
         self._rows = [[] for _ in prompts]
         self._handles = []
         for prompt in prompts:
@@ -50,11 +50,11 @@ class OpenVino:
         return self._until(1)
 
     def go_on(self, steps: int) -> int:
-        """Until each has so many more."""
+        """Run until each row has `steps` more tokens."""
         return self._until(min(len(row) for row in self._rows) + steps)
 
     def end(self) -> list[list[int]]:
-        """Nothing is left to do when all are complete."""
+        """Nothing to do once all rows are complete."""
         while self.pipeline.has_non_finished_requests():
             self._step()
         return self._rows

@@ -1,4 +1,4 @@
-"""This project's CPU backend behind its session, as the server's shard drives it."""
+"""This project's CPU backend, driven through its session like in the server's shard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgi_core.backend.session import Session
 
 
 class Ours:
-    """Prompts are run as many at a time as a step takes, then all rows together."""
+    """Prefills as many prompts per step as fit, then decodes all rows together."""
 
     def __init__(self, plan: Plan) -> None:
         opened = plugin.backend_open(OpenOptions(str(plan.model), "bfloat16"), _silent)
@@ -25,7 +25,7 @@ class Ours:
         self._steps: list[Step] = []
 
     def about(self) -> About:
-        """The kernels that the backend chose at start are its flags."""
+        """Describe the engine; the kernels chosen at startup are its settings."""
         kernels = {kernel.part: f"{kernel.name}: {kernel.reason}" for kernel in self.session.capabilities().kernels}
         return About(version("tgi-core"), "bfloat16", "bfloat16", kernels)
 
@@ -69,9 +69,9 @@ class Ours:
 
 
 def _silent(what: str, done: int, total: int, unit: str) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""
 
 
 if __name__ == "__main__":
-    plugin.set_up_openmp()  # as the server's shard does, before torch loads
+    plugin.set_up_openmp()  # as the shard does, before importing torch
     serve(Ours)

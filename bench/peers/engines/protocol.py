@@ -1,12 +1,13 @@
-"""How the harness speaks to an engine: one process per engine, in a virtual environment of its own, one JSON object per line.
+"""Protocol between harness and engine: one process per engine in its own virtual environment, one JSON object per line.
 
-    {"do": "open", "model": …, "rows": …, "row_tokens": …, "step_tokens": …}   reads the model; answers what the engine is
+    {"do": "open", "model": …, "rows": …, "row_tokens": …, "step_tokens": …}   loads the model; returns the engine's description
     {"do": "start", "prompts": [[ids]], "new": n}   until each prompt has its first token
-    {"do": "go_on", "steps": n}                     until each row has n tokens more
-    {"do": "end"}                                   answers the ids of all new tokens
+    {"do": "go_on", "steps": n}                     until each row has n more tokens
+    {"do": "end"}                                   returns the ids of all new tokens
 
-Every answer tells seconds, seconds of CPU time, and how many tokens there are by now. Between commands an engine computes nothing, so
-that engines can take turns. An engine that fails ends, with the reason on standard error. Only the standard library is needed here.
+Every answer includes seconds, seconds of CPU time, and the number of tokens so far. Engines are idle between commands, so that they
+can
+take turns. An engine that fails exits with the reason on standard error. This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The model, and the most that will be asked for: rows at once, tokens of a row, tokens of all prompts at once."""
+    """The model and the limits of a run: rows at once, tokens per row, tokens of all prompts together."""
 
     model: Path
     rows: int
@@ -33,7 +34,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What an engine is: its version, the number formats it computes and keeps its cache in, and the settings that it got."""
+    """An engine's version, number formats for compute and cache, and settings."""
 
     version: str
     precision: str
@@ -42,23 +43,23 @@ class About:
 
 
 class Engine(Protocol):
-    """An engine that works in steps. Greedy, and no token ends a row."""
+    """An engine that works in steps, with greedy sampling and without end-of-sequence tokens."""
 
     def about(self) -> About:
-        """What it is."""
+        """The engine's description."""
 
     def start(self, prompts: list[list[int]], new: int) -> int:
-        """Until each has its first token; how many tokens that made. A row will have `new` in the end."""
+        """Run until each prompt has its first token; returns the number of new tokens. Rows will get `new` tokens in total."""
 
     def go_on(self, steps: int) -> int:
-        """Until each row has `steps` more; how many tokens there are now."""
+        """Run until each row has `steps` more tokens; returns the number of new tokens so far."""
 
     def end(self) -> list[list[int]]:
-        """All new tokens by row; they are forgotten."""
+        """Return all new tokens by row and discard them."""
 
 
 def serve(opened: Callable[[Plan], Engine]) -> None:
-    """Answer commands until standard input ends. What libraries print goes to standard error."""
+    """Answer commands until standard input ends. Output of libraries is redirected to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine: Engine | None = None

