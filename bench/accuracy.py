@@ -3,10 +3,8 @@
     python -m bench.accuracy [MODEL] [--tokens 128] [--rows 8]
 
 The reference is transformers in float32. Both engines run the same tokens in bfloat16. For each engine, the table shows the root
-mean
-square error of the logits and the share of positions whose likeliest token matches the reference. Without MODEL, it runs the demo
-model
-on its model card, and a Llama in SmolLM2-135M's shape with random weights.
+mean square error of the logits and the share of positions whose likeliest token matches the reference. Without MODEL, it runs the
+demo model on its model card, and a Llama in SmolLM2-135M's shape with random weights.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
     python bench/attention.py TILES CHIP [--decode 16,64,4,5,3] [--prefill 128,64,8,3,1]
 
 TILES is a module with tile tables, such as tgi_backend_cuda.tiles, and CHIP one of its chips. To try another tile, give it as
-queries,
-positions, warps, stages and programs per multiprocessor; it overrides the table's. Heads are those of Llama 3.1 8B, in bfloat16.
-Requires a device that Triton supports; times are medians measured with device events.
+queries, positions, warps, stages and programs per multiprocessor; it overrides the table's. Heads are those of Llama 3.1 8B, in
+bfloat16. Requires a device that Triton supports; times are medians measured with device events.
 """
 
 from __future__ import annotations

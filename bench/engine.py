@@ -4,12 +4,9 @@
 
 Drives the CPU backend through the session hooks, as the server does. Each round measures the engines in turn at each batch size, so
 that a noisy neighbour affects all of them. The table shows medians, and CPU time per step, which a neighbour affects least. `of
-bf16
-read` is the memory bandwidth needed to read every weight at 16 bits, relative to the machine's: an engine that stores fewer bits
-can
-exceed 100 %. `--neighbour` keeps one core busy from another process. Without MODEL, creates a Llama in SmolLM2-135M's shape with
-random
-bfloat16 weights in the user's cache directory.
+bf16 read` is the memory bandwidth needed to read every weight at 16 bits, relative to the machine's: an engine that stores fewer
+bits can exceed 100 %. `--neighbour` keeps one core busy from another process. Without MODEL, creates a Llama in SmolLM2-135M's
+shape with random bfloat16 weights in the user's cache directory.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@
     python bench/gpu.py --device cpu --small     the same code on the CPU backend, with tiny problems
 
 Each section runs in a separate process with the remaining time. A section that fails or has no time left is reported as not run,
-with
-the reason. Models have real shapes and random weights (16 GB for the largest, in FOLDER); nothing is downloaded. The results are
-printed
-as a table and written with date and versions to FILE as JSON.
+with the reason. Models have real shapes and random weights (16 GB for the largest, in FOLDER); nothing is downloaded. The results
+are printed as a table and written with date and versions to FILE as JSON.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
     python bench/scheduler.py [--trace FILE.csv] [--requests 500] [--json OUT]
 
 Overhead is real time: `plan` and `complete` with 1 to 512 running requests. The rest is virtual time: the reference backend serves
-a
-trace on a clock driven by a roofline model, with this scheduler and with TGI's policy, compared to a bound that no schedule can
-beat.
-Without --trace, the requests are synthetic, with the statistics of the conversations that Azure published in 2023.
+a trace on a clock driven by a roofline model, with this scheduler and with TGI's policy, compared to a bound that no schedule can
+beat. Without --trace, the requests are synthetic, with the statistics of the conversations that Azure published in 2023.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Each model type gets a tiny checkpoint with random float32 weights. Three prompts of different lengths run through the CPU backend's
 session hooks on a ragged schedule (chunked if the session supports it, with rows joining midway and one leaving early), and the
-greedy
-tokens are compared with transformers' `generate`. Each type runs in a separate process with a time limit.
+greedy tokens are compared with transformers' `generate`. Each type runs in a separate process with a time limit.
 
     python -m scripts.coverage_models [TYPE ...] [--output docs/models.md] [--seconds 180] [--workers 2]
 """

@@ -1,9 +1,8 @@
 """MkDocs hooks that add documents outside docs/ and the HTTP API to the site described by mkdocs.yml.
 
 Links in documents are relative to the repository; on the site, they are rewritten to point to pages. A link to a source file
-becomes
-plain text, or a link below the URL in DOCS_REPOSITORY if set. A link to a missing file is a warning, so `mkdocs build --strict`
-fails.
+becomes plain text, or a link below the URL in DOCS_REPOSITORY if set. A link to a missing file is a warning, so `mkdocs build
+--strict` fails.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Regenerates the protobuf stubs next to each .proto file: `python scripts/generate_stubs.py`.
 
 A stub works with its compiler's protobuf release and the next major one, so use the oldest supported compiler: grpcio-tools 1.73,
-for
-protobuf 6.31 and later. It need not be installed in the environment; a separate directory is enough:
+for protobuf 6.31 and later. It need not be installed in the environment; a separate directory is enough:
 
     pip install --target /tmp/tools "grpcio-tools==1.73.1" && PYTHONPATH=/tmp/tools python scripts/generate_stubs.py
 """

@@ -4,8 +4,7 @@
     python scripts/train_demo_model.py --check tgi_core/demo            about 1 minute
 
 The script generates the training text itself (demo_corpus) and needs no network. The result depends only on the seed and the number
-of
-steps. After training, the model directory is written file by file, each atomically.
+of steps. After training, the model directory is written file by file, each atomically.
 """
 
 import argparse

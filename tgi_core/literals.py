@@ -1,10 +1,8 @@
 """Protection against special tokens in user messages: they must be tokenized as plain text, not end the user's turn.
 
 In a rendered prompt, the chat template's own `<|end|>` cannot be distinguished from one that a user wrote. So special tokens in
-messages
-are replaced by placeholders before the template is rendered and restored afterwards. Their positions are recorded, and the
-tokenizer
-encodes those spans as plain text.
+messages are replaced by placeholders before the template is rendered and restored afterwards. Their positions are recorded, and the
+tokenizer encodes those spans as plain text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Validation of the sizes in config.json before anything is allocated from them.
 
 transformers creates a list entry per layer in its configs and a module per layer in its models, so absurd sizes are rejected while
-they
-are still numbers. `tgi_core.engine.weights.sizes` compares sizes with the checkpoint.
+they are still numbers. `tgi_core.engine.weights.sizes` compares sizes with the checkpoint.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ _LEAST = (
     | dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), -1)
 )
 """Minimum of each size, for field names with the same meaning in all of transformers' configs. A list has a size per layer. Models
-with
-unlimited positions use 0 or -1."""
+with unlimited positions use 0 or -1."""
 _LARGEST_NESTING = 8
 
 

@@ -1,10 +1,8 @@
 """Temporary directories for the sockets and files of one run.
 
 The process that creates a directory holds a lock on a file in it. The kernel releases the lock when the process ends for any
-reason, so
-a directory whose lock is free is stale, and the next run removes it. Unlike process ids, locks also work across containers that
-share
-a temporary directory.
+reason, so a directory whose lock is free is stale, and the next run removes it. Unlike process ids, locks also work across
+containers that share a temporary directory.
 """
 
 from __future__ import annotations

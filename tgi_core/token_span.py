@@ -1,8 +1,7 @@
 """Upper bound on the text that one token can cover, used to reject prompts that are far too long without tokenizing them.
 
 There is a bound only if no part of the tokenizer drops text or maps a run of any length to one token, as unknown words, whitespace
-next
-to a special token and normalizers that strip do. Any component not known to be safe here means that there is no bound.
+next to a special token and normalizers that strip do. Any component not known to be safe here means that there is no bound.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ Part = Mapping[str, Any]
 _UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")
 _UNICODE_SHRINK = 6
 """Maximum factor by which these forms shorten a text in bytes: a character of n bytes results from at most k characters of 4 bytes,
-where
-k is 1, 3, 4, 4 for n = 1, 2, 3, 4."""
+where k is 1, 3, 4, 4 for n = 1, 2, 3, 4."""
 _SPLITTERS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split")
 _BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 """Bytes that byte-level vocabularies map to the character with the same code; other bytes map to characters from 256."""

@@ -22,8 +22,7 @@ _log = logging.getLogger(__name__)
 
 _LOCAL_DECODERS = frozenset({"ByteLevel", "ByteFallback", "Fuse", "Replace", "Strip", "Metaspace"})
 """Decoder steps that decode a token independently of the token before it, provided that all characters are complete. They may treat
-the
-first token of a text differently."""
+the first token of a text differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,7 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True, literals: Sequence[tuple[int, int]] = ()) -> Encoded:
         """Encode a text. `literals` are sorted character spans in which special tokens are plain text; if given,
-        `add_special_tokens` is
-        ignored and none are added."""
+        `add_special_tokens` is ignored and none are added."""
         if literals:
             return self._encode_around(text, literals)
         encoding = self._fast.encode(text, add_special_tokens=add_special_tokens)

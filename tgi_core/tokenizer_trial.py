@@ -1,8 +1,7 @@
 """Trial of a model's tokenizer in a child process with limits on CPU time and memory.
 
 The tokenizers library has no limits: a file of a few kilobytes can turn a word into gigabytes, and its panics are not `Exception`s.
-A
-tokenizer that exceeds the limits or crashes the child is rejected.
+A tokenizer that exceeds the limits or crashes the child is rejected.
 """
 
 from __future__ import annotations

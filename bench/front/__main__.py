@@ -4,10 +4,8 @@
 
 Measures both modes of `tgi serve` (shard in a child process or in the server's) and both streaming routes (TGI's and OpenAI's). CPU
 time is the processes' own; "spin" is the time of one round of an empty loop during the run, to distinguish a slow machine from a
-slow
-server. With `--step-ms`, each step of the device takes that long, so that the server is not saturated and latencies are meaningful;
-up
-to three steps of the time to first token are the device's.
+slow server. With `--step-ms`, each step of the device takes that long, so that the server is not saturated and latencies are
+meaningful; up to three steps of the time to first token are the device's.
 """
 
 from __future__ import annotations

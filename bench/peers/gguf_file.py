@@ -55,8 +55,7 @@ def renamed(name: str) -> str:
 
 def interleaved(values: np.ndarray, heads: int) -> np.ndarray:
     """Permute rows from [heads, 2, half] to [heads, half, 2]: llama.cpp's RoPE rotates adjacent pairs in a Llama's heads,
-    transformers'
-    rotates halves."""
+    transformers' rotates halves."""
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 

@@ -1,8 +1,8 @@
 """Simulation of TGI's policy (v3 router with chunked prefill) on the same clock.
 
 Admission is first in, first out without overtaking, and reserves blocks for the prompt and the longest possible answer. Prompts
-take the
-rest of the step's token budget; the last one admitted is truncated to a chunk, and later chunks share what the decoding rows leave.
+take the rest of the step's token budget; the last one admitted is truncated to a chunk, and later chunks share what the decoding
+rows leave.
 """
 
 from __future__ import annotations

@@ -34,10 +34,8 @@ ALLOWANCE = 350 * 2**20
 
 def null(rounds: int) -> dict[str, Any]:
     """Measure serving overhead with a backend that computes nothing. CPU time covers all of the server's processes, so a rate per
-    core is
-    what one otherwise idle core would sustain. A device that takes no time saturates the server, which makes latencies meaningless;
-    they are
-    measured with steps of `STEP_MS`."""
+    core is what one otherwise idle core would sustain. A device that takes no time saturates the server, which makes latencies
+    meaningless; they are measured with steps of `STEP_MS`."""
     rows: list[dict[str, Any]] = []
     for turn in range(rounds):
         for step_ms in (0.0, STEP_MS):
@@ -62,10 +60,8 @@ def _front(run: Run) -> dict[str, Any]:
 
 def arrivals(model: Path, rounds: int) -> dict[str, Any]:
     """Measure the gaps of eight streams while new requests arrive, whose prompts must be computed in between. Each request is sent
-    when the
-    previous one should have been answered, according to a preceding measurement, since no machine could sustain a higher rate. In
-    each
-    round, the streams also run undisturbed as a baseline for the machine's own variation."""
+    when the previous one should have been answered, according to a preceding measurement, since no machine could sustain a higher
+    rate. In each round, the streams also run undisturbed as a baseline for the machine's own variation."""
     with _server(model, "cpu") as server:
         server.wait_ready(120)
         _beside(server.port, "warm", [0.0])

@@ -13,10 +13,8 @@ def drawn(work: Work, logits: sampling.Logits, allowed: Sequence[int] | None = N
     """Sample a row's next token and return the row's result.
 
     `logits` are the logits at the row's last position, ignored while the prompt is incomplete. `allowed` holds the token ids that
-    the row's
-    mask allows, or None without a mask (see `masking.allowed_tokens`). The token is appended to the ledger's row for the next step.
-    The
-    row gets a fault if its mask allows no token or its logits are NaN.
+    the row's mask allows, or None without a mask (see `masking.allowed_tokens`). The token is appended to the ledger's row for the
+    next step. The row gets a fault if its mask allows no token or its logits are NaN.
     """
     row, want, how = work.row, work.row.request.want, work.row.request.sampling
     if not work.yields:

@@ -2,8 +2,7 @@
 
 Rules are separated by semicolons. A rule is a kind, a colon and comma-separated `key=value` pairs, at least one of which selects
 steps: `p` (probability per step), `at` (step numbers joined by +) or `every`. Steps are numbered from 1 in call order, rejected
-calls
-included. Random choices depend only on seed and step number, so the same calls get the same faults.
+calls included. Random choices depend only on seed and step number, so the same calls get the same faults.
 """
 
 from __future__ import annotations

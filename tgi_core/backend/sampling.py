@@ -49,8 +49,7 @@ def uniform(seed: int, position: int) -> float:
 
 def penalize(logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int) -> dict[int, float]:
     """Apply the repetition penalty once per distinct token of the row, then to generated tokens the frequency penalty per
-    occurrence and
-    the presence penalty once, then the logit bias."""
+    occurrence and the presence penalty once, then the logit bias."""
     out = dict(logits)
     if sampling.repetition_penalty != 1.0:
         for token in set(tokens) & out.keys():
@@ -116,8 +115,7 @@ def distribution(
     logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int, allowed: Container[int] | None = None
 ) -> dict[int, float]:
     """Logprobs from which the next token is chosen, without the tokens that filters drop. The mask `allowed` must allow at least
-    one token
-    of `logits`."""
+    one token of `logits`."""
     out = penalize(logits, sampling, tokens, prompt_len)
     if allowed is not None:
         out = {token: value for token, value in out.items() if token in allowed}

@@ -1,9 +1,8 @@
 """Table of the fields of `Sampling`: valid range, stage, implementations, and the feature that a session declares.
 
 Used by request validation, the ledger, the router's rules, the wire, the choice between device and host sampler, and the
-conformance
-suite. To add a field, add it to `Sampling` and `SamplingField` (types.py), to this table, and to the code that computes it;
-tests/backend/test_sampling_spec.py lists every place that is missing.
+conformance suite. To add a field, add it to `Sampling` and `SamplingField` (types.py), to this table, and to the code that computes
+it; tests/backend/test_sampling_spec.py lists every place that is missing.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ LARGEST_LOGIT = 3.4e38
 
 class SamplingStage(Enum):
     """PENALTY: changes logits, also of greedy rows. FILTER: removes tokens from the distribution of a sampled row. DRAW: whether
-    and how a
-    token is drawn; set for every request."""
+    and how a token is drawn; set for every request."""
 
     PENALTY = "penalty"
     FILTER = "filter"
@@ -65,13 +63,10 @@ class SamplingSpec:
     """One field of `Sampling`; its default there is neutral.
 
     `field` is what a session declares to support it; None for fields of `text-core`, which every session supports. `range` is None
-    if
-    every value of the type is valid; for `logit_bias` it is the range of each bias. `on_device` marks fields that the device
-    samplers
-    (`PlainSampler`, `StepSampler`) implement as well; the published formula and the engine's host sampler implement every field.
-    `since`
-    is the contract version that added the field. `tried` are the values used by conformance clauses and tests, `sentence` describes
-    it.
+    if every value of the type is valid; for `logit_bias` it is the range of each bias. `on_device` marks fields that the device
+    samplers (`PlainSampler`, `StepSampler`) implement as well; the published formula and the engine's host sampler implement every
+    field. `since` is the contract version that added the field. `tried` are the values used by conformance clauses and tests,
+    `sentence` describes it.
     """
 
     name: str
@@ -159,8 +154,7 @@ DECLARED = tuple(spec for spec in SAMPLING if spec.field is not None and spec.st
 
 class FieldGroup(NamedTuple):
     """Fields that are tested together: a getter of their values, and their neutral values. The engine tests every row of every
-    step, so
-    `values` is a C-level attrgetter."""
+    step, so `values` is a C-level attrgetter."""
 
     values: Callable[[Sampling], object]
     neutral: object

@@ -36,8 +36,7 @@ HOOKS = ("capabilities", "warmup", "prefill", "decode", "rows", "filter", "clear
 
 class _Manager(pluggy.PluginManager):
     """Searches only an object's own attributes and its class's marked hooks. Stock pluggy inspects every inherited attribute of
-    every
-    session, which takes longer than opening a small one."""
+    every session, which takes longer than opening a small one."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         """Return a hook's options, or None for anything else."""
@@ -60,8 +59,7 @@ class Session:
     """The session hooks as methods. Any other exception or a None result becomes BackendBug, so callers see only `BackendError`.
 
     `wrappers` are pluggy plugins of hook wrappers, outermost first. `built` is the contract version that the plugin was written
-    against;
-    sampling fields added later are removed from its capabilities and never passed to it.
+    against; sampling fields added later are removed from its capabilities and never passed to it.
     """
 
     def __init__(

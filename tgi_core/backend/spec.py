@@ -1,8 +1,7 @@
 """Hooks that a backend implements.
 
 Plugin hooks are module-level functions of the module that the entry point names; importing that module must import neither torch
-nor
-a vendor library. Session hooks are methods of the object that `backend_open` returns, one session per rank. A hook may omit
+nor a vendor library. Session hooks are methods of the object that `backend_open` returns, one session per rank. A hook may omit
 arguments that it does not need. No hook returns None.
 """
 
@@ -57,10 +56,8 @@ class SessionSpec(Protocol):
 
     A verb that raises has changed nothing. An error from `rows` ends that step's batch and everything derived from it: every batch
     since made from it by a filter, a merge or added rows, with all of its rows, and the steps of those batches. Such steps are
-    never read,
-    nor are steps launched before `clear(None)`: they are skipped, and the next step read is a later one. If `rows` raises
-    InvalidRequest
-    without request ids, the session does not know a step that it launched, and the session is lost.
+    never read, nor are steps launched before `clear(None)`: they are skipped, and the next step read is a later one. If `rows`
+    raises InvalidRequest without request ids, the session does not know a step that it launched, and the session is lost.
     """
 
     @hookspec(firstresult=True)
@@ -86,8 +83,7 @@ class SessionSpec(Protocol):
     @hookspec(firstresult=True)
     def rows(self, step: Step) -> Rows:
         """Wait for a step and return its rows. Each step is read once, in order, except skipped ones. All of its writes are
-        complete on
-        return.
+        complete on return.
 
         Raises InvalidRequest for a step that was read before or never launched, and any error that the step failed with.
         """
@@ -95,8 +91,7 @@ class SessionSpec(Protocol):
     @hookspec(firstresult=True)
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep only the rows in `keep`; `keep=()` clears the batch. Host bookkeeping only, never waits. Steps launched later
-        exclude the
-        removed rows.
+        exclude the removed rows.
 
         Raises UnknownBatch, UnknownRequest.
         """

@@ -1,8 +1,7 @@
 """Values passed between the core and a backend.
 
 Every type here is a frozen, slotted dataclass or an enum: no text, no tensors, no option dicts. Token ids, block ids and request
-ids
-are plain ints. Sizes in bytes are named `*_bytes`; times are in nanoseconds.
+ids are plain ints. Sizes in bytes are named `*_bytes`; times are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -129,8 +128,7 @@ class Group:
     cores.
 
     `rendezvous` is `host:port`, or `file:PATH` in a directory private to the user if all ranks are on this machine; empty for a
-    world of
-    one and for a backend that runs all ranks in one process.
+    world of one and for a backend that runs all ranks in one process.
     """
 
     rank: int = 0
@@ -153,8 +151,7 @@ class OpenOptions:
     """Options for opening a session on one rank. `model` is a directory; `dtype` is a torch dtype name or "auto".
 
     `cache_dtype` is "auto" for a KV cache in the dtype that the model runs in, or the torch name of an 8-bit dtype, for which a
-    device
-    may use its own variant (float8_e4m3fnuz for float8_e4m3fn).
+    device may use its own variant (float8_e4m3fnuz for float8_e4m3fn).
     """
 
     model: str
@@ -180,8 +177,7 @@ class Capabilities:
     """What a session supports; constant for its lifetime.
 
     `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. `adapters` are
-    the
-    names of the loaded adapters, empty without Feature.LORA. `cache_dtype` is the requested one if the session supports it.
+    the names of the loaded adapters, empty without Feature.LORA. `cache_dtype` is the requested one if the session supports it.
     """
 
     features: frozenset[Feature]
@@ -231,11 +227,9 @@ class Capacity:
     """Limits promised by the backend: no work within them runs out of memory.
 
     `max_rows` live rows, `max_row_tokens` positions per row, `max_step_tokens` tokens computed per step, `max_prefill_rows` rows
-    per
-    step that may take more than one token, `max_step_blocks` blocks that one step may touch (0: no separate limit), `shapes`
-    warmed-up
-    (rows, tokens) buckets (empty: any shape), `in_flight` steps that may be unread (1: synchronous), `draft` tokens speculated per
-    row.
+    per step that may take more than one token, `max_step_blocks` blocks that one step may touch (0: no separate limit), `shapes`
+    warmed-up (rows, tokens) buckets (empty: any shape), `in_flight` steps that may be unread (1: synchronous), `draft` tokens
+    speculated per row.
     """
 
     groups: tuple[CacheGroup, ...]
@@ -254,12 +248,10 @@ class Capacity:
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling parameters of a row, applied in this order: repetition, frequency and presence penalty, logit bias, mask,
-    temperature,
-    top-k, top-p, min-p, typical-p, draw. `tgi_core.backend.sampling` has the formula, `SAMPLING` an entry per field.
+    temperature, top-k, top-p, min-p, typical-p, draw. `tgi_core.backend.sampling` has the formula, `SAMPLING` an entry per field.
 
     `do_sample=False` takes the argmax after penalties and mask. `top_k=0`, `top_p=1`, `min_p=0` and `typical_p=1` turn a filter
-    off.
-    `logit_bias` holds pairs of a token id and the value added to its logit.
+    off. `logit_bias` holds pairs of a token id and the value added to its logit.
     """
 
     do_sample: bool = False
@@ -293,10 +285,8 @@ class Request:
     """One request, sent once; ids are never reused.
 
     `tokens` are the prompt and, for a continued request, the tokens generated so far; the first `prompt_len` are the client's
-    prompt. The
-    first `cached` tokens are already in `blocks` (one tuple of block ids per cache group). The step that starts the request runs
-    the next
-    `take` tokens; the row samples a token if `cached + take == len(tokens)`.
+    prompt. The first `cached` tokens are already in `blocks` (one tuple of block ids per cache group). The step that starts the
+    request runs the next `take` tokens; the row samples a token if `cached + take == len(tokens)`.
     """
 
     id: int
@@ -364,10 +354,8 @@ class Row:
     """Result of a step for one request that ran in it.
 
     `tokens` is empty while the prompt is incomplete. `logprobs` and `top` have one entry per token. `prompt_logprobs` cover the
-    part of
-    the prompt that this step ran: a step over positions s…e-1 returns those of tokens s+1…e (within the prompt), preceded by None
-    for
-    token 0 if s is 0.
+    part of the prompt that this step ran: a step over positions s…e-1 returns those of tokens s+1…e (within the prompt), preceded
+    by None for token 0 if s is 0.
     """
 
     request_id: int

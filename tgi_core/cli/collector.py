@@ -10,8 +10,7 @@ _YOUNG = 20_000
 
 def settle() -> None:
     """Freeze all current objects and collect less often. Collections then never traverse the objects of the model and libraries,
-    which would
-    stall a step. Objects that steps create are freed by reference counting."""
+    which would stall a step. Objects that steps create are freed by reference counting."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG)

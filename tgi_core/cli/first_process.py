@@ -1,8 +1,7 @@
 """Init duties as process 1 of a container, which must reap orphaned processes and ignores signals that have no handler.
 
 Process 1 only forwards signals and reaps; the command runs in a child process. That way, reaping never steals the exit status that
-a
-library is waiting for.
+a library is waiting for.
 """
 
 from __future__ import annotations

@@ -155,8 +155,7 @@ class DrainingServer(HttpServer):
 
 def highest_descriptor() -> int:
     """Raise the process's limit of file descriptors to its maximum and return the highest descriptor that a connection may have,
-    leaving
-    some for other purposes. The lowest free descriptor is always used first, so a high number means that few are left."""
+    leaving some for other purposes. The lowest free descriptor is always used first, so a high number means that few are left."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -42,8 +42,7 @@ def open_ranks(
     lost: Callable[[], None] | None = None,
 ) -> object:
     """Open a backend's session on all ranks; the settings, or `place`, determine their number. `lost` is called from another thread
-    when
-    a rank is lost. Raises StartupError, BackendError."""
+    when a rank is lost. Raises StartupError, BackendError."""
     count = place.world if place is not None else num_ranks(settings, plugin)
     if count == 1:
         return open_backend(plugin, options, show)
@@ -96,8 +95,7 @@ def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings
 
 def inherited(number: int) -> Link:
     """Connection to the rank 0 that started this process. Ignores SIGINT and SIGTERM: Ctrl-C reaches both processes, and rank 0
-    still has
-    requests to finish."""
+    still has requests to finish."""
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_IGN)
     return Link(socket.socket(fileno=number))

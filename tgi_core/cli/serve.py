@@ -32,8 +32,7 @@ def command(model: str | None, runtime: bool, resolved: Resolved) -> None:
 
 def run(settings: Settings, runtime: bool = False, address: str | None = None) -> None:
     """Serve until stopped by a signal, with a new shard or the one at `address`. Validates the settings before loading anything.
-    Raises
-    StartupError."""
+    Raises StartupError."""
     set_up(settings.json_output)
     if runtime:
         print_runtime()

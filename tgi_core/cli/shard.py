@@ -61,8 +61,7 @@ def command(
     """Run the shard of MODEL and print `listening: ADDRESS`. Default address: a Unix socket in a new directory.
 
     With --num-shard, the model is split over several processes, which this one starts. If RANK and WORLD_SIZE are set, as by
-    torchrun,
-    this process is that rank: rank 0 listens for routers, the others connect to rank 0.
+    torchrun, this process is that rank: rank 0 listens for routers, the others connect to rank 0.
     """
     from tgi_core.server.rank_place import own_place
 
@@ -96,8 +95,7 @@ def run_follower(settings: Settings, inherited_socket: int | None, place: Place 
 
 def run(settings: Settings, address: str, has_parent: bool = False, place: Place | None = None, steps: int | None = None) -> None:
     """Serve routers until stopped by a signal or by the parent, whose turns may use a separate socket, `steps`. Raises
-    StartupError.
-    Exits with status 1 if the device or another rank is lost, so that a supervisor restarts it."""
+    StartupError. Exits with status 1 if the device or another rank is lost, so that a supervisor restarts it."""
     from tgi_core.cli.weights import fetch_model
     from tgi_core.server.grpc_host import ShardHost
     from tgi_core.server.grpc_server import ShardServer
@@ -175,8 +173,7 @@ def _address(uds_path: Path | None, port: str | None) -> str:
 
 def _listen_for_the_end(stop: threading.Event, has_parent: bool) -> None:
     """Set `stop` on a signal or when the parent ends. A child ignores signals: Ctrl-C reaches the parent too, which still has
-    requests
-    to finish."""
+    requests to finish."""
     from tgi_core.server.process import watch_parent
 
     for number in (signal.SIGTERM, signal.SIGINT):

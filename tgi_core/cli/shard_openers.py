@@ -36,8 +36,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_ADDED = 20_000
 """Maximum number of added tokens for grammars. llguidance takes quadratic time while holding the GIL: 4 s for 20,000 tokens, 40 s
-for the
-65,536 of a speech model."""
+for the 65,536 of a speech model."""
 
 
 def choose_backend(name: str | None) -> Plugin:

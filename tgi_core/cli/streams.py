@@ -9,8 +9,7 @@ from contextlib import suppress
 
 def keep_standard_streams() -> None:
     """Open the null device in place of closed standard streams. Otherwise the next file or socket would get the stream's
-    descriptor, and
-    receive what native libraries write to standard error."""
+    descriptor, and receive what native libraries write to standard error."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)

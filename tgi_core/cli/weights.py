@@ -65,8 +65,7 @@ def check_adapters(settings: Settings) -> None:
 @contextmanager
 def _ended_by_interrupt() -> Generator[None, None, None]:
     """Let Ctrl-C end the process immediately: download threads cannot be stopped, and downloads resume at the next start. Does
-    nothing
-    outside the main thread, where signal handlers cannot be set."""
+    nothing outside the main thread, where signal handlers cannot be set."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -36,8 +36,7 @@ class CompiledGrammar:
 
     def renew(self, lexer: LLMatcher) -> None:
         """Recompile if `lexer` is still current, so that later matchers get a new lexer. Raises InvalidGrammar, including when
-        compiling
-        takes too long for a step."""
+        compiling takes too long for a step."""
         if self._first is lexer:
             if self._seconds > _RENEWAL_SECONDS:
                 raise InvalidGrammar("it is too complex to continue")
@@ -57,8 +56,8 @@ class GrammarCompiler:
     """Compiles and caches grammars. Thread-safe; do not call blocking methods on an event loop.
 
     Prepared grammars are compiled in low-priority threads; fast ones do not wait for slow ones. Unprepared grammars, for example
-    from TGI's
-    routers, are first tried in a worker process, because a grammar whose compilation never ends would hang the device's process.
+    from TGI's routers, are first tried in a worker process, because a grammar whose compilation never ends would hang the device's
+    process.
     """
 
     def __init__(self, vocabulary: LLTokenizer, small_bytes: int = SMALL_BYTES, large_bytes: int = LARGE_BYTES) -> None:
@@ -100,8 +99,7 @@ class GrammarCompiler:
 
     def prepare(self, grammar: Grammar, cost: Cost) -> Future[CompiledGrammar]:
         """Start compiling a grammar that has already been tried, and hold it until `release`. Does not block. Raises GrammarsBusy.
-        If the
-        future raises InvalidGrammar, there is nothing to release."""
+        If the future raises InvalidGrammar, there is nothing to release."""
         entry, new = self._entry(grammar, cost)
         if new:
             lane = self._quick if cost.seconds <= QUICK_SECONDS else self._slow
@@ -119,8 +117,7 @@ class GrammarCompiler:
 
     def take(self, grammar: Grammar) -> KeptGrammar:
         """Return a compiled grammar, to be returned with `give_back`. Blocks while the grammar is compiled and, if unprepared,
-        tried. Raises
-        InvalidGrammar, GrammarsBusy."""
+        tried. Raises InvalidGrammar, GrammarsBusy."""
         with self._lock:
             entry = self._kept.find(grammar.digest)
         if entry is None:

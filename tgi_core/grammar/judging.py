@@ -1,8 +1,7 @@
 """Validation and cost measurement of grammars in worker processes that can be killed.
 
 An unknown grammar goes to a quick worker with a small time limit. The few that need more time wait for a separate slow worker, so
-that
-they do not delay other requests. Results are remembered, and known grammars do not wait.
+that they do not delay other requests. Results are remembered, and known grammars do not wait.
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ def start(vocabulary: LLTokenizer, source: str) -> LLMatcher:
 
 def fault(vocabulary: LLTokenizer, first: LLMatcher) -> str:
     """Describe what is wrong with a grammar at the start or after two tokens, "" if nothing. `a{1000000}` compiles but is too large
-    after
-    its first tokens."""
+    after its first tokens."""
     ending = sum(1 << id for id in set(vocabulary.eos_tokens))
     for pick in (_lowest, _highest):
         matcher = first.deep_copy()

@@ -1,10 +1,8 @@
 """Preprocessing of a client's schema before compilation.
 
 As in TGI, objects are closed unless the schema states otherwise: answers have only the listed properties, because models that may
-add
-properties tend to do so and rarely return to the schema. Closing only narrows what is valid. If a schema composes objects from
-parts
-(`allOf`, or `properties` next to `anyOf` or `$ref`), they stay open, because closed parts would exclude each other.
+add properties tend to do so and rarely return to the schema. Closing only narrows what is valid. If a schema composes objects from
+parts (`allOf`, or `properties` next to `anyOf` or `$ref`), they stay open, because closed parts would exclude each other.
 
 A schema with `properties` but no `type` means an object. Strictly it would also allow `0`, but TGI's clients omit the type.
 

@@ -23,8 +23,7 @@ def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False) -> Gram
     """Parse a grammar, or return None for plain text. Raises GrammarError with TGI's messages.
 
     Every route accepts all shapes. `strict_tgi` accepts only TGI's shapes and, like TGI, requires `properties` in a schema. Does
-    not
-    compile the grammar; a schema of 64 KiB takes a few milliseconds.
+    not compile the grammar; a schema of 64 KiB takes a few milliseconds.
     """
     kind = shape.get("type")
     if not isinstance(kind, str) or kind not in TYPES:

@@ -17,8 +17,7 @@ class GrammarKind(Enum):
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """Constraint on an answer. Depending on `kind`, `source` is the JSON text of a schema that the answer must be valid under, or a
-    regular
-    expression that must match the whole answer."""
+    regular expression that must match the whole answer."""
 
     kind: GrammarKind
     source: str = field(repr=False)

@@ -18,8 +18,7 @@ from tgi_core.hub.selection import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS
 
 def fetch_adapter(source: AdapterSource, cache: Path | None, auto_convert: bool, show: Progress) -> Adapter:
     """Return the adapter, downloading it if needed. Like a model, a path needs no network, and a repository is pinned to one
-    commit.
-    Raises StartupError."""
+    commit. Raises StartupError."""
     path = Path(source.model).expanduser()
     if path.is_dir():
         if source.revision is not None:

@@ -37,8 +37,7 @@ class Source:
 
 def fetch(source: Source, show: Progress) -> Path:
     """Return the model's directory, downloading if needed. A path needs no network, nor does a cached model with HF_HUB_OFFLINE
-    set.
-    Raises StartupError."""
+    set. Raises StartupError."""
     path = Path(source.model).expanduser()
     if path.is_dir():
         return _local(source, path, show)

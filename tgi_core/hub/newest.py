@@ -17,8 +17,7 @@ def newest(remote: Remote, complete: Callable[[Path], bool], download: Callable[
     """Return the cached directory of the revision, downloading it if needed.
 
     `complete` checks whether a directory has all files, `download` fetches a commit, and `remedy` is the advice in the error if the
-    Hub
-    cannot be used. Raises StartupError.
+    Hub cannot be used. Raises StartupError.
     """
     directory = remote.cached()
     if remote.offline or (directory is not None and directory.name == remote.revision and complete(directory)):

@@ -1,10 +1,8 @@
 """Non-blocking writer of lines to standard error.
 
 An unread pipe (`tgi serve 2>&1 | less`), a stopped terminal or a full disk must lose log lines, not delay answers. A line that can
-be
-written immediately is written by the caller. Otherwise, it and later lines are queued in memory for a writer thread. Lines that do
-not
-fit are dropped and counted, and the count is logged once there is space again.
+be written immediately is written by the caller. Otherwise, it and later lines are queued in memory for a writer thread. Lines that
+do not fit are dropped and counted, and the count is logged once there is space again.
 """
 
 from __future__ import annotations

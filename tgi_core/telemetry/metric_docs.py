@@ -1,6 +1,5 @@
 """Generates the table in docs/observability.md from the catalog: `python -m tgi_core.telemetry.metric_docs`, or with `--check` to
-verify
-that it is up to date."""
+verify that it is up to date."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ class Series:
 
 class Tally(Collector):
     """A histogram with at most one label. The Prometheus client's histogram takes locks and searches buckets linearly, which is too
-    slow
-    for every token and step. This one is used only from the event loop, which also serves scrapes."""
+    slow for every token and step. This one is used only from the event loop, which also serves scrapes."""
 
     def __init__(self, name: str, text: str, bounds: tuple[float, ...], label: str = "", values: Iterable[str] = ()) -> None:
         self._name, self._text, self._label, self._bounds = name, text, label, bounds

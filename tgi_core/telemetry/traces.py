@@ -7,8 +7,7 @@
         └── decode      until its last token
 
 OpenTelemetry is imported only with --otlp-endpoint. Tracing does no work per token: child spans are created when the request ends,
-from
-the timestamps of its `Course`.
+from the timestamps of its `Course`.
 """
 
 from __future__ import annotations

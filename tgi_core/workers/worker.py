@@ -22,8 +22,7 @@ _POLLS, _POLL_S = 200, 0.005
 
 class Worker:
     """A process that handles one request at a time. Its socket's descriptor and `arguments` are appended to `command`; `greeting`
-    is sent
-    before the first request."""
+    is sent before the first request."""
 
     def __init__(self, command: Sequence[str], arguments: Sequence[str] = (), greeting: bytes | None = None) -> None:
         self._unsent = b"" if greeting is None else frame(greeting)

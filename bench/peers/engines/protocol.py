@@ -6,8 +6,7 @@
     {"do": "end"}                                   returns the ids of all new tokens
 
 Every answer includes seconds, seconds of CPU time, and the number of tokens so far. Engines are idle between commands, so that they
-can
-take turns. An engine that fails exits with the reason on standard error. This module needs only the standard library.
+can take turns. An engine that fails exits with the reason on standard error. This module needs only the standard library.
 """
 
 from __future__ import annotations
