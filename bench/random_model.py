@@ -42,8 +42,7 @@ def make(name: str = "135m", folder: Path | None = None) -> Path:
 
 
 def write_tokenizer(folder: Path, size: int) -> None:
-    """Write the demo model's tokenizer, padded to `size` with pairs of its tokens, which can be decoded but never result from
-    encoding."""
+    """Write the demo model's tokenizer, padded to `size` with pairs of its tokens, which encoding never produces."""
     parts = json.loads((DEMO / "tokenizer.json").read_text())
     vocab: dict[str, int] = parts["model"]["vocab"]
     special = {token["content"] for token in parts["added_tokens"]}

@@ -12,8 +12,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def save(folder: Path, part: str, what: dict[str, Any], done: bool) -> None:
-    """Write a part's file. `done` distinguishes a complete part from an interrupted one. The home directory in paths is replaced
-    by ~."""
+    """Write a part's file. `done` distinguishes a complete part from an interrupted one. Replaces the home directory by ~."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.json"
     fresh = path.with_suffix(".new")

@@ -1,7 +1,8 @@
-"""Length-prefixed messages over stream sockets, for processes of ours that talk to each other.
+"""Length-prefixed messages over stream sockets, for communication between this project's processes.
 
-A frame is its payload's length in bytes, uint32 little-endian, then the payload. `Frames` does no I/O, so that blocking sockets and event
-loops share it; `FrameSocket` is the blocking side. Worker processes import this module: it needs nothing but the standard library.
+A frame is the payload's length in bytes (little-endian uint32) followed by the payload. `Frames` does no I/O, so that blocking
+sockets and event loops can share it; `FrameSocket` adds blocking I/O. Worker processes import this module, so it uses only the
+standard library.
 """
 
 from __future__ import annotations
@@ -12,28 +13,28 @@ from contextlib import suppress
 from struct import Struct
 
 HEAD = Struct("<I")
-"""The length of a payload."""
+"""Header of a frame: the payload's length."""
 
 MAX_BYTES = (1 << 32) - 1
-"""The longest payload that a head can announce."""
+"""Maximum payload length that fits into the header."""
 
 _CHUNK = 1 << 16
 _MAX_CHUNK = 1 << 20
 
 
 class FrameTooLong(ValueError):
-    """The other side announced a payload above the limit; the stream is of no use from here on."""
+    """The peer announced a payload above the limit; the stream is no longer usable."""
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload behind its length."""
+    """Prefix a payload with its length."""
     return HEAD.pack(len(payload)) + payload
 
 
 class Frames:
-    """The frames in a stream of bytes that arrives in pieces.
+    """Incremental parser of frames.
 
-    Memory grows with what has arrived, never with what a head announces.
+    Memory grows with received data, not with the announced length.
     """
 
     __slots__ = ("_buffer",)
@@ -42,15 +43,15 @@ class Frames:
         self._buffer = bytearray()
 
     def __len__(self) -> int:
-        """Bytes that have arrived and were not taken."""
+        """Number of buffered bytes."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
-        """Append what has arrived."""
+        """Append received data."""
         self._buffer += data
 
     def take(self, limit: int = MAX_BYTES) -> bytes | None:
-        """The payload of the next frame; None until all of it has arrived. Raises FrameTooLong for one of more than `limit` bytes."""
+        """Return the next frame's payload, or None if it is incomplete. Raises FrameTooLong for more than `limit` bytes."""
         buffer = self._buffer
         if len(buffer) < HEAD.size:
             return None
@@ -66,7 +67,7 @@ class Frames:
 
     @property
     def read_size(self) -> int:
-        """How many bytes to read next: a large payload is read in large pieces."""
+        """Number of bytes to read next; larger for large payloads."""
         if len(self._buffer) < HEAD.size:
             return _CHUNK
         missing: int = HEAD.unpack_from(self._buffer)[0] + HEAD.size - len(self._buffer)
@@ -74,7 +75,7 @@ class Frames:
 
 
 class FrameSocket:
-    """Frames over a blocking stream socket, which nobody else reads."""
+    """Frames over a blocking stream socket with no other reader."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
@@ -85,10 +86,10 @@ class FrameSocket:
         self._stream.sendall(frame(payload))
 
     def receive(self, limit: int = MAX_BYTES, timeout_s: float | None = None) -> bytes:
-        """The next payload.
+        """Receive the next payload.
 
-        Raises EOFError if the other side closes, TimeoutError if the whole frame has not arrived in time (what has is kept),
-        FrameTooLong, OSError. Leaves the socket blocking.
+        Raises EOFError if the peer closes the connection, TimeoutError if the frame is incomplete after `timeout_s` (received data
+        is kept), FrameTooLong, OSError. Leaves the socket blocking.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
@@ -101,6 +102,6 @@ class FrameSocket:
                 self._frames.feed(data)
         finally:
             if deadline is not None:
-                with suppress(OSError):  # closed meanwhile
+                with suppress(OSError):  # the socket was closed
                     self._stream.settimeout(None)
         return payload

@@ -70,8 +70,7 @@ def access_of_router(settings: Settings, environ: Mapping[str, str], address: st
 
 
 def demanded_token(settings: Settings, environ: Mapping[str, str], what: str) -> str | None:
-    """The token that `what` requires; with --shard-without-token, None and a warning. Raises StartupError if the token is
-    missing."""
+    """The token that `what` requires; with --shard-without-token, None and a warning. Raises StartupError if it is missing."""
     token = _token(settings, environ)
     if token is None and not settings.shard_without_token:
         raise StartupError(

@@ -136,8 +136,7 @@ class Tokenizer:
 
 
 def _eos_ids(directory: Path, fast: Any, vocab_size: int | None) -> frozenset[int]:
-    """Read the ids from generation_config.json, else config.json, else tokenizer_config.json. Raises StartupError for invalid
-    ids."""
+    """Read the ids from generation_config.json, else config.json, else tokenizer_config.json. Raises StartupError."""
     for name in ("generation_config.json", "config.json"):
         declared = read_optional_json(directory / name).get("eos_token_id")
         if declared is None or declared == []:

@@ -56,8 +56,7 @@ def strays(fast: Any, vocab_size: int | None) -> tuple[str, ...]:
 
 
 def fault(fast: Any, vocab_size: int | None) -> str:
-    """Describe why a tokenizer cannot serve a model with `vocab_size` tokens; "" if it can. Time and memory are not limited
-    here."""
+    """Describe why a tokenizer cannot serve a model with `vocab_size` tokens; "" if it can. Has no limits of time or memory."""
     vocabulary: dict[str, int] = fast.get_vocab(with_added_tokens=True)
     if not vocabulary:
         return "the tokenizer has no tokens"

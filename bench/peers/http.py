@@ -104,8 +104,7 @@ SERVERS = {
 
 
 def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: int, save: Save, new: int = NEW) -> dict[str, Any]:
-    """Measure `rounds` rounds per number of clients, server by server. The first request after each process start is the cold
-    start."""
+    """Measure `rounds` rounds per number of clients, server by server. A process's first request is the cold start."""
     result: dict[str, Any] = {"engines": {}, "failed": {}, "starts": {}, "rows": []}
     with ExitStack() as stack:
         running: dict[str, Server] = {}

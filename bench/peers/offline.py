@@ -28,8 +28,7 @@ Save = Callable[[dict[str, Any]], None]
 def offline(
     model: Path, peers: Mapping[str, Peer], batches: Sequence[int], rounds: int, save: Save, busy: bool = False, new: int = NEW
 ) -> dict[str, Any]:
-    """Measure `rounds` rounds per batch size, engine by engine, after a small warm-up. With `busy`, another process keeps a core
-    busy."""
+    """Measure `rounds` rounds per batch size, engine by engine, after a small warm-up. `busy` loads a core."""
     plan = Plan(model, max(batches), PROMPT + new, max(batches) * PROMPT)
     rows: list[Row] = []
     slow: set[tuple[str, int]] = set()

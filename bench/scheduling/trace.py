@@ -33,8 +33,7 @@ def read(path: Path, count: int) -> list[Arrival]:
 
 
 def make(count: int, seed: int) -> list[Arrival]:
-    """Synthetic conversations like the trace that Azure published in 2023: lognormal lengths, random arrivals every 0.18 s on
-    average."""
+    """Synthetic conversations like the trace that Azure published in 2023: lognormal lengths, Poisson arrivals, mean 0.18 s."""
     chance, now, arrivals = random.Random(seed), 0.0, []
     for _ in range(count):
         now += chance.expovariate(1 / 0.18)

@@ -67,17 +67,17 @@ class FaultInjector:
 
     @hookimpl(wrapper=True, trylast=True)
     def prefill(self, cached: Handle) -> _Wrapped:
-        """May refuse, or launch a step that is lost."""
+        """May raise, or launch a step that fails on reading."""
         return (yield from self._launch((cached,) if cached != EMPTY else ()))
 
     @hookimpl(wrapper=True, trylast=True)
     def decode(self, batches: tuple[Handle, ...]) -> _Wrapped:
-        """May refuse, or launch a step that is lost."""
+        """May raise, or launch a step that fails on reading."""
         return (yield from self._launch(batches))
 
     @hookimpl(wrapper=True, trylast=True)
     def rows(self, step: Step) -> _Wrapped:
-        """May raise, be slow, or return rows that have failed."""
+        """May raise, be slow, or return failed rows."""
         number = self._numbers.pop(step.id, 0)
         for rule in self._due(number, SLOW):
             self._note(rule, number)
@@ -94,7 +94,7 @@ class FaultInjector:
 
     @hookimpl(wrapper=True, trylast=True)
     def filter(self, batch: Handle) -> _Wrapped:
-        """Never fails by itself; what remains of a batch was made of the same steps."""
+        """Injects no faults. The remaining batch is derived from the same steps."""
         handle = yield
         origins = self._origins.pop(batch, set())
         if handle != EMPTY:
@@ -103,7 +103,7 @@ class FaultInjector:
 
     @hookimpl(wrapper=True, trylast=True)
     def clear(self, batch: Handle | None) -> _Wrapped:
-        """Never fails by itself."""
+        """Injects no faults."""
         cleared = yield
         for handle in [batch] if batch is not None else list(self._origins):
             self._origins.pop(handle, None)
@@ -147,18 +147,18 @@ class FaultInjector:
         _log.warning("injected fault: %s at step %d", rule.kind, number)
 
     def _kill(self, step: int, error: Exception) -> None:
-        """End the batches that were made of a step, and the steps."""
+        """End the batches and steps derived from a step."""
         for handle in [handle for handle, origins in self._origins.items() if step in origins]:
             try:
                 self._session.clear(handle)
-            except UnknownBatch:  # it was in use in another way
+            except UnknownBatch:  # the session ended it already
                 self._origins.pop(handle, None)
         for other, origins in self._made_of.items():
             if step in origins and other != step:
                 self._dead.setdefault(other, error)
 
     def _forget(self, step: int) -> None:
-        """A step is read: nothing that was made of it can die of it any more. Older ones will not be read."""
+        """Forget a step once it is read: it can no longer end anything. Older steps will not be read either."""
         for ids in (self._numbers, self._made_of, self._dead):
             for id in [id for id in ids if id <= step]:
                 del ids[id]

@@ -59,8 +59,8 @@ class _Plan:
 class Ledger:
     """Rows and handles of one session.
 
-    The scheduler and the model server have records of their own. A session needs this one to check what it is told: the contract says
-    which verbs it must refuse, whoever calls it.
+    The scheduler and the model server keep their own records. A session needs a ledger to validate its arguments: the contract
+    defines which calls it must reject, independent of the caller.
     """
 
     def __init__(self, capabilities: Capabilities, capacity: Capacity) -> None:

@@ -86,7 +86,7 @@ class SettingsCommand(click.Command):
 def settings_options(
     defaults: Mapping[str, Any] | None = None, only: typing.Container[str] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator that adds one option per setting and passes `resolved`. `defaults` overrides defaults; `only` limits the
+    """Decorator that adds an option per setting and passes `resolved`. `defaults` overrides defaults; `only` limits the
     settings."""
     chosen = [spec for spec in fields(Settings) if only is None or spec.name in only]
     options = [option for spec in chosen for option in _options(spec, (defaults or {}).get(spec.name, spec.default))]

@@ -25,8 +25,7 @@ DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096}
 @click.option("--shard", required=True, metavar="ADDRESS", help="Address of the shard: unix:PATH or HOST:PORT.")
 @settings_options(only=settings_in(Scope.ROUTER))
 def command(model: str | None, shard: str, resolved: Resolved) -> None:
-    """Serve the HTTP API for the shard of MODEL that is running at ADDRESS. Only the model's config and tokenizer files are
-    needed."""
+    """Serve the HTTP API for the shard of MODEL that is running at ADDRESS. Needs only the model's config and tokenizer files."""
     run(named(model, resolved), address=checked(shard))
 
 

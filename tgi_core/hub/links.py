@@ -11,7 +11,7 @@ from tgi_core.hub.selection import INDEX, small_files
 
 
 def link_together(target: Path, small: Path, weights: Path) -> Path:
-    """Create `target` with links to the small files of one directory and the safetensors of another, atomically. Raises
+    """Atomically create `target` with links to the small files of one directory and the safetensors of another. Raises
     StartupError."""
     names = [str(path.relative_to(small)) for path in small.rglob("*") if path.is_file()]
     files = {name: small / name for name in small_files(names) if name != INDEX}

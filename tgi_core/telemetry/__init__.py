@@ -1,1 +1,1 @@
-"""What the server tells about itself: logs and progress."""
+"""Logs, progress, metrics and traces."""

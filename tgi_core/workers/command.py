@@ -11,8 +11,7 @@ ONE_THREAD = {"MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PAR
 
 
 def same_imports() -> dict[str, str]:
-    """Environment of a child that can import every module that this process can, such as a plugin under test that is not
-    installed."""
+    """Environment of a child that can import every module that this process can, such as an uninstalled plugin under test."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [*given, *sys.path]))}
 
