@@ -34,8 +34,8 @@ def test_the_syntax_is_tgis() -> None:
         ("a=", "must be HUB_ID"),
         ("a@", "must be HUB_ID"),
         ("@b", "must be HUB_ID"),
-        ("/path/to/dir", "give NAME=/path/to/dir"),
-        ("../dir", "give NAME=../dir"),
+        ("/path/to/dir", "use NAME=/path/to/dir"),
+        ("../dir", "use NAME=../dir"),
         ("a/../b=dir", "cannot be the name"),
         ('quo"te=dir', "cannot be the name"),
         (f"{'n' * 257}=dir", "cannot be the name"),
@@ -65,7 +65,7 @@ def test_any_text(items: list[str]) -> None:
 def test_the_models_own_name_is_taken() -> None:
     """An adapter could not be told from the model."""
     for settings in (Settings(model_id="org/m", lora_adapters="org/m"), Settings(served_model_name="n", lora_adapters="n=dir")):
-        with pytest.raises(StartupError, match="reserved for the base model"):
+        with pytest.raises(StartupError, match="name of the base model"):
             check_adapters(settings)
 
 
