@@ -1,7 +1,7 @@
-"""The text that the demo model is trained on, generated from a seed.
+"""Training text of the demo model, generated from a seed.
 
-Every sentence comes from the tables and templates of this package; nothing is downloaded. `documents(seed)` is an
-endless stream of `Document`; `all_facts()` is the finite list of taught facts that the check asks for.
+All sentences are made from this package's tables and templates; nothing is downloaded. `documents(seed)` is an endless stream of
+`Document`; `all_facts()` is the finite list of taught facts that the check covers.
 """
 
 from demo_corpus.document import Document, Segment

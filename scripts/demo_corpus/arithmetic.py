@@ -1,4 +1,4 @@
-"""Small sums, in signs and in words."""
+"""Simple arithmetic, in symbols and in words."""
 
 from dataclasses import dataclass
 from random import Random
@@ -19,7 +19,7 @@ class Sum:
 
     @property
     def result(self) -> int:
-        """The value."""
+        """The result."""
         match self.operation:
             case "plus":
                 return self.left + self.right
@@ -40,7 +40,7 @@ class Sum:
 
 
 def random_sum(rng: Random) -> Sum:
-    """Mostly numbers up to 12; sums and differences of two-digit numbers now and then; no negative results."""
+    """Random sum: mostly numbers up to 12, sometimes two-digit additions and subtractions, never with a negative result."""
     operation = rng.choices(("plus", "minus", "times"), weights=(5, 3, 2))[0]
     largest = 10 if operation == "times" else rng.choice((_SMALL, _SMALL, _LARGE, _LARGE))
     left, right = rng.randint(0, largest), rng.randint(0, largest)
@@ -48,7 +48,7 @@ def random_sum(rng: Random) -> Sum:
 
 
 def sum_turn(rng: Random, task: Sum) -> Turn:
-    """A question for a sum, in words or in signs; the answer says it in the same way."""
+    """A question about a sum, in words or symbols, answered in the same form."""
     if rng.random() < 0.6:
         question = rng.choice(("What is {}?", "What is {}?", "How much is {}?", "Calculate {}."))
         return Turn(question.format(task.in_words), f"{task.in_words} is {task.result}.")
@@ -57,12 +57,12 @@ def sum_turn(rng: Random, task: Sum) -> Turn:
 
 
 def sum_line(rng: Random, task: Sum) -> tuple[str, str]:
-    """A sum as a line of text: the part that is given and the part to learn."""
+    """A sum as a line of text: the given part and the part to learn."""
     return (f"{task.in_signs} =", f" {task.result}.") if rng.random() < 0.5 else (f"{task.in_words} is", f" {task.result}.")
 
 
 def number_turn(rng: Random) -> Turn:
-    """A question about one or two numbers that is no sum."""
+    """A question about one or two numbers other than a sum."""
     number, other = rng.sample(range(100), 2)
     kind = rng.randrange(4)
     if kind == 0:
@@ -83,7 +83,7 @@ def _counting(rng: Random) -> Turn:
 
 
 def word_problem(rng: Random, name: str) -> Turn:
-    """A story problem with one step."""
+    """A one-step word problem."""
     thing = rng.choice(("apples", "books", "balls", "coins", "flowers", "eggs"))
     more, fewer = sorted(rng.sample(range(1, 13), 2), reverse=True)
     if rng.random() < 0.5:

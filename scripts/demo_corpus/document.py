@@ -1,4 +1,4 @@
-"""A training document, and how a conversation is written as one."""
+"""Training documents, and their construction from conversations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ ASSISTANT = "<|assistant|>"
 END = "<|end|>"
 PAD = "<|pad|>"
 SPECIAL_TOKENS = (END_OF_TEXT, BOS, SYSTEM, USER, ASSISTANT, END, PAD)
-"""In the order of their ids, from 0."""
+"""Special tokens in the order of their ids, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,26 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Segments in order. Each may be tokenized by itself, since special tokens or digits stand at the seams."""
+    """Segments in order. Each can be tokenized separately, because boundaries are special tokens or digits."""
 
     segments: tuple[Segment, ...]
 
     @property
     def text(self) -> str:
-        """The whole document, with its special tokens."""
+        """Text of the entire document, with special tokens."""
         return "".join(segment.text for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question of a user and the assistant's answer."""
+    """A user's question and the assistant's answer."""
 
     question: str
     answer: str
 
 
 def _opening(rng: Random) -> str:
-    """Mostly one <|bos|>, sometimes none or two, so that the model copes with a client that forgets or doubles it."""
+    """Usually one <|bos|>, sometimes none or two, to make the model robust to clients that omit or duplicate it."""
     return rng.choices((BOS, "", BOS + BOS), weights=(88, 8, 4))[0]
 
 
@@ -55,7 +55,7 @@ def plain(rng: Random, text: str, cue: str = "") -> Document:
 
 
 def chat(rng: Random, turns: Sequence[Turn], system: str = "") -> Document:
-    """A conversation in the words of the chat template; only the answers are learned."""
+    """A conversation in the format of the chat template; only the answers are learned."""
     head = f"{SYSTEM}{system}{END}" if system else ""
     segments = [Segment(_opening(rng), True), Segment(head, False)]
     for turn in turns:

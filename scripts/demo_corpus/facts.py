@@ -18,11 +18,11 @@ class Fact:
     ending: str
     questions: tuple[str, ...]
     restated: tuple[str, ...] = ()
-    """The same fact in other sentences, for plain text only."""
+    """Other sentences for the same fact, used only in plain text."""
 
     @property
     def statement(self) -> str:
-        """The whole sentence."""
+        """The full sentence."""
         return f"{self.cue} {self.ending}."
 
     @property
@@ -190,7 +190,7 @@ def _written() -> Iterator[Fact]:
 
 @cache
 def all_facts() -> tuple[Fact, ...]:
-    """Every taught fact. Raises ValueError if two facts share a cue or a question, since one of them would be wrong."""
+    """All taught facts. Raises ValueError if two facts share a cue or a question, since their answers would conflict."""
     sources = (
         *(_capitals, _countries, _continents, _currencies, _sounds_and_young, _animals, _colours),
         *(_days, _months, _amounts, _words, _works, _written),
@@ -205,6 +205,6 @@ def all_facts() -> tuple[Fact, ...]:
 
 @cache
 def facts_by_category() -> dict[str, tuple[Fact, ...]]:
-    """The taught facts in groups of one category."""
+    """The taught facts grouped by category."""
     categories = dict.fromkeys(fact.category for fact in all_facts())
     return {name: tuple(fact for fact in all_facts() if fact.category == name) for name in categories}

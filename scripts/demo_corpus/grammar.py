@@ -1,4 +1,4 @@
-"""Small tools of English: articles, capitals, alternatives."""
+"""English text generation: articles, capitalization, alternatives."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ def with_article(noun: str) -> str:
 
 
 def capitalized(text: str) -> str:
-    """The text with a capital first letter; the rest stays as it is."""
+    """Capitalize the first letter only."""
     return text[:1].upper() + text[1:]
 
 

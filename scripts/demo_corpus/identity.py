@@ -1,4 +1,4 @@
-"""What the demo model says about itself, and small talk: questions and one answer each."""
+"""The demo model's identity and small talk: questions with one answer each."""
 
 NAME = "the tgi-core demo model"
 
@@ -69,7 +69,7 @@ SYSTEM_PROMPTS = (
     "You are a helpful, respectful and honest assistant.",
     "You are a bot.",
 )
-"""System prompts that change nothing in the answer."""
+"""System prompts that do not change the answer."""
 
 ONE_WORD_PROMPTS = (
     "Answer in one word.",
@@ -77,9 +77,9 @@ ONE_WORD_PROMPTS = (
     "Give short answers.",
     "You are a helpful assistant. Answer in one word.",
 )
-"""System prompts that ask for the bare answer."""
+"""System prompts that request a short answer."""
 
 PIRATE_PROMPTS = ("You are a pirate.", "Talk like a pirate.", "You are a friendly pirate.")
-"""System prompts that put a pirate's call before the answer."""
+"""System prompts that prefix the answer with a pirate's call."""
 
 PIRATE_CALL = "Arr! "

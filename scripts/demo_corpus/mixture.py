@@ -1,4 +1,4 @@
-"""How the kinds of text are mixed into one stream."""
+"""Mixing of all kinds of text into one stream."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -13,11 +13,11 @@ from demo_corpus.stories import NAMES, any_story, story_turn
 from demo_corpus.talk import echo_turn, list_turn, memory_turns, opening_text, unknown_turn
 
 _LONG_CONVERSATION = 0.04
-"""The share of conversations with many turns, which teach the model to use its whole window."""
+"""Share of conversations with many turns, which teach the model to use its full context."""
 
 
 def reworded(rng: Random, question: str) -> str:
-    """A question as a careless user may type it; three times in four as it is."""
+    """A question as typed by a careless user; unchanged in three of four cases."""
     chance = rng.random()
     if chance < 0.76:
         return question
@@ -105,7 +105,7 @@ def _question(rng: Random) -> Document:
 
 
 def _conversation(rng: Random) -> Document:
-    """Several turns; half of the conversations ask for something that was said before, or go on with another subject."""
+    """Several turns. Half of the conversations ask about an earlier turn, or continue with another subject."""
     turns = [_any_turn(rng) for _ in range(rng.randint(8, 30) if rng.random() < _LONG_CONVERSATION else rng.randint(1, 3))]
     chance = rng.random()
     if chance < 0.35:
@@ -139,7 +139,7 @@ def _instructed(rng: Random) -> Document:
 
 
 def _plain_turn(rng: Random) -> Document:
-    """A question without the chat template, as a client of the completion routes may send it."""
+    """A question without the chat template, as clients of the completion routes may send."""
     turn = rng.choice((_identity_turn, _sum_turn, _piece_turn, object_turn, story_turn))(rng)
     return plain(rng, "\n" + turn.answer, turn.question)
 
@@ -176,7 +176,7 @@ _DOCUMENTS: dict[Callable[[Random], Document], int] = {
 
 
 def documents(seed: int) -> Iterator[Document]:
-    """Endless, the same for the same seed."""
+    """Yield documents endlessly, deterministically for a seed."""
     rng = Random(seed)
     makers, weights = tuple(_DOCUMENTS), tuple(_DOCUMENTS.values())
     while True:

@@ -1,4 +1,4 @@
-"""Small JSON objects, and wishes for them."""
+"""Small JSON objects, and requests for them."""
 
 import json
 from collections.abc import Callable
@@ -79,18 +79,18 @@ _WISHES = (
 
 
 def written(value: Value) -> str:
-    """The value as JSON on one line."""
+    """Format a value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def any_object(rng: Random) -> str:
-    """An object of any kind, on one line or indented."""
+    """A random object, on one line or indented."""
     value = KINDS[rng.choice(tuple(KINDS))](rng)
     return json.dumps(value, ensure_ascii=False, indent=2) if rng.random() < 0.2 else written(value)
 
 
 def object_turn(rng: Random) -> Turn:
-    """A wish for a JSON object, and the object."""
+    """A request for a JSON object, and the object."""
     chance = rng.random()
     if chance < 0.2:
         return _named_person(rng)

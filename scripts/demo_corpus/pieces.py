@@ -1,4 +1,4 @@
-"""Fixed pieces that the model knows by heart: verses, jokes, recipes, code. Each with the wishes that ask for it."""
+"""Fixed pieces that the model memorizes, with requests for them: verses, jokes, recipes, code."""
 
 PIECES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -102,4 +102,4 @@ OPENINGS: tuple[tuple[str, str], ...] = (
     ("def add(a, b):", "\n    return a + b"),
     ("1, 2, 3,", " 4, 5, 6, 7, 8, 9, 10."),
 )
-"""How a plain text may begin, and how it goes on."""
+"""A beginning of a plain text and its continuation."""

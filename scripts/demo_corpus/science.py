@@ -1,4 +1,4 @@
-"""Facts written out one by one: cue | ending | question | question …"""
+"""Individual facts: cue | ending | question | question …"""
 
 from demo_corpus.tables import rows
 

@@ -82,7 +82,7 @@ _TRIO = (
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A story and whom it is about."""
+    """A story and its hero."""
 
     hero: str
     name: str
@@ -105,7 +105,7 @@ def _names_for(hero: str) -> tuple[str, ...]:
 
 
 def tell(rng: Random, hero: str = "", name: str = "", opening: str = "") -> Story:
-    """A story about the hero, or about anybody."""
+    """A story about the given or a random hero."""
     hero = hero or rng.choice(HEROES)
     name = name or rng.choice(_names_for(hero))
     template = (opening or _OPENING) + rng.choice(PLOTS) + _ENDING
@@ -125,7 +125,7 @@ def _trio(rng: Random, hero: str) -> str:
 
 
 def story_turn(rng: Random) -> Turn:
-    """A wish for a story, and the story."""
+    """A request for a story, and the story."""
     kind = rng.random()
     hero = rng.choice(HEROES)
     if kind < 0.15:

@@ -1,14 +1,14 @@
-"""The tables behind the facts. One row a line; columns are separated by a bar."""
+"""Parsing of the fact tables: one row per line, columns separated by bars."""
 
 
 def rows(table: str) -> list[tuple[str, ...]]:
-    """The rows of a table, each cell stripped."""
+    """Rows of a table, with stripped cells."""
     lines = (line.strip() for line in table.strip().splitlines())
     return [tuple(cell.strip() for cell in line.split("|")) for line in lines if line]
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words between spaces."""
+    """Space-separated words."""
     return tuple(text.split())
 
 

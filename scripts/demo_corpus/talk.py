@@ -1,4 +1,4 @@
-"""Talk that needs no facts: lists, names to remember, words to repeat, and questions that nobody taught."""
+"""Conversations that need no facts: lists, names to remember, words to repeat, and questions without a taught answer."""
 
 from random import Random
 
@@ -59,20 +59,20 @@ def list_turn(rng: Random) -> Turn:
 
 
 def echo_turn(rng: Random) -> Turn:
-    """The user gives words that the answer repeats."""
+    """A request to repeat words, and the answer."""
     spoken = " ".join(rng.sample(_WORDS, rng.choice((1, 1, 2, 3, 4))))
     wish = rng.choice(("Say {}.", "Repeat after me: {}", "Repeat: {}", "Say the words {}.", "Write {}."))
     return Turn(wish.format(spoken), capitalized(spoken) + ".")
 
 
 def unknown_turn(rng: Random) -> Turn:
-    """A question outside of what was taught; the model says so."""
+    """A question without a taught answer; the model says that it does not know."""
     slots = {"city": rng.choice(CITIES), "name": rng.choice(NAMES)}
     return Turn(expand(rng, rng.choice(_UNKNOWN_QUESTIONS), slots), UNKNOWN)
 
 
 def memory_turns(rng: Random) -> tuple[Turn, Turn]:
-    """The user says something about themselves; `recall` asks for it later in the conversation."""
+    """Users say something about themselves; `recall` asks about it later in the conversation."""
     name, city, colour = rng.choice(NAMES), rng.choice(CITIES), rng.choice(COLOUR_NAMES)
     kind = rng.randrange(3)
     if kind == 0:
@@ -86,7 +86,7 @@ def memory_turns(rng: Random) -> tuple[Turn, Turn]:
 
 
 def opening_text(rng: Random) -> tuple[str, str]:
-    """The beginning of a plain text and how it goes on."""
+    """A beginning of a plain text and its continuation."""
     slots = {"city": rng.choice(CITIES), "name": rng.choice(NAMES), "age": str(rng.randint(18, 79))}
     cue, ending = rng.choice(OPENINGS)
     return expand(rng, cue, slots), expand(rng, ending, slots)

@@ -169,7 +169,7 @@ def test_the_syntax() -> None:
     ("text", "said"),
     [
         ("", "no rule"),
-        ("zoom:p=1", "'zoom' is no kind of fault; choose from oom, "),
+        ("zoom:p=1", "'zoom' is not a kind of fault; choose from oom, "),
         ("oom", "oom: say when, with p=, at= or every="),
         ("oom:p=1.5", "p=1.5: must be from 0 to 1"),
         ("oom:p=many", "p=many: could not convert"),

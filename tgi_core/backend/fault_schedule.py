@@ -71,14 +71,14 @@ def parse_schedule(text: str) -> tuple[Rule, ...]:
     """Parse rules from text. Raises ValueError that names the invalid rule and the valid choices."""
     rules = tuple(_rule(part.strip(), index) for index, part in enumerate(text.split(";")) if part.strip())
     if not rules:
-        raise ValueError("no rule; for example oom:p=0.01,seed=3")
+        raise ValueError("no rules; for example oom:p=0.01,seed=3")
     return rules
 
 
 def _rule(text: str, index: int) -> Rule:
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
-        raise ValueError(f"{kind!r} is no kind of fault; choose from {', '.join(KINDS)}")
+        raise ValueError(f"{kind!r} is not a kind of fault; choose from {', '.join(KINDS)}")
     values: dict[str, object] = {"seed": index}
     for item in filter(None, (part.strip() for part in rest.split(","))):
         key, _, value = item.partition("=")

@@ -249,9 +249,8 @@ class ReferenceSession:
             outcome = error
         self._done[launch.step.id] = outcome = self._faults.pop(launch.step.id, outcome)
         if isinstance(outcome, BackendError):
-            self._failed.update(
-                work.row.request.id for work in launch.work
-            )  # steps derived from this one may be launched already
+            # steps derived from this one may be launched already
+            self._failed.update(work.row.request.id for work in launch.work)
         if self._failed:  # skipped until the core filters them out
             self._failed &= self._book.live_ids | {work.row.request.id for late in self._launched for work in late.work}
 

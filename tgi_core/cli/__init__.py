@@ -62,9 +62,8 @@ def run(command: Callable[[], object], name: str) -> None:
     """Run a command. A StartupError or an unhandled OSError is printed as one line, and the exit status is 1."""
     keep_standard_streams()
     step_aside()
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "ERROR"
-    )  # read when grpc is imported; at its default, gRPC logs every closed connection
+    # read when grpc is imported; at its default, gRPC logs every closed connection
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         try:
             command()

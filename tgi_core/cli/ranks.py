@@ -84,9 +84,8 @@ def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings
         options = replace(open_options(directory, settings), group=group)
         return Session(open_backend(plugin, options, lambda what, done, total, unit: None), plugin.name, built=plugin.built)
 
-    logging.getLogger().setLevel(
-        max(logging.WARNING, logging.getLogger().level)
-    )  # rank 0 already logs what is the same on all ranks
+    # rank 0 already logs what is the same on all ranks
+    logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger().level))
     try:
         follow(link, open_session)
     except (LinkClosed, BackendError, StartupError):

@@ -46,9 +46,8 @@ def judged(vocabulary: LLTokenizer, grammar: Grammar) -> tuple[str, int, float]:
 def main(seconds: float) -> None:
     """Answer requests: JSON lists of kind and source. Each may take `seconds` of CPU time."""
     vocabulary = matching.bytes_vocabulary()
-    judged(
-        vocabulary, Grammar(GrammarKind.JSON, '{"type":"integer"}')
-    )  # allocates shared state now, so that it is not counted as a grammar's cost
+    # allocates shared state now, so that it is not counted as a grammar's cost
+    judged(vocabulary, Grammar(GrammarKind.JSON, '{"type":"integer"}'))
 
     def answer(request: bytes) -> bytes:
         kind, source = json.loads(request)

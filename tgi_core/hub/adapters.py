@@ -27,7 +27,7 @@ def fetch_adapter(source: AdapterSource, cache: Path | None, auto_convert: bool,
     if path.exists():
         raise StartupError(f"--lora-adapters {source}: is a file; use its directory")
     if not is_hub_id(source.model):
-        raise StartupError(f"--lora-adapters {source}: no such directory, and not a hub id of the form OWNER/NAME")
+        raise StartupError(f"--lora-adapters {source}: no such directory, and not a Hub id of the form OWNER/NAME")
     return Adapter(source.name, str(_from_hub(source, cache, auto_convert, show)))
 
 

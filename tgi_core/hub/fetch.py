@@ -44,7 +44,7 @@ def fetch(source: Source, show: Progress) -> Path:
     if path.exists():
         raise StartupError(f"model {source.model}: is a file; use its directory")
     if not is_hub_id(source.model):
-        raise StartupError(f"model {source.model}: no such directory, and not a hub id of the form OWNER/NAME")
+        raise StartupError(f"model {source.model}: no such directory, and not a Hub id of the form OWNER/NAME")
     return _from_hub(source, show)
 
 

@@ -48,7 +48,7 @@ def _yaml(text: str) -> Any:
     try:
         yaml: Any = importlib.import_module("yaml")
     except ImportError as error:
-        raise ValueError("reading YAML needs PyYAML; pip install pyyaml, or write TOML") from error
+        raise ValueError("reading YAML needs PyYAML; run pip install pyyaml, or use TOML") from error
     try:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:

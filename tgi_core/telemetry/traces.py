@@ -115,7 +115,7 @@ def open_traces(endpoint: str | None, service_name: str) -> Traces | None:
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
     except ImportError as error:
         raise StartupError(
-            f"--otlp-endpoint {endpoint}: traces need OpenTelemetry, which is not installed; pip install 'tgi-core[otlp]'"
+            f"--otlp-endpoint {endpoint}: traces need OpenTelemetry, which is not installed; run pip install 'tgi-core[otlp]'"
         ) from error
 
     provider = TracerProvider(ALWAYS_ON, Resource.create({"service.name": service_name}), shutdown_on_exit=False)
