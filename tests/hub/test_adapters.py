@@ -137,7 +137,7 @@ def test_what_the_hub_refuses(hub: FakeHub, tgi: Run, files: dict[str, bytes], t
     assert "returned 503" in failed(tgi, "o/a")
     (tmp_path / "file").write_text("")
     assert "is a file" in failed(tgi, f"x={tmp_path}/file")
-    assert "no such directory, and not a hub id" in failed(tgi, "x=/no/such/directory")
+    assert "no such directory, and not a Hub id" in failed(tgi, "x=/no/such/directory")
     assert "a directory has no revision" in failed(tgi, f"x={tmp_path}@v1")
 
 

@@ -91,6 +91,6 @@ def test_what_is_no_id(hub: FakeHub, tgi: Run, model: str) -> None:
     from tgi_core.errors import StartupError
     from tgi_core.hub import Source, fetch
 
-    with pytest.raises(StartupError, match="no such directory, and not a hub id"):
+    with pytest.raises(StartupError, match="no such directory, and not a Hub id"):
         fetch(Source(model), lambda *_: None)
     assert not hub.asked
