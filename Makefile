@@ -23,7 +23,7 @@ serve: install
 	$(BIN)/tgi serve --hostname $(HOST) --port $(PORT) $(MODEL)
 
 test: install
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: install
 	$(BIN)/ruff format --check .
@@ -71,7 +71,7 @@ coverage-models: install
 test-transformers4: install
 	$(PYTHON) -m venv .venv-transformers4
 	.venv-transformers4/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" $(PACKAGES)
-	.venv-transformers4/bin/pytest -n 2 --dist loadfile tests/engine tests/cpu
+	.venv-transformers4/bin/pytest -n 2 --dist worksteal tests/engine tests/cpu
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install
@@ -105,7 +105,7 @@ conformance: install
 	done
 	$(BIN)/tgi-conformance matrix docs/conformance --planned gaudi --planned neuron --out docs/support-matrix.md
 	$(BIN)/tgi-conformance registry docs/conformance --out docs/registry.md
-	$(BIN)/pytest -n 2 --dist load tests/conformance
+	$(BIN)/pytest -n 2 --dist worksteal tests/conformance
 
 # the proof that the suite bites: every mutant by the clauses meant for it, every clause some mutant, no good twin, by twelve seeds; then
 # MUTANTS new ones, made at random, and how many of them fall

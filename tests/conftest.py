@@ -8,6 +8,11 @@ from tgi_core.model_files import DEMO
 from tgi_core.tokenizer import Tokenizer
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start what takes longest first: begun last, it would keep one worker busy while the others have nothing left to do."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def demo_tokenizer() -> Tokenizer:
     """The tokenizer of the bundled model."""

@@ -14,6 +14,8 @@ from tests.kit.environment import Environment
 from tests.serve.process import served
 from tgi_core.backend import CompileFailed
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -16,6 +16,8 @@ import pytest
 
 from tests.serve.process import run, served
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {"tgi_core": ROOT, "tgi_backend_cpu": ROOT / "backends/cpu", "tgi_conformance": ROOT / "conformance-tests"}
 

@@ -19,6 +19,8 @@ import pytest
 from tests.serve.process import TGI, ServerProcess, environment, served
 from tests.soak.kills import REQUESTS, Disturbance, another_shard, ask, disturb, kill, shards
 
+pytestmark = pytest.mark.long
+
 REFERENCE = ("--backend", "reference")
 LONG = {"inputs": "Q", "parameters": {"max_new_tokens": 1900, "details": True}}
 """The toy model goes on to the end."""

@@ -7,6 +7,8 @@ import pytest
 from tests.soak.scheduler import BYTES_PER_REQUEST, ONE_SHARD, soak
 from tests.soak.slope import slope
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_day_in_small(seed: int) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.surface.fuzz import fuzz
+
+pytestmark = pytest.mark.long
 
 
 def test_every_answer_is_documented() -> None:

@@ -11,6 +11,8 @@ from tests.triton.interpreting import run_interpreted
 from tests.triton.tables import PACKAGES, tables_of
 from tgi_core.engine.triton.tiles import MAX_SPLITS, Phase, TileTable, split_count
 
+pytestmark = pytest.mark.long
+
 TABLES = [table for package in PACKAGES for table in tables_of(package)]
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.triton.interpreting import run_interpreted
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(900)
 def test_interpreted() -> None:
