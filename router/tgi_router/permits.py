@@ -52,6 +52,11 @@ class Permits:
         """Whether a request that arrives now gets no permit at once."""
         return self.taken + self._expected >= self._limit or self._waiters > 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody holds, waits for or has suspended a permit, and no client is remembered."""
+        return not (self.taken or self._held or self._waiting or self._suspended)
+
     def expect(self) -> None:
         """A request was let in that will ask for a permit soon: until then, one counts as taken."""
         if not self._expected:

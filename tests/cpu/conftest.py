@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from tgi_backend_cpu.building import VARIANTS, Variant
+from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, compiler
 from tgi_backend_cpu.kernels import Kernels, cpu_flags, load
 
 # Models this small gain nothing from threads, and threads that wait for each other on a busy machine lose much.
@@ -16,10 +16,22 @@ torch.set_num_threads(1)
 _opened: dict[str, Kernels] = {}
 
 
+def need(*variants: Variant) -> None:
+    """Skip where the processor runs none of them, or there is neither a library nor a compiler. A build that fails is a failure."""
+    fitting = next((variant for variant in variants if variant.cpu_flags <= cpu_flags()), None)
+    if fitting is None:
+        pytest.skip(f"the processor does not run {' or '.join(variant.name for variant in variants)}")
+    try:
+        load(fitting)
+    except CannotBuild:
+        if compiler() is not None:
+            raise
+        pytest.skip("no compiler")
+
+
 def kernels_of(variant: Variant) -> Kernels:
-    """A variant with three threads, one for the whole test run; skips where the processor or a compiler is lacking."""
-    if not variant.cpu_flags <= cpu_flags():
-        pytest.skip(f"the processor does not run {variant.name}")
+    """A variant with three threads, one for the whole test run."""
+    need(variant)
     if variant.name not in _opened:
         _opened[variant.name] = Kernels(load(variant)[0], 3)
     return _opened[variant.name]

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tgi_backend_cpu import kernels as native
 from tgi_backend_cpu.adapters import NativeLoraKernel
-from tgi_backend_cpu.building import VARIANTS
+from tgi_backend_cpu.building import VARIANTS, Variant
 from tgi_backend_cpu.kernels import Arena, Kernels
 from torch import Tensor
 
-from tests.cpu.conftest import kernels_of
+from tests.cpu.conftest import kernels_of, need
 from tests.engine.lora_files import make_adapter
 from tests.engine.tiny_models import open_cpu, save_tiny
 from tgi_core.backend import EMPTY, Adapter, Capacity, Feature, Grant, OutputOptions, Request, Row, Sampling, WarmupPlan
@@ -132,7 +132,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_bits_are_a_rows_own(
-    instance: Callable[[str, str, str], ServerUnderTest], kind: str, dtype: str, variant: native.Variant, data: st.DataObject
+    instance: Callable[[str, str, str], ServerUnderTest], kind: str, dtype: str, variant: Variant, data: st.DataObject
 ) -> None:
     """Tokens, logprobs, top tokens and prompt logprobs are the same numbers alone in one piece, beside rows of any adapters in any order,
     in chunks, and for a request that is continued from the tokens that it has made."""
@@ -157,10 +157,10 @@ def test_bits_are_a_rows_own(
 
 def test_adapters_change_what_is_said(instance: Callable[[str, str, str], ServerUnderTest]) -> None:
     """No two of the model alone and its adapters make the same: the test above compares something."""
-    choice = native.choose()
-    if choice[0] is None:
-        pytest.skip(choice[1].reason)
-    own = instance("turned", "float32", choice[1].name)
+    need(*VARIANTS)
+    found, choice = native.choose()
+    assert found is not None, choice.reason
+    own = instance("turned", "float32", choice.name)
     assert len({str(own.alone(name, 40)) for name in NAMES}) == len(NAMES)
 
 

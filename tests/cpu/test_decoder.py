@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from tgi_backend_cpu import kernels
+from tgi_backend_cpu.building import VARIANTS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from tests.cpu.conftest import need
 from tests.engine.family_flags import FLAGS, save_flagged
 from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, compare, expected_tokens, open_cpu, ragged_schedule, save_tiny
 from tgi_core.backend import EMPTY, Feature, Grant, OutputOptions, Request, WarmupPlan
@@ -27,8 +29,8 @@ PLAN = WarmupPlan(max_rows=8, max_row_tokens=96, max_step_tokens=128, num_blocks
 @pytest.fixture(autouse=True)
 def needs_kernels() -> None:
     """These tests are about the native step."""
-    if kernels.choose()[0] is None:
-        pytest.skip(kernels.choose()[1].reason)
+    need(*VARIANTS)
+    assert kernels.choose()[0] is not None, kernels.choose()[1].reason
 
 
 @pytest.fixture

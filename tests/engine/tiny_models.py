@@ -215,15 +215,15 @@ class Schedule:
         self.session, self.capacity = session, capacity
         self.handle: Handle = EMPTY
         self.tokens: dict[int, list[int]] = {}
-        self._next_block = 1
+        self.next_block = 1
 
     def request(self, id: int, prompt: tuple[int, ...], take: int) -> Request:
         """A greedy request whose blocks nobody else has."""
         blocks = []
         for group in self.capacity.groups:
             count = -(-(len(prompt) + NEW_TOKENS) // group.block_size)
-            blocks.append(tuple(range(self._next_block, self._next_block + count)))
-        self._next_block += max(map(len, blocks))
+            blocks.append(tuple(range(self.next_block, self.next_block + count)))
+        self.next_block += max(map(len, blocks))
         self.tokens[id] = []
         return Request(id, prompt, len(prompt), 0, tuple(blocks), take)
 

@@ -44,7 +44,7 @@ def wanted() -> Iterator[GenerationRequest]:
 def serve(instance: ServerUnderTest, requests: int, p: float, seed: int = 1) -> Outcome:
     """So many requests, eight of them at a time. With p 0 nothing is injected."""
     rules = parse_schedule(SCHEDULE.format(p=p, seed=seed)) if p else ()
-    injector = inject(instance.server._session, rules)
+    injector = inject(instance.server.session, rules)
     coming = islice(wanted(), requests)
     for item in islice(coming, 8):
         instance.scheduler.add(item)

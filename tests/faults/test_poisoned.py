@@ -147,7 +147,8 @@ def grammar_allows_nothing(instance: ServerUnderTest, patch: Patch) -> Generatio
 
 def grammar_of_wrong_size(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The mask of the row is all zeros though its grammar is well."""
-    patch.setattr(instance.masks, "_mask", lambda row: bytes(instance.masks._width))
+    fill = instance.masks.fill
+    patch.setattr(instance.masks, "fill", lambda rows: bytes(len(fill(rows))))
     return constrained()
 
 
@@ -224,7 +225,7 @@ def check_empty(instance: ServerUnderTest) -> None:
     """Nobody holds a block, and nothing is kept of those who were there."""
     snapshot, server = instance.scheduler.snapshot, instance.server
     assert (snapshot.queued, snapshot.running, snapshot.blocks_free) == (0, 0, snapshot.blocks_total)
-    assert not (server._transcripts or server._batches or server._steps or instance.masks._live or instance.masks._failures)
+    assert not (server._transcripts or server._batches or server._steps or instance.masks.live)
 
 
 def logits(value: float, first: int = 0) -> Kind:

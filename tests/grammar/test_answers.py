@@ -143,8 +143,7 @@ def test_masks_do_not_leak_into_later_requests(demo_tokenizer: Tokenizer, compil
     keys = [one.scheduler.add(item) for item in items]
     one.run()
     assert [one.tokens[key] for key in keys] == [alone(demo_tokenizer, compiler, item) for item in items]
-    masks = one.server._masks
-    assert masks is not None and not masks._live and not masks._failures
+    assert one.server.masks is not None and not one.server.masks.live
 
 
 def test_without_masks_a_grammar_is_refused(demo_tokenizer: Tokenizer) -> None:

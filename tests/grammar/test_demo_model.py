@@ -72,7 +72,7 @@ def test_every_complete_answer_is_valid(demo_tokenizer: Tokenizer, compiler: Gra
     for key, text in complete.items():
         check_answer(constrained[key], text)
     assert len(complete) >= len(constrained) - 2
-    one.server._session.close()  # the compiler is shared
+    one.server.session.close()  # the compiler is shared
 
 
 @pytest.mark.parametrize("seed", [None, 7])
@@ -85,7 +85,7 @@ def test_free_mates_notice_nothing(demo_tokenizer: Tokenizer, compiler: GrammarC
         key = one.scheduler.add(item)
         one.run()
         alone.append(one.tokens[key])
-        one.server._session.close()
+        one.server.session.close()
     one = open_device(demo_tokenizer, compiler)
     bad = one.scheduler.add(request(regex_grammar("(?=a)b")))
     keys = [one.scheduler.add(item) for item in wanted]
@@ -93,4 +93,4 @@ def test_free_mates_notice_nothing(demo_tokenizer: Tokenizer, compiler: GrammarC
     one.run()
     assert [one.tokens[key] for key in keys] == alone
     assert "look-around" in str(one.ended[bad].error)
-    one.server._session.close()
+    one.server.session.close()

@@ -168,9 +168,9 @@ async def test_verdicts_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> No
     """Of many grammars the last ones are remembered; and a fault is short, whatever names it tells."""
     monkeypatch.setattr(judging, "REMEMBERED", 3)
     async with opened() as judge:
-        for number in range(6):
-            await judge.cost(regex_grammar(f"a{number}"))
-        assert len(judge._known) == 3
+        costs = [await judge.cost(regex_grammar(f"a{number}")) for number in range(6)]
+        again = [await judge.cost(regex_grammar(f"a{number}")) for number in (5, 4, 3, 0)]
+        assert [cost is costs[number] for cost, number in zip(again, (5, 4, 3, 0), strict=True)] == [True, True, True, False]
         with pytest.raises(InvalidGrammar) as raised:
             await judge.cost(json_grammar({"type": "object", "properties": {"x" * 9000: {"type": "stranger" * 900}}}))
         assert len(str(raised.value)) < 300

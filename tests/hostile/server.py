@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import threading
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 from pydantic import TypeAdapter
-from tgi_router import Generator, ServedModel, answers, create_app, openai_answers
+from tgi_router import ServedModel, answers, create_app, openai_answers
 
 from tests.hostile.watch import Watch
 from tests.router.serving import Served, serving
-from tgi_core.backend import WarmupPlan
-from tgi_core.backend.reference import ReferenceSession
-from tgi_core.backend.session import Session
-from tgi_core.client.local import LocalShard
+from tests.router.shard import Shard
+from tests.waiting import wait_until
 from tgi_core.config import Settings
-from tgi_core.grammar.compiler import GrammarCompiler
-from tgi_core.model_files import DEMO
-from tgi_core.scheduler import SchedulerLoop
 from tgi_core.server.masks import GrammarMasks
-from tgi_core.server.model_server import ModelServer
-from tgi_core.tokenizer import Tokenizer
-from tgi_core.wire.types import ShardInfo
 
 TEXTS = ("Expected request with", "Failed to parse", "Failed to deserialize", "Failed to buffer", "data did not match")
 """How TGI's plain-text answers to unreadable bodies begin."""
@@ -37,40 +26,6 @@ LEAKS = re.compile(r"0x[0-9a-fA-F]{6,}|/home|/root|/usr|/tmp|site-packages|\.py\
 """What no error may tell."""
 
 _SECONDS = 30
-
-
-class Shard:
-    """Everything behind the router, in this process. `steps` has the number of rows of each step."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.steps: list[int] = []
-        self.loop: SchedulerLoop | None = None
-        self.masks: GrammarMasks | None = None
-        self.closed = threading.Event()
-        self._tokenizer = tokenizer
-
-    @asynccontextmanager
-    async def opening(self) -> AsyncIterator[Generator]:
-        """A scheduler loop on it."""
-        compiler = GrammarCompiler.for_model(DEMO, self._tokenizer.eos_ids)
-        assert compiler is not None
-        masks = self.masks = GrammarMasks(compiler)
-        session = ReferenceSession(
-            self._tokenizer.vocab_size, 2048, on_step=lambda work: self.steps.append(len(work)), masks=masks
-        )
-        wrapped = Session(session, "reference")
-        info = ShardInfo("demo", "reference", "none", "float32", (1, 0), wrapped.capabilities())
-        shard = LocalShard(ModelServer(wrapped, self._tokenizer, info, masks))
-        capacity = await shard.warmup(WarmupPlan(max_row_tokens=512), lambda what, done, total, unit: None)
-        self.loop = SchedulerLoop(shard, info, capacity)
-        running = asyncio.create_task(self.loop.run())
-        try:
-            yield self.loop
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await shard.close()
-            self.closed.set()
 
 
 class ServerUnderTest:
@@ -120,10 +75,8 @@ class ServerUnderTest:
     def steps(self) -> int:
         """Steps so far, once what was answered before has really ended: a device that runs ahead makes one more."""
         assert self.shard.loop is not None
-        end = time.monotonic() + _SECONDS
-        while self.shard.loop._work.is_set():
-            assert time.monotonic() < end
-            time.sleep(0.0005)
+        loop = self.shard.loop
+        wait_until(lambda: loop.idle)
         return len(self.shard.steps)
 
     def check_unharmed(self) -> None:
@@ -151,7 +104,7 @@ def check_error(path: str, answer: httpx.Response) -> None:
 @contextmanager
 def opened(model: ServedModel, watch: Watch, settings: Mapping[str, Any]) -> Iterator[ServerUnderTest]:
     """A instance on a loopback socket."""
-    shard = Shard(model.tokenizer)
+    shard = Shard(model.tokenizer, 512, grammars=True)
     given = Settings(max_concurrent_requests=64, max_total_tokens=500, **settings)
     with serving(lambda generator: create_app(given, model, generator), shard.opening, given) as served:
         instance = ServerUnderTest(served, shard, watch)

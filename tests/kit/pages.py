@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.kit.environment import Environment
@@ -30,39 +31,35 @@ def blocks(page: Path) -> list[Block]:
     return [Block(*found.groups()) for found in _FENCE.finditer(page.read_text())]
 
 
+def package(page: Path) -> list[Block]:
+    """Those blocks of a page that write its package or install it, without the commands that only look at it."""
+    files = [block for block in blocks(page) if block.title or block.language == "sh"]
+    return [block if block.title else replace(block, text=_writing(block.text)) for block in files]
+
+
+def _writing(commands: str) -> str:
+    return "\n".join(line for line in commands.splitlines() if line.startswith(_WRITING))
+
+
 def follow(page: Path, folder: Path, environment: Environment) -> None:
-    """Do what a page says, and compare what it shows as output with what is printed."""
-    files, output = set[str](), ""
-    for block in blocks(page):
+    """Do what a page says."""
+    do(blocks(page), folder, environment)
+
+
+def do(chosen: Iterable[Block], folder: Path, environment: Environment) -> None:
+    """Files are written, commands run, and what is shown must have been printed."""
+    started, output = set[str](), ""
+    for block in chosen:
         if block.title:
-            write(block, folder, files)
+            with (folder / block.title).open("a" if block.title in started else "w") as file:
+                file.write(("\n" if block.title in started else "") + block.text)
+            started.add(block.title)
+        elif block.language == "mermaid":
+            continue
         elif block.language == "text":
             assert set(block.text.splitlines()) <= set(output.splitlines())
-        elif block.language != "mermaid":
-            output += execute(block.language, block.text, folder, environment)
-
-
-def write_package(page: Path, folder: Path, environment: Environment) -> None:
-    """Write and install the package of a page, without the commands that only look at it."""
-    files = set[str]()
-    for block in blocks(page):
-        if block.title:
-            write(block, folder, files)
-        elif block.language == "sh":
-            commands = [line for line in block.text.splitlines() if line.startswith(_WRITING)]
-            execute("sh", "\n".join(commands), folder, environment)
-
-
-def write(block: Block, folder: Path, files: set[str]) -> None:
-    """Begin the block's file, or append to it if it is in `files`, which then has it."""
-    with (folder / block.title).open("a" if block.title in files else "w") as file:
-        file.write(("\n" if block.title in files else "") + block.text)
-    files.add(block.title)
-
-
-def execute(language: str, text: str, folder: Path, environment: Environment) -> str:
-    """Run a block; what it prints. AssertionError unless it succeeds."""
-    shell = ("bash", "-euc") if language == "sh" else ("python", "-c")
-    done = environment.run(*shell, text, cwd=folder)
-    assert done.returncode == 0, text + done.stdout + done.stderr
-    return done.stdout
+        else:
+            shell = ("bash", "-euc") if block.language == "sh" else ("python", "-c")
+            done = environment.run(*shell, block.text, cwd=folder, timeout=600)
+            assert done.returncode == 0, block.text + done.stdout + done.stderr
+            output += done.stdout

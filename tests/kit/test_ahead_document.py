@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.environment import Environment
-from tests.kit.pages import AHEAD, PAGE, follow, write_package
+from tests.kit.pages import AHEAD, PAGE, do, follow, package
 
 pytestmark = pytest.mark.long
 
@@ -16,5 +16,5 @@ pytestmark = pytest.mark.long
 def test_the_second_page_works(tmp_path: Path) -> None:
     """Its commands are run and its files written over the first page's package, which that page's own test has judged."""
     environment = Environment.make(tmp_path / "home")
-    write_package(PAGE, tmp_path, environment)
+    do(package(PAGE), tmp_path, environment)
     follow(AHEAD, tmp_path, environment)

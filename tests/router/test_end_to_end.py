@@ -2,71 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tgi_router import Generator, ServedModel, create_app
+from tgi_router import ServedModel, create_app
 
 from tests.router.serving import Served, read_until, serving
-from tgi_core.backend import WarmupPlan
-from tgi_core.backend.reference import ReferenceSession
-from tgi_core.backend.session import Session
-from tgi_core.client.local import LocalShard
+from tests.router.shard import Shard
 from tgi_core.config import Settings
-from tgi_core.scheduler import SchedulerLoop
-from tgi_core.server.model_server import ModelServer
-from tgi_core.tokenizer import Tokenizer
-from tgi_core.wire.types import ShardInfo
-
-PLAN = WarmupPlan(max_row_tokens=2048)
-
-
-class Device:
-    """The parts behind the router, and which requests each step computed."""
-
-    def __init__(self, tokenizer: Tokenizer, plan: WarmupPlan = PLAN) -> None:
-        self.steps: list[int] = []
-        self._plan = plan
-        self._tokenizer = tokenizer
-        self.loop: SchedulerLoop | None = None
-
-    def on_step(self, work: Any) -> None:
-        """Note how many rows ran."""
-        self.steps.append(len(work))
-
-    @asynccontextmanager
-    async def opening(self) -> AsyncIterator[Generator]:
-        """A scheduler loop on a shard in this process."""
-        session = Session(ReferenceSession(self._tokenizer.vocab_size, 2048, on_step=self.on_step), "reference")
-        info = ShardInfo("demo", "reference", "none", "float32", (1, 0), session.capabilities())
-        shard = LocalShard(ModelServer(session, self._tokenizer, info))
-        capacity = await shard.warmup(self._plan, lambda what, done, total, unit: None)
-        self.loop = SchedulerLoop(shard, info, capacity)
-        running = asyncio.create_task(self.loop.run())
-        try:
-            yield self.loop
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await shard.close()
 
 
 @pytest.fixture(scope="module")
-def device(model: ServedModel) -> Device:
-    """One device for all tests here; each leaves it idle."""
-    return Device(model.tokenizer)
+def shard(model: ServedModel) -> Shard:
+    """One shard for all tests here; each leaves it idle."""
+    return Shard(model.tokenizer, 2048)
 
 
 @pytest.fixture(scope="module")
-def served(model: ServedModel, device: Device) -> Iterator[Served]:
+def served(model: ServedModel, shard: Shard) -> Iterator[Served]:
     """The whole instance on a socket."""
     settings = Settings(enable_prefill_logprobs=True, max_concurrent_requests=32)
-    with serving(lambda generator: create_app(settings, model, generator), device.opening) as running:
+    with serving(lambda generator: create_app(settings, model, generator), shard.opening) as running:
         yield running
 
 
@@ -182,16 +141,16 @@ def test_batch_mates_change_nothing(served: Served) -> None:
         ("/v1/completions", '{"prompt":["a","b"],"max_tokens":1500,"stream":true}'),
     ],
 )
-def test_leaving_frees_the_device(served: Served, device: Device, path: str, body: str) -> None:
+def test_leaving_frees_the_device(served: Served, shard: Shard, path: str, body: str) -> None:
     """Once a client has left, its requests are out of the scheduler and all their blocks are free."""
-    assert device.loop is not None
-    before, free = len(device.steps), device.loop.snapshot().blocks_total
+    assert shard.loop is not None
+    before, free = len(shard.steps), shard.loop.snapshot().blocks_total
     with served.send(path, body) as connection:
         if "stream" in path:
             read_until(connection, b"data: ")
-        while len(device.steps) == before:  # unlike a look at the load this cannot come too late
+        while len(shard.steps) == before:  # unlike a look at the load this cannot come too late
             served.client.get("/health")
-    while device.loop.snapshot().running or device.loop.snapshot().queued:
+    while shard.loop.snapshot().running or shard.loop.snapshot().queued:
         served.client.get("/health")
-    assert device.loop.snapshot().blocks_free == free
-    assert len(device.steps) - before < 1400
+    assert shard.loop.snapshot().blocks_free == free
+    assert len(shard.steps) - before < 1400

@@ -7,7 +7,6 @@ import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import Any
 
 import pytest
 from tgi_router import ServedModel, create_app
@@ -18,6 +17,7 @@ from tests.router.broken import HEAD
 from tests.router.scripted import ScriptedGenerator, says
 from tests.router.serving import Served, already, read_until, serving
 from tests.router.test_connection import read_all, status
+from tests.waiting import wait_until
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 
@@ -36,9 +36,7 @@ def bounded(model: ServedModel) -> Iterator[Served]:
 
 def held(served: Served) -> int:
     """Bytes of unfinished bodies, by the server's account."""
-    connection: Any = next(iter(served.server.server_state.connections))
-    count: int = connection._policy.bodies.held
-    return count
+    return served.server.policy.bodies.held
 
 
 def answered(crowd: list[socket.socket]) -> list[socket.socket]:
@@ -61,8 +59,7 @@ def test_stalled_bodies(bounded: Served, framing: bytes) -> None:
     with ExitStack() as stack:
         crowd = [stalled(bounded, stack, SIZE - 1000, framing) for _ in range(40)]
         kept = MOST // (SIZE - 1000)
-        while len(answered(crowd)) < len(crowd) - kept:  # until the server has read it all
-            pass
+        wait_until(lambda: len(answered(crowd)) >= len(crowd) - kept)  # until the server has read it all
         for _ in range(2):
             assert bounded.client.post("/generate", json={"inputs": "Hi"}).status_code == 200
             large = bounded.client.post("/generate", content=BODY, headers={"content-type": "application/json"})
@@ -74,8 +71,8 @@ def test_stalled_bodies(bounded: Served, framing: bytes) -> None:
         last = (set(crowd) - set(answered(crowd))).pop()
         last.sendall(BODY[SIZE - 1000 :] if b"length" in framing else BODY[SIZE - 1000 : 0x49000] + b"\r\n0\r\n\r\n")
         assert status(read_until(last, b"\r\n\r\n")) == (200 if b"length" in framing else 400)
-    while bounded.client.get("/health").status_code == 200 and held(bounded):
-        pass
+    wait_until(lambda: not held(bounded))
+    assert bounded.client.get("/health").status_code == 200
 
 
 def test_small_bodies_stay(bounded: Served) -> None:
@@ -128,7 +125,12 @@ def test_one_that_is_complete_stays() -> None:
 
 def test_the_bound() -> None:
     """It is a multiple of the largest body unless it is given, and never less than one."""
-    assert ConnectionPolicy.of(Settings()).bodies._limit == PAYLOADS * 2_000_000
-    assert ConnectionPolicy.of(SETTINGS).bodies._limit == MOST
+    for settings, limit in ((Settings(), PAYLOADS * 2_000_000), (SETTINGS, MOST)):
+        gone: list[str] = []
+        bodies = ConnectionPolicy.of(settings).bodies
+        bodies.grow("one", limit, lambda gone=gone: gone.append("one"))
+        assert not gone
+        bodies.grow("one more", 1, lambda: None)
+        assert gone == ["one"]
     with pytest.raises(StartupError, match="--total-payload-limit 10 must be at least --payload-limit 20"):
         Settings(payload_limit=20, total_payload_limit=10)

@@ -89,7 +89,7 @@ class Machine(RuleBasedStateMachine):
     def fresh_shard(self) -> tuple[object, ...]:
         """A shard whose faults are ours to choose."""
         info, server, session = shard(tokenizer(), asynchronous=self.asynchronous)
-        return info, server, session, inject(server._session, ())
+        return info, server, session, inject(server.session, ())
 
     @rule(wanted=requests)
     def add(self, wanted: GenerationRequest) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from tests.engine.lora_files import make_adapter
 from tests.serve.blows import BLOWS, LOSES, TOKENS, Body, ask, bodies, native, shard, tireless
 from tests.serve.process import ServerProcess, served
+from tests.waiting import wait_until
 
 SECONDS = 120
 _FIRST = 5
@@ -55,9 +55,7 @@ class ServerUnderTest:
 
     def wait_healthy(self) -> None:
         """Until requests are served."""
-        end = time.monotonic() + SECONDS
-        while httpx.get(f"{self.server.url}/health", timeout=SECONDS).status_code != 200:
-            assert time.monotonic() < end
+        wait_until(lambda: httpx.get(f"{self.server.url}/health", timeout=SECONDS).status_code == 200)
 
 
 def without_cores() -> None:

@@ -84,7 +84,7 @@ def test_a_late_row_may_only_end(masks: GrammarMasks, demo_tokenizer: Tokenizer)
     masks.begin(1, DIGITS, ())
     masks.end([1, 99])
     assert allowed(masks.fill((MaskRow(1, (3, 4)), MaskRow(99)))[: VOCAB // 8]) == demo_tokenizer.eos_ids
-    assert masks.failure(1) is None and not masks._live
+    assert masks.failure(1) is None and not masks.live
 
 
 def test_tokens_that_break_the_grammar_fail_their_row(masks: GrammarMasks, demo_tokenizer: Tokenizer) -> None:

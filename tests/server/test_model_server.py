@@ -45,7 +45,7 @@ def test_a_step_that_the_backend_does_not_know(
     def rows(step: Step) -> Rows:
         raise InvalidRequest(f"step {step.id} was read before, or never launched", request_ids=named)
 
-    monkeypatch.setattr(one.server._session, "rows", rows)
+    monkeypatch.setattr(one.server.session, "rows", rows)
     result = one.server.exchange(one.scheduler.plan())
     while result.result is None:
         result = one.server.exchange(one.scheduler.plan())

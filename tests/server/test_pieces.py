@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models
 
+from tgi_core.model_files import DEMO
 from tgi_core.server.detokenize import Detokenizer
 from tgi_core.tokenizer import Tokenizer
 
@@ -54,10 +55,15 @@ def test_looked_up_as_decoded(name: str, tokens: list[int], prompt: list[int]) -
     assert looking.flush() == decoding.flush()
 
 
+@pytest.fixture(scope="module")
+def slow() -> Tokenizer:
+    """The demo model's tokenizer, without looking up."""
+    return Decoding.load(DEMO)
+
+
 @given(tokens=st.lists(st.integers(0, 2047), max_size=40))
-def test_a_real_vocabulary(demo_tokenizer: Tokenizer, tokens: list[int]) -> None:
+def test_a_real_vocabulary(demo_tokenizer: Tokenizer, slow: Tokenizer, tokens: list[int]) -> None:
     """The same for that of a real model, where most tokens are looked up."""
-    slow = Decoding(demo_tokenizer._fast, demo_tokenizer.directory, demo_tokenizer.eos_ids, demo_tokenizer.special_ids)
     looking, decoding = Detokenizer(demo_tokenizer, (70,)), Detokenizer(slow, (70,))
     assert [looking.push(token) for token in tokens] == [decoding.push(token) for token in tokens]
     assert demo_tokenizer.piece(demo_tokenizer.encode(" the", add_special_tokens=False).ids[0]) is not None

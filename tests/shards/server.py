@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import httpx
 
 from tests.serve.process import TGI, ServerProcess, started
 from tests.shards.lying import Liar, Lie, lying
+from tests.waiting import wait_until
 from tgi_core.model_files import DEMO
 from tgi_core.tokenizer import Tokenizer
 
@@ -58,9 +58,7 @@ class ServerUnderTest:
         with ThreadPoolExecutor(len(BODIES)) as threads:
             with self.liar.held():
                 answers = [threads.submit(self.post, body) for body in BODIES]
-                end = time.monotonic() + SECONDS
-                while self.waiting() != len(BODIES):
-                    assert time.monotonic() < end
+                wait_until(lambda: self.waiting() == len(BODIES))
             return [answer.result() for answer in answers]
 
     def waiting(self) -> int:
@@ -70,9 +68,7 @@ class ServerUnderTest:
 
     def wait_healthy(self) -> None:
         """Until requests are served; AssertionError if they never are."""
-        end = time.monotonic() + SECONDS
-        while httpx.get(f"{self.server.url}/health", timeout=SECONDS).status_code != 200:
-            assert time.monotonic() < end
+        wait_until(lambda: httpx.get(f"{self.server.url}/health", timeout=SECONDS).status_code == 200)
 
     def losses(self) -> list[str]:
         """The reasons in the log."""

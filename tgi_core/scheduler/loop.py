@@ -84,6 +84,11 @@ class SchedulerLoop:
         """Whether prompts are looked up in the cache."""
         return self._scheduler.prefix_caching
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do, and no step in flight whose rows are unread."""
+        return not self._work.is_set()
+
     def snapshot(self) -> Snapshot:
         """How full the scheduler is."""
         return self._scheduler.snapshot

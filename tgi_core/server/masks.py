@@ -136,6 +136,12 @@ class GrammarMasks:
         """Why the masks of a live request allow no token, if so."""
         return self._failures.get(request_id)
 
+    @property
+    def live(self) -> frozenset[int]:
+        """Ids of constrained requests that have begun and not ended, and of those with a failure."""
+        with self._lock:
+            return frozenset(self._live) | frozenset(self._failures)
+
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
         """See `tgi_core.backend.MaskSource`. Waits for grammars that are still being compiled."""
         return b"".join(self._mask(row) for row in rows)

@@ -84,6 +84,16 @@ class ModelServer:
         self._steps: dict[int, Step] = {}
         self._transcripts: dict[int, Transcript] = {}
 
+    @property
+    def session(self) -> Session:
+        """The session that the steps run in."""
+        return self._session
+
+    @property
+    def masks(self) -> GrammarMasks | None:
+        """The source of its masks; None if requests with a grammar are refused."""
+        return self._masks
+
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm the backend up."""
         return self._session.warmup(plan, progress)

@@ -29,13 +29,13 @@ class Ahead:
         self.handle: Handle = EMPTY
         self.unread: deque[Step] = deque()
         self.rows: list[Rows] = []
-        self._next_block = 1
+        self.next_block = 1
 
     def request(self, id: int, prompt: tuple[int, ...], new: int = 16, **fields: Any) -> Request:
         """A request with blocks of 16 tokens for its whole life, which nobody else has."""
         count = -(-(len(prompt) + new) // 16)
-        blocks = tuple(range(self._next_block, self._next_block + count))
-        self._next_block += count
+        blocks = tuple(range(self.next_block, self.next_block + count))
+        self.next_block += count
         return Request(id, prompt, len(prompt), 0, (blocks,), len(prompt), **fields)
 
     def launch(self, *requests: Request, grants: tuple[Grant, ...] = ()) -> Step:

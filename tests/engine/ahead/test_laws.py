@@ -95,7 +95,7 @@ def test_a_row_fault_ends_one_row(llama: Path, graphs: str | None) -> None:
     assert [row.request_id for row in run.read().rows] == [2]
     run.handle = session.filter(run.handle, (2,))
     reused = run.request(3, PROMPTS[0])
-    run._next_block = 1
+    run.next_block = 1
     reused = run.request(3, PROMPTS[0])  # the blocks of the row that failed
     run.launch(reused)
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_a_seat_shows_nothing_of_its_last_row(llama: Path, graphs: str | None) -
     run.launch()
     assert run.read().rows[0].fault is not None
     run.handle = session.filter(run.handle, ())
-    run._next_block = 8
+    run.next_block = 8
     run.launch(run.request(2, PROMPTS[1], 5))
     for _ in range(4):
         run.launch()
@@ -140,7 +140,7 @@ def test_a_seat_is_emptied_though_a_step_failed(llama: Path, eager: bool) -> Non
     failing = session.prefill((run.request(2, PROMPTS[1], 5),), EMPTY, ())
     with pytest.raises(OutOfMemory):
         session.rows(failing)
-    run._next_block = 8
+    run.next_block = 8
     run.launch(run.request(3, PROMPTS[1], 5))
     for _ in range(4):
         run.launch()
@@ -185,7 +185,7 @@ def test_a_failed_step_ends_its_rows(raised: Exception, seen: type[BackendError]
     with pytest.raises(UnknownBatch):
         session.decode((derived.handle,), ())
     after = Ahead(session)
-    after._next_block = 20
+    after.next_block = 20
     after.launch(after.request(3, PROMPTS[2]))
     after.launch()
     after.finish()
@@ -231,7 +231,7 @@ def test_seats_are_taken_again(llama: Path) -> None:
     wanted = [alone(llama, prompt, 3) for prompt in PROMPTS]
     run = Ahead(session)
     for id in range(1, 13):
-        run._next_block = 1 + 3 * (id % 4)
+        run.next_block = 1 + 3 * (id % 4)
         run.launch(run.request(id, PROMPTS[id % 3]))
         run.launch()
         run.launch()

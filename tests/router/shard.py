@@ -1,0 +1,60 @@
+"""Everything behind the router in this process: scheduler and model server over the reference backend."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tgi_router import Generator
+
+from tgi_core.backend import WarmupPlan
+from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.session import Session
+from tgi_core.client.local import LocalShard
+from tgi_core.grammar.compiler import GrammarCompiler
+from tgi_core.model_files import DEMO
+from tgi_core.scheduler import SchedulerLoop
+from tgi_core.server.masks import GrammarMasks
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
+
+
+class Shard:
+    """A shard of the demo model's vocabulary, with `grammars` or without. `steps` has the number of rows of each step."""
+
+    def __init__(self, tokenizer: Tokenizer, max_row_tokens: int, grammars: bool = False) -> None:
+        self.steps: list[int] = []
+        self.loop: SchedulerLoop | None = None
+        self.masks: GrammarMasks | None = None
+        self.closed = threading.Event()
+        self._tokenizer, self._grammars = tokenizer, grammars
+        self._plan = WarmupPlan(max_row_tokens=max_row_tokens)
+
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[Generator]:
+        """A scheduler loop on it."""
+        if self._grammars:
+            compiler = GrammarCompiler.for_model(DEMO, self._tokenizer.eos_ids)
+            assert compiler is not None
+            self.masks = GrammarMasks(compiler)
+        session = Session(
+            ReferenceSession(
+                self._tokenizer.vocab_size, 2048, on_step=lambda work: self.steps.append(len(work)), masks=self.masks
+            ),
+            "reference",
+        )
+        info = ShardInfo("demo", "reference", "none", "float32", (1, 0), session.capabilities())
+        shard = LocalShard(ModelServer(session, self._tokenizer, info, self.masks))
+        capacity = await shard.warmup(self._plan, lambda what, done, total, unit: None)
+        self.loop = SchedulerLoop(shard, info, capacity)
+        running = asyncio.create_task(self.loop.run())
+        try:
+            yield self.loop
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await shard.close()
+            self.closed.set()
