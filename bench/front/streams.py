@@ -141,9 +141,8 @@ def _busy(process: psutil.Process) -> float:
 def measure(url: str, route: str, streams: int, tokens: int, seconds: float, pids: list[int]) -> Measured:
     """Run one load."""
     parts = urlsplit(url)
-    load = Load(
-        (parts.hostname or "", parts.port or 0), *[request("x", route, tokens)[0]], streams, request("x", route, tokens)[1]
-    )
+    sent, ending = request("x", route, tokens)
+    load = Load((parts.hostname or "", parts.port or 0), sent, streams, ending)
     processes = [psutil.Process(pid) for pid in pids]
     load.start(_WARM_S)
     load.run(_WARM_S)

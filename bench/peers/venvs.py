@@ -112,7 +112,15 @@ def _build_llama_cpp() -> None:
     if not source.exists():
         _fetch_llama_cpp(source)
     options = ("TESTS", "EXAMPLES", "APP", "UI")
-    configure = ["cmake", "-S", source / "vendor" / "llama.cpp", "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON"]
+    configure = [
+        "cmake",
+        "-S",
+        str(source / "vendor" / "llama.cpp"),
+        "-B",
+        str(BUILD),
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DGGML_NATIVE=ON",
+    ]
     flags = ["-DBUILD_SHARED_LIBS=ON", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF"]
     subprocess.run([*configure, *flags, *(f"-DLLAMA_BUILD_{name}=OFF" for name in options)], check=True)
     subprocess.run(["cmake", "--build", BUILD, "-j", str(os.cpu_count()), "--target", "llama-server"], check=True)
@@ -121,7 +129,18 @@ def _build_llama_cpp() -> None:
 def _fetch_llama_cpp(source: Path) -> None:
     pip, folder = PEERS["llama.cpp"].folder / "pip", source.parent
     pinned = next(line for line in (REQUIREMENTS / "llama-cpp.txt").read_text().splitlines() if line.startswith("llama-cpp"))
-    command = [pip, "download", "--disable-pip-version-check", "-q", "--no-deps", "--no-binary", ":all:", "-d", folder, pinned]
+    command = [
+        str(pip),
+        "download",
+        "--disable-pip-version-check",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "-d",
+        str(folder),
+        pinned,
+    ]
     subprocess.run(command, check=True, env={**os.environ, **PEERS["llama.cpp"].install})
     (archive,) = folder.glob("llama_cpp_python-*.tar.gz")
     shutil.unpack_archive(archive, folder, filter="data")
@@ -132,8 +151,8 @@ def _convert(name: str, model: Path) -> None:
     """Convert the model to llama.cpp's and OpenVINO's formats."""
     gguf, folder = model.with_name(f"{model.name}.gguf"), model.with_name(f"{model.name}-openvino")
     if not gguf.exists():
-        command = [PEERS["llama.cpp"].folder / "python", "-m", "bench.peers.gguf_file", name, model, gguf]
+        command = [str(PEERS["llama.cpp"].folder / "python"), "-m", "bench.peers.gguf_file", name, str(model), str(gguf)]
         subprocess.run(command, check=True, cwd=ROOT)
     if not (folder / "openvino_model.bin").exists():
-        command = [PEERS["OpenVINO GenAI"].folder / "optimum-cli", "export", "openvino", "--model", model]
-        subprocess.run([*command, "--task", "text-generation-with-past", "--weight-format", "fp16", folder], check=True)
+        command = [str(PEERS["OpenVINO GenAI"].folder / "optimum-cli"), "export", "openvino", "--model", str(model)]
+        subprocess.run([*command, "--task", "text-generation-with-past", "--weight-format", "fp16", str(folder)], check=True)

@@ -61,7 +61,8 @@ def test_every_text(spec: Field[Any], blank: str, tmp_path: Path) -> None:
 def test_keys_that_guard_nothing(spec: Field[Any], key: str) -> None:
     """An empty key, one of spaces, with a line break or with bytes that are no text is refused without being shown."""
     with pytest.raises(StartupError, match=f"^{flag(spec.name)}: ") as caught:
-        Settings(**{spec.name: key})
+        given: dict[str, Any] = {spec.name: key}
+        Settings(**given)
     assert "hunter2" not in str(caught.value)
 
 

@@ -76,7 +76,7 @@ class ServerUnderTest:
 
     def run(self, requests: list[Request], chunk: Callable[[], int]) -> dict[int, tuple[list[Made], Made]]:
         """Let them join one by one, with prompts in chunks, until each has made its tokens."""
-        waiting, handle, left = list(requests), EMPTY, {}
+        waiting, handle, left = list(requests), EMPTY, dict[int, int]()
         results: dict[int, list[Row]] = {request.id: [] for request in requests}
         wanted = {request.id: MADE - (len(request.tokens) - request.prompt_len) for request in requests}
         while any(len(tokens_of(results[id])) < wanted[id] for id in results):

@@ -67,7 +67,7 @@ def test_bits_do_not_depend_on_the_batch_in_bfloat16(head_size: int, tmp_path: P
     session, capacity = open_cpu(save_tiny("llama", tmp_path, head_dim=head_size), PLAN, dtype="bfloat16")
 
     def logprobs(beside: bool, take: int) -> list[float]:
-        run, found = Schedule(session, capacity), []
+        run, found = Schedule(session, capacity), list[float]()
         base = next(ids)
         step = session.prefill((run.request(base, PROMPTS[2], take),), run.handle, ())
         for number in range(40):

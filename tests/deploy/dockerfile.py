@@ -37,7 +37,7 @@ def copies(instructions: list[Instruction]) -> list[tuple[list[str], str]]:
 def environment(instructions: list[Instruction]) -> dict[str, str]:
     """All variables that ENV sets."""
     pairs = [word for item in instructions if item.word == "ENV" for word in shlex.split(item.rest)]
-    return dict(pair.split("=", 1) for pair in pairs)  # type: ignore[misc]
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def commands(instructions: list[Instruction], beginning: str) -> list[str]:

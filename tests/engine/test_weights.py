@@ -17,7 +17,7 @@ from tgi_core.backend import InvalidModel
 from tgi_core.engine.models.build import ModelSource, read_config
 from tgi_core.engine.weights.headers import read_header
 
-Damage = Callable[[Path], None]
+Damage = Callable[[Path], object]
 
 
 def rewrite(change: Callable[[dict[str, Any]], None]) -> Damage:
@@ -35,7 +35,7 @@ def rewrite(change: Callable[[dict[str, Any]], None]) -> Damage:
     return damage
 
 
-def retensor(change: Callable[[dict[str, torch.Tensor]], None]) -> Damage:
+def retensor(change: Callable[[dict[str, torch.Tensor]], object]) -> Damage:
     """A change to the tensors of the only file."""
 
     def damage(folder: Path) -> None:
@@ -92,12 +92,12 @@ CORPUS: dict[str, tuple[Damage, str]] = {
     "beyond": (rewrite(lambda h: h[NORM].update(data_offsets=[2**40, 2**40 + 256])), f"tensor '{NORM}' ends"),
     "overlap": (rewrite(lambda h: h[NORM].update(data_offsets=[0, 256])), "overlaps"),
     "no description": (rewrite(lambda h: h.update({NORM: 3})), f"tensor '{NORM}'"),
-    "missing tensor": (retensor(lambda t: t.pop(NORM) is None or None), NORM),
+    "missing tensor": (retensor(lambda t: t.pop(NORM)), NORM),
     "wrong shape": (retensor(lambda t: t.update({NORM: torch.ones(32)})), f"tensor '{NORM}' has shape [32]"),
     "no file": (lambda f: (f / "model.safetensors").unlink(), "holds neither model.safetensors"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: not found"),
-    "broken config": (lambda f: (f / "config.json").write_text("{") and None, "config.json: invalid JSON"),
-    "unknown type": (lambda f: (f / "config.json").write_text('{"model_type": "klingon"}') and None, "'klingon'"),
+    "broken config": (lambda f: (f / "config.json").write_text("{"), "config.json: invalid JSON"),
+    "unknown type": (lambda f: (f / "config.json").write_text('{"model_type": "klingon"}'), "'klingon'"),
     "impossible config": (lambda f: edit_config(f, num_attention_heads=5), "'llama' cannot be"),
     "no heads": (lambda f: edit_config(f, num_attention_heads=0), "config.json: num_attention_heads is 0"),
     "nested": (lambda f: edit_config(f, text_config={"hidden_size": -1}), "config.json: text_config.hidden_size is -1"),
@@ -111,9 +111,9 @@ CORPUS: dict[str, tuple[Damage, str]] = {
     ),
     "experts": (lambda f: edit_config(f, hidden_size=60000, intermediate_size=60000), "many times what its checkpoint holds"),
     "twice": (lambda f: with_bytes(f, twice), f"its header names '{NORM}' twice"),
-    "deep config": (lambda f: (f / "config.json").write_text('{"a":' * 100_000) and None, "nested too deeply"),
-    "no type": (lambda f: (f / "config.json").write_text("{}") and None, "has no model_type"),
-    "an encoder": (lambda f: (f / "config.json").write_text('{"model_type": "vit"}') and None, "not a causal language model"),
+    "deep config": (lambda f: (f / "config.json").write_text('{"a":' * 100_000), "nested too deeply"),
+    "no type": (lambda f: (f / "config.json").write_text("{}"), "has no model_type"),
+    "an encoder": (lambda f: (f / "config.json").write_text('{"model_type": "vit"}'), "not a causal language model"),
 }
 
 

@@ -44,7 +44,7 @@ def source(package: str) -> str:
         parts.append(f"enum {name} {{ " + " ".join(f"{value} = {number};" for value, number in values.items()) + " }")
     for name, fields in table["messages"].items():
         oneofs: dict[str, list[str]] = {}
-        body = []
+        body: list[str] = []
         for field in fields:
             number, *rest = field.split()
             where = oneofs.setdefault(rest.pop(), []) if rest[-2] == "in" else body

@@ -21,6 +21,7 @@ from tgi_core.backend import (
     Request,
     RowFault,
     Sampling,
+    Scope,
     WarmupPlan,
 )
 from tgi_core.proto import contract_pb2 as contract
@@ -129,7 +130,7 @@ def test_a_newer_shard_is_understood() -> None:
     assert [feature.value for feature in info.capabilities.features] == ["masks"] and not info.capabilities.sampling
     assert (info.capabilities.mixing, info.capabilities.determinism) == (Mixing.NONE, Determinism.NONE)
     fault = decode_result(pb.TurnResult(refused=contract.Fault(scope="galaxy")), 1 << 32).refused
-    assert fault is not None and fault.scope is types.Scope.SESSION
+    assert fault is not None and fault.scope is Scope.SESSION
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tests.hostile.watch import Watch
 from tests.router.serving import Served, serving
 from tests.router.shard import Shard
 from tests.waiting import wait_until
+from tgi_core.backend import WarmupPlan
 from tgi_core.config import Settings
 from tgi_core.server.masks import GrammarMasks
 
@@ -104,7 +105,7 @@ def check_error(path: str, answer: httpx.Response) -> None:
 @contextmanager
 def opened(model: ServedModel, watch: Watch, settings: Mapping[str, Any]) -> Iterator[ServerUnderTest]:
     """A instance on a loopback socket."""
-    shard = Shard(model.tokenizer, 512, grammars=True)
+    shard = Shard(model.tokenizer, WarmupPlan(max_row_tokens=512), grammars=True)
     given = Settings(max_concurrent_requests=64, max_total_tokens=500, **settings)
     with serving(lambda generator: create_app(given, model, generator), shard.opening, given) as served:
         instance = ServerUnderTest(served, shard, watch)

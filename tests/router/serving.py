@@ -16,6 +16,8 @@ from tgi_router import ConnectionPolicy, Generator, HttpServer
 from tgi_core.config import Settings
 
 Opening = Callable[[], AbstractAsyncContextManager[Generator]]
+SECONDS = 60
+"""How long a client waits for what should come: so long takes only what hangs, on a busy machine too."""
 
 
 class EndingServer(HttpServer):
@@ -46,11 +48,11 @@ class Served:
     def __init__(self, address: tuple[str, int], server: EndingServer) -> None:
         self.address = address
         self.server = server
-        self.client = httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=10)
+        self.client = httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=SECONDS)
 
     def connect(self) -> socket.socket:
         """A bare connection."""
-        return socket.create_connection(self.address, timeout=10)
+        return socket.create_connection(self.address, timeout=SECONDS)
 
     def send(self, path: str, body: str) -> socket.socket:
         """A bare connection on which a JSON request has been sent."""
@@ -87,7 +89,7 @@ def serving(
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
     try:
-        assert listening.wait(10)
+        assert listening.wait(SECONDS)
         served = Served(listener.getsockname(), servers[0])
         with served.client:
             yield served

@@ -21,17 +21,18 @@ from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import ShardInfo
 
+PLAN = WarmupPlan(max_row_tokens=2048)
+
 
 class Shard:
     """A shard of the demo model's vocabulary, with `grammars` or without. `steps` has the number of rows of each step."""
 
-    def __init__(self, tokenizer: Tokenizer, max_row_tokens: int, grammars: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, plan: WarmupPlan = PLAN, grammars: bool = False) -> None:
         self.steps: list[int] = []
         self.loop: SchedulerLoop | None = None
         self.masks: GrammarMasks | None = None
         self.closed = threading.Event()
-        self._tokenizer, self._grammars = tokenizer, grammars
-        self._plan = WarmupPlan(max_row_tokens=max_row_tokens)
+        self._tokenizer, self._plan, self._grammars = tokenizer, plan, grammars
 
     @asynccontextmanager
     async def opening(self) -> AsyncIterator[Generator]:

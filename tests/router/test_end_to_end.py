@@ -18,7 +18,7 @@ from tgi_core.config import Settings
 @pytest.fixture(scope="module")
 def shard(model: ServedModel) -> Shard:
     """One shard for all tests here; each leaves it idle."""
-    return Shard(model.tokenizer, 2048)
+    return Shard(model.tokenizer)
 
 
 @pytest.fixture(scope="module")

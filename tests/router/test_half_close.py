@@ -12,23 +12,23 @@ from tgi_router import ServedModel, create_app
 from tests.router.conftest import Serve
 from tests.router.scripted import HOLD, says
 from tests.router.serving import Served, read_until, serving
+from tests.router.shard import Shard
 from tests.router.test_connection import WHOLE, read_all
-from tests.router.test_end_to_end import Device
 from tests.router.test_leaving import ROUTES, failures, held
 from tgi_core.config import Settings
 
 
 @pytest.fixture(scope="module")
-def device(model: ServedModel) -> Device:
+def shard(model: ServedModel) -> Shard:
     """The parts behind the router."""
-    return Device(model.tokenizer)
+    return Shard(model.tokenizer)
 
 
 @pytest.fixture(scope="module")
-def instance(model: ServedModel, device: Device) -> Iterator[Served]:
+def instance(model: ServedModel, shard: Shard) -> Iterator[Served]:
     """The whole instance: its answers take a while."""
     settings = Settings(max_concurrent_requests=64)
-    with serving(lambda generator: create_app(settings, model, generator), device.opening, settings) as served:
+    with serving(lambda generator: create_app(settings, model, generator), shard.opening, settings) as served:
         yield served
 
 
@@ -43,15 +43,15 @@ def ask_and_end(served: Served, path: str, body: str, version: str = "1.1") -> b
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize(("path", "body"), ROUTES)
-def test_whoever_reads_on_is_answered(instance: Served, device: Device, path: str, body: str, version: str) -> None:
+def test_whoever_reads_on_is_answered(instance: Served, shard: Shard, path: str, body: str, version: str) -> None:
     """A client that ends its side behind its request, as `nc -N` does, gets all of the answer, and then the connection ends."""
     given = json.loads(body)
     given.update({"max_tokens": 40, "temperature": 0} if path.startswith("/v1") else {"parameters": {"max_new_tokens": 40}})
-    steps = len(device.steps)
+    steps = len(shard.steps)
     head, _, told = ask_and_end(instance, path, json.dumps(given), version).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert told.count(b"data: ") >= 30 or told.endswith((b"}", b"]"))
-    assert len(device.steps) > steps + 10
+    assert len(shard.steps) > steps + 10
     assert failures(instance) == {}
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from tgi_router import ServedModel, answers, bodies, cloud_bodies, create_app, openai_answers, openai_bodies
 
 from tests.router.serving import Served, serving
-from tests.router.test_end_to_end import Device
+from tests.router.shard import Shard
 from tgi_core.config import Settings
 
 MEBI = "no end " * (2**20 // 7)
@@ -88,16 +88,16 @@ def placed(body: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def device(model: ServedModel) -> Device:
+def shard(model: ServedModel) -> Shard:
     """A device that counts its steps."""
-    return Device(model.tokenizer)
+    return Shard(model.tokenizer)
 
 
 @pytest.fixture(scope="module")
-def served(model: ServedModel, device: Device) -> Iterator[Served]:
+def served(model: ServedModel, shard: Shard) -> Iterator[Served]:
     """A server whose answers are short."""
     settings = Settings(max_total_tokens=64, max_concurrent_requests=8)
-    with serving(lambda generator: create_app(settings, model, generator), device.opening) as running:
+    with serving(lambda generator: create_app(settings, model, generator), shard.opening) as running:
         yield running
 
 
@@ -119,7 +119,7 @@ def send(served: Served, path: str, body: dict[str, Any]) -> int:
 @pytest.mark.parametrize(("path", "body", "model_of_body", "nested"), ROUTES, ids=[route[0] for route in ROUTES])
 def test_walk(
     served: Served,
-    device: Device,
+    shard: Shard,
     path: str,
     body: dict[str, Any],
     model_of_body: type[BaseModel],
@@ -127,13 +127,13 @@ def test_walk(
 ) -> None:
     """Whatever a field holds, the answer is 200 or a refusal of the documented shape; refused requests cost no step of the device,
     and afterwards the server is as it was."""
-    assert device.loop is not None
+    assert shard.loop is not None
     assert send(served, path, body) == 200
     refused = [case for case in cases(body, model_of_body, nested) if send(served, path, case) != 200]
-    before = len(device.steps)
+    before = len(shard.steps)
     for case in refused[:: max(len(refused) // 50, 1)]:
         assert send(served, path, case) != 200
-    assert len(device.steps) == before
-    load = device.loop.snapshot()
+    assert len(shard.steps) == before
+    load = shard.loop.snapshot()
     assert (load.running, load.queued, load.blocks_free) == (0, 0, load.blocks_total)
     assert served.client.get("/health").status_code == 200

@@ -15,7 +15,7 @@ from tgi_router import ServedModel, create_app
 from tests.router.conftest import Serve
 from tests.router.scripted import says
 from tests.router.serving import Served, read_until, serving
-from tests.router.test_end_to_end import Device
+from tests.router.shard import Shard
 from tests.router.test_leaving import failures
 from tgi_core.backend import WarmupPlan
 from tgi_core.config import Settings
@@ -75,23 +75,23 @@ def test_a_reader_that_goes_on(serve: Serve) -> None:
 
 
 @pytest.fixture
-def device(model: ServedModel) -> Device:
+def shard(model: ServedModel) -> Shard:
     """The parts behind the router."""
-    return Device(model.tokenizer)
+    return Shard(model.tokenizer)
 
 
 @pytest.fixture
-def instance(model: ServedModel, device: Device) -> Iterator[Served]:
+def instance(model: ServedModel, shard: Shard) -> Iterator[Served]:
     """The whole instance, with little patience."""
     settings = Settings(stream_stall_timeout=0.5, max_concurrent_requests=64)
-    with serving(lambda generator: create_app(settings, model, generator), device.opening, settings, send_buffer=4096) as served:
+    with serving(lambda generator: create_app(settings, model, generator), shard.opening, settings, send_buffer=4096) as served:
         yield served
 
 
-def test_rows_of_slow_readers_are_freed(instance: Served, device: Device) -> None:
+def test_rows_of_slow_readers_are_freed(instance: Served, shard: Shard) -> None:
     """Among slow readers others are answered in full; afterwards no row and no block is left."""
-    assert device.loop is not None
-    free = device.loop.snapshot().blocks_total
+    assert shard.loop is not None
+    free = shard.loop.snapshot().blocks_total
     parameters = '{"max_new_tokens":400,"top_n_tokens":5}'
     with ExitStack() as stack:
         for _ in range(4):
@@ -101,21 +101,21 @@ def test_rows_of_slow_readers_are_freed(instance: Served, device: Device) -> Non
             assert answer.count("data: ") == 20 and "error" not in answer
         while failures(instance).get("dropped", 0) < 4:
             pass
-    load = device.loop.snapshot()
+    load = shard.loop.snapshot()
     assert (load.running, load.queued, load.blocks_free) == (0, 0, free)
 
 
 def test_who_does_not_read_holds_no_place(model: ServedModel) -> None:
     """Clients that read nothing hold every row and permit; others are answered. Read at last, an answer is what it would have been."""
-    device = Device(model.tokenizer, WarmupPlan(max_rows=2, max_row_tokens=2048))
+    shard = Shard(model.tokenizer, WarmupPlan(max_rows=2, max_row_tokens=2048))
     settings = Settings(max_concurrent_requests=4)
     body = '{"inputs":"no end","parameters":{"max_new_tokens":1500,"top_n_tokens":5}}'
     with ExitStack() as stack:
-        app = serving(lambda generator: create_app(settings, model, generator), device.opening, settings, send_buffer=4096)
+        app = serving(lambda generator: create_app(settings, model, generator), shard.opening, settings, send_buffer=4096)
         served = stack.enter_context(app)
         stopped = [stack.enter_context(send_unread(served, "/generate_stream", body)) for _ in range(4)]
-        assert device.loop is not None
-        while device.loop.snapshot().paused < 4:
+        assert shard.loop is not None
+        while shard.loop.snapshot().paused < 4:
             served.client.get("/health")
         for _ in range(4):
             answer = served.client.post("/generate", json={"inputs": "Hi", "parameters": {"max_new_tokens": 20}})

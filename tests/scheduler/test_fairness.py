@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -146,7 +147,7 @@ def test_low_waits_for_others_but_not_for_ever(demo_tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize("bounds", [{"max_queued_requests": 6}, {"max_queued_tokens": 24}])
-def test_a_full_queue_has_room_for_others(demo_tokenizer: Tokenizer, bounds: dict[str, int]) -> None:
+def test_a_full_queue_has_room_for_others(demo_tokenizer: Tokenizer, bounds: dict[str, Any]) -> None:
     """Where one client's requests fill the queue its last ones make room for another's, and are told so, until both have as many."""
     one = crowded(demo_tokenizer, 1, SchedulerOptions(**bounds))
     flood = [one.scheduler.add(of("flood", request((1, 2, 3, 4), 2))) for _ in range(6)]

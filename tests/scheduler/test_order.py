@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,7 +111,7 @@ def test_deadlines(demo_tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("bounds", [{"max_queued_requests": 2}, {"max_queued_tokens": 8}])
-def test_the_queue_has_an_end(demo_tokenizer: Tokenizer, bounds: dict[str, int]) -> None:
+def test_the_queue_has_an_end(demo_tokenizer: Tokenizer, bounds: dict[str, Any]) -> None:
     """By requests or by tokens: one too many is turned away with the time after which to come again."""
     one = device(demo_tokenizer, ONE_ROW, SchedulerOptions(**bounds))
     for _ in range(2):

@@ -37,7 +37,7 @@ def helpers(server: int) -> list[psutil.Process]:
 
 def _arguments(process: psutil.Process) -> list[str]:
     try:
-        return process.cmdline()
+        return list(process.cmdline())
     except psutil.Error:
         return []
 

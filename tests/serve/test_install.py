@@ -67,11 +67,11 @@ def test_the_core_serves_without_torch(bare: Path, tmp_path: Path) -> None:
 
 def test_a_vendor_begins_without_torch(bare: Path, wheels: Path, tmp_path: Path) -> None:
     """The wheel of tgi-conformance beside it: new-backend, pip install -e and run are green for L0 and L1 in a minute, without torch."""
-    pip = [bare / "pip", "install", "-q", "--disable-pip-version-check"]
+    pip = [str(bare / "pip"), "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, str(next(wheels.glob("tgi_conformance-*.whl")))], check=True)
-    for command in ([bare / "tgi-conformance", "new-backend", "acme"], [*pip, "-e", "acme"]):
+    for command in ([str(bare / "tgi-conformance"), "new-backend", "acme"], [*pip, "-e", "acme"]):
         subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
-    command = [bare / "tgi-conformance", "run", "--backend", "acme", "--level", "L1"]
+    command = [str(bare / "tgi-conformance"), "run", "--backend", "acme", "--level", "L1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     subprocess.run([bare / "pip", "uninstall", "-q", "-y", "tgi-backend-acme"], check=True)
     assert done.returncode == 0 and done.stdout.endswith("L0  granted\nL1  granted\n"), done.stdout + done.stderr
@@ -90,7 +90,14 @@ def test_all_wheels_serve_the_demo(wheels: Path, tmp_path: Path) -> None:
     """With the wheels of core and CPU backend in an empty folder that shares only third-party packages, the demo model answers."""
     home = tmp_path / "home"
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-    install = [home / "bin/pip", "install", "-q", "--disable-pip-version-check", "--no-deps", *map(str, wheels.glob("*.whl"))]
+    install = [
+        str(home / "bin/pip"),
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-deps",
+        *map(str, wheels.glob("*.whl")),
+    ]
     subprocess.run(install, check=True)
     site = next((home / "lib").glob("python*/site-packages"))
     (site / "third_party.pth").write_text(third_party(tmp_path))

@@ -29,7 +29,7 @@ class Decoding(Tokenizer):
 def made(decoder: decoders.Decoder | None, kind: type[Tokenizer] = Tokenizer) -> Tokenizer:
     """A tokenizer of words and bytes."""
     fast = Fast(models.BPE(_VOCABULARY, [], unk_token="<unk>", byte_fallback=True))
-    fast.decoder = decoder  # type: ignore[assignment]
+    fast.decoder = decoder
     return kind(fast, Path(), frozenset(), frozenset())
 
 

@@ -53,9 +53,10 @@ def install() -> None:
     from tgi_core.proto.generate.v3 import generate_pb2 as pb
     from tgi_core.server import steps_link
 
-    taken = next((path for path in sorted(Path(folder).iterdir()) if not path.unlink()), None)
+    taken = min(Path(folder).iterdir(), default=None)
     if taken is None:
         return
+    taken.unlink()
     lie, steps, true = LIES[taken.name.partition(" ")[2]][0], [0], steps_link.encode_result
 
     def encode(result: Any) -> pb.TurnResult:

@@ -21,7 +21,7 @@ def put(**fields: Any) -> Callable[[contract.StepResult], None]:
     def change(step: contract.StepResult) -> None:
         for name, value in fields.items():
             if isinstance(value, list):
-                step.ClearField(name)  # type: ignore[arg-type]
+                step.ClearField(name)
                 getattr(step, name).extend(value)
             else:
                 setattr(step, name, value)

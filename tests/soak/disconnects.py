@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tgi_router import ServedModel, create_app
 
 from tests.router.serving import Served, serving
-from tests.router.test_end_to_end import Device
+from tests.router.shard import Shard
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
 
@@ -69,14 +69,14 @@ class Held:
 class ServerUnderTest:
     """A server of this process, and what it holds."""
 
-    def __init__(self, served: Served, device: Device) -> None:
+    def __init__(self, served: Served, shard: Shard) -> None:
         self.served = served
-        self._device = device
+        self._shard = shard
 
     def held(self) -> Held:
         """At this moment."""
-        assert self._device.loop is not None
-        load, loop = self._device.loop.snapshot(), self.served.server.loop
+        assert self._shard.loop is not None
+        load, loop = self._shard.loop.snapshot(), self.served.server.loop
 
         async def count() -> int:
             return len(asyncio.all_tasks())
@@ -110,9 +110,9 @@ class ServerUnderTest:
 def open_server() -> Iterator[ServerUnderTest]:
     """The whole instance on a socket, warm: what is made at the first use is there."""
     model = ServedModel.load(DEMO, "demo", SETTINGS)
-    device = Device(model.tokenizer)
-    with serving(lambda generator: create_app(SETTINGS, model, generator), device.opening, SETTINGS) as served:
-        instance = ServerUnderTest(served, device)
+    shard = Shard(model.tokenizer)
+    with serving(lambda generator: create_app(SETTINGS, model, generator), shard.opening, SETTINGS) as served:
+        instance = ServerUnderTest(served, shard)
         storm(instance, 60, seed=-1)
         instance.check_permits()
         yield instance

@@ -20,7 +20,7 @@ from tests.scheduler.device import Device, quiet, request, shard
 from tests.soak.slope import slope
 from tgi_core.backend import WarmupPlan
 from tgi_core.backend.fault_schedule import ROW_KINDS, STEP_KINDS, Rule, When
-from tgi_core.backend.faults import FaultInjector, inject
+from tgi_core.backend.faults import inject
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import DeadlineExceeded, Scheduler
 from tgi_core.tokenizer import Tokenizer
@@ -85,7 +85,7 @@ class Soak:
         self._now = 0.0
         self._asynchronous = bool(seed % 2)
         info, server, session = shard(self._tokenizer, asynchronous=self._asynchronous)
-        self._injector = inject(server._session, rules)
+        self._injector = inject(server.session, rules)
         capacity = server.warmup(PLAN, quiet)
         self.one = Device(Scheduler(info.capabilities, capacity, clock=lambda: self._now), server, session)
         self.report = Report()
@@ -169,7 +169,7 @@ class Soak:
             self.report.injected[kind] = self.report.injected.get(kind, 0) + count
         _, self.one.server, self.one.session = shard(self._tokenizer, asynchronous=self._asynchronous)
         rules = tuple(Rule(r.kind, p=r.p, seed=r.seed + 1000 * self.report.restarts, when=r.when) for r in self._injector.rules)
-        self._injector: FaultInjector = inject(self.one.server._session, rules)
+        self._injector = inject(self.one.server.session, rules)
         self.one.server.warmup(PLAN, quiet)
         self.one.take(self.one.scheduler.restart(reason))
 
