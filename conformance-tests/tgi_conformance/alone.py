@@ -111,14 +111,17 @@ class Alone:
         pure = self._wanted.plan is None and not request.masked
         wanted = replace(self._wanted, masks=None) if pure else self._wanted
         id = next(id for id in _IDS if id % PHASES == request.id % PHASES)
+        self._target.journal.calling_aside(f"running row {request.id} alone")
         try:
             with self.sessions.lending(self._target, wanted) as lent:
-                rows = _generate(lent.session, lent.capacity, replace(request, id=id), count)
+                rows = _generate(lent.session, lent.capacity, replace(request, id=id), count, f"row {request.id}")
                 lent.session.clear(None)
         except BackendError as error:
             raise Violation(
-                "alone", f"a request that has a session to itself failed, so there is nothing to compare with: {_told(error)}"
+                "alone", f"row {request.id}, which the suite ran alone to compare with, failed: {_told(error)}"
             ) from error
+        finally:
+            self._target.journal.returned()
         return rows
 
 
@@ -126,14 +129,14 @@ def _told(error: BackendError) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _generate(session: Session, capacity: Capacity, request: Request, count: int) -> list[Row]:
+def _generate(session: Session, capacity: Capacity, request: Request, count: int, name: str) -> list[Row]:
     length = len(request.tokens)
     made = replace(request, cached=0, take=length, blocks=_blocks(capacity, 0, length))
     step = session.prefill((made,), EMPTY, ())
-    rows = [_only(session.rows(step).rows)]
+    rows = [_only(session.rows(step).rows, name, length)]
     for end in range(length + 1, min(length + count, capacity.max_row_tokens + 1)):
         step = session.decode((step.handle,), (Grant(request.id, 1, _blocks(capacity, end - 1, end)),))
-        rows.append(_only(session.rows(step).rows))
+        rows.append(_only(session.rows(step).rows, name, end))
     return rows
 
 
@@ -148,13 +151,16 @@ def _blocks(capacity: Capacity, before: int, end: int) -> tuple[tuple[int, ...],
     return tuple(tables)
 
 
-def _only(rows: tuple[Row, ...]) -> Row:
+def _only(rows: tuple[Row, ...], name: str, position: int) -> Row:
+    """The row of a step that has one. `name` is what a scenario calls it."""
+    where = f"{name}, which the suite ran alone to compare with, at position {position}:"
     if len(rows) != 1:
-        raise Violation("rows", f"a request alone in its step got {len(rows)} rows")
-    if rows[0].fault is not None:
-        raise Violation("fault", f"a request that is alone failed: {rows[0].fault}")
+        raise Violation("rows", f"{where} its step returned {len(rows)} rows")
+    fault = rows[0].fault
+    if fault is not None:
+        raise Violation("fault", f"{where} {fault.kind.value} fault: {fault.message}")
     if len(rows[0].tokens) != 1:
-        raise Violation("tokens", f"a request alone whose prompt is complete made {len(rows[0].tokens)} tokens in one step")
+        raise Violation("tokens", f"{where} its prompt is complete, and it made {len(rows[0].tokens)} tokens in one step")
     return rows[0]
 
 

@@ -9,16 +9,21 @@ from tgi_conformance.clause import Clause
 from tgi_conformance.result import Result, not_run
 from tgi_conformance.verdict import Level, Verdict
 
+PATIENCE = 3
+"""After so many clauses in a row that reached the time limit the run is over."""
+
 Attempt = Callable[[Clause], Result]
 
 
 @dataclass(slots=True)
 class Gate:
-    """Decides whether to run a clause: not if a lower level failed, unless `keep_going`, and never after an essential clause
-    failed."""
+    """Decides whether to run a clause: not if a lower level failed, unless `keep_going`, and never after an essential clause failed or
+    `PATIENCE` clauses in a row timed out."""
 
     keep_going: bool = False
     _closed: str = ""
+    _timed_out: int = 0
+    """Clauses in a row, up to the last one."""
     _failed: dict[Level, str] = field(default_factory=dict)
 
     def why_not(self, clause: Clause) -> str:
@@ -30,6 +35,9 @@ class Gate:
 
     def note(self, clause: Clause, result: Result) -> None:
         """Record a clause's result."""
+        self._timed_out = self._timed_out + 1 if result.timed_out else 0
+        if self._timed_out >= PATIENCE:
+            self._closed = f"{clause.id} and the {PATIENCE - 1} clauses before it reached the time limit"
         if result.verdict not in (Verdict.FAIL, Verdict.ERROR) or clause.provisional:
             return
         self._failed.setdefault(clause.level, clause.id)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Protocol
 
 from tgi_conformance.fields import FILTERS
-from tgi_conformance.masks import AFTER, DOOMED, FAILING
+from tgi_conformance.masks import AFTER, DOOMED, FAILING, allows, phase
 from tgi_conformance.oracle import Part
 from tgi_conformance.sessions import Occupied
 from tgi_conformance.verdict import Violation
@@ -46,6 +46,11 @@ class Yardstick(Protocol):
 def _ending(row: Row) -> str:
     """What a row came with, in words."""
     return f"a {row.fault.kind.value} fault" if row.fault is not None else f"the tokens {list(row.tokens)}"
+
+
+def _named(ids: Collection[int]) -> str:
+    """Rows, in words."""
+    return f"row{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}" if ids else "no row"
 
 
 def _cut(how: Sampling) -> bool:
@@ -90,7 +95,10 @@ class RowJudge:
             if not part.row.live or part.row.failed:
                 continue
             if id not in rows:
-                raise Violation("rows", f"row {id} ran {part.take} tokens in the step, and the step has no result for it")
+                count = "1 token" if part.take == 1 else f"{part.take} tokens"
+                raise Violation(
+                    "rows", f"row {id} ran {count} in the step, and has no result; there are results for {_named(rows)}"
+                )
             self._row(part, rows[id])
 
     @staticmethod
@@ -122,6 +130,7 @@ class RowJudge:
                 "tokens",
                 f"row {row.request_id} at position {part.start} + {part.take} makes {made} tokens, not {len(row.tokens)}",
             )
+        self._masked(part, row)
         if len(row.logprobs) != (made if want.logprobs else 0):
             raise Violation(
                 "logprobs", f"row {row.request_id}: {len(row.logprobs)} logprobs for {made} tokens, want {want.logprobs}"
@@ -134,6 +143,15 @@ class RowJudge:
             self._compare(part, row)
         except Occupied:
             self._later.append((part, row))
+
+    def _masked(self, part: Part, row: Row) -> None:
+        """A masked row makes what the suite's mask source has allowed it."""
+        request = part.row.request
+        if self._mask_kind is None or not request.masked or part.makes is None:
+            return
+        token = row.tokens[0]
+        if not allows(part.makes - len(request.tokens), token, phase(self._mask_kind, request.id)):
+            raise Violation("masks", f"row {request.id} made token {token} at {part.makes}, which its mask forbids")
 
     def _compare(self, part: Part, row: Row) -> None:
         """With what the request makes alone."""

@@ -6,8 +6,10 @@ same phase, and the same row among mates get the same masks.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tgi_core.backend import DeviceLost, MaskRow, OutOfMemory
@@ -32,7 +34,7 @@ AFTER = 2
 @dataclass(slots=True)
 class Masks:
     """A row's token n must be even for even n and odd for odd n. `told` are the tokens that the backend reported, by request; `trouble` is
-    what it did wrong in asking, or ""."""
+    what it did wrong in asking, or "". `fill` waits while the source is `held`."""
 
     vocab_size: int
     kind: str = ALTERNATING
@@ -40,17 +42,46 @@ class Masks:
     stopped: bool = False
     trouble: str = ""
     _busy: threading.Lock = field(default_factory=threading.Lock)
+    _incomplete: set[int] = field(default_factory=set)
+    """Requests whose prompt no launched step completes."""
+    _open: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._open.set()
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
         """Packed bits, as `MaskSource` says."""
         alone = self._busy.acquire(blocking=False)
         if not alone:
             self.trouble = "its mask source was called while another thread was in it"
+        self._open.wait()
+        if early := next((row.request_id for row in rows if row.request_id in self._incomplete), None):
+            self.trouble = f"its mask source was asked for row {early}, which makes no token yet: its prompt is incomplete"
         try:
             return b"".join(self._bits(row) for row in rows)
         finally:
             if alone:
                 self._busy.release()
+
+    def complete(self, id: int, yields: bool) -> None:
+        """A step is launched that runs a row, and makes a token of it or does not."""
+        if yields:
+            self._incomplete.discard(id)
+        else:
+            self._incomplete.add(id)
+
+    @contextlib.contextmanager
+    def held(self, time_limit_s: float) -> Iterator[Callable[[], bool]]:
+        """Until it is left, or the time is over, `fill` does not return. What it gives says whether the source is still held."""
+        timer = threading.Timer(time_limit_s, self._open.set)
+        self._open.clear()
+        timer.start()
+        try:
+            yield lambda: not self._open.is_set()
+        finally:
+            timer.cancel()
+            timer.join()
+            self._open.set()
 
     def misled(self, id: int, tokens: list[int]) -> str:
         """What is wrong with the tokens that were told of a request that made `tokens`, the last of which need not be told; or ""."""

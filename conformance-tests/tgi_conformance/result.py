@@ -20,6 +20,7 @@ class Result:
     figures: dict[str, float] = field(default_factory=dict)
     sequence: tuple[str, ...] = ()
     failure: tuple[dict[str, Any], ...] = ()
+    timed_out: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as a JSON object."""

@@ -13,7 +13,9 @@ from tgi_conformance.golden import Golden
 from tgi_conformance.judge import RowJudge, Yardstick
 from tgi_conformance.masks import AFTER, ALTERNATING, BREAKING, DOOMED, LOSING, OWN, SLOW, Masks
 from tgi_conformance.oracle import Expected, Oracle
+from tgi_conformance.origin import raised_at
 from tgi_conformance.sessions import Breaker, Lent, Wanted
+from tgi_conformance.situations import reached
 from tgi_conformance.target import MAX_ROW_TOKENS, Target
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
 from tgi_core.backend import (
@@ -96,7 +98,10 @@ class SessionDriver:
         if golden is not None or setup.dtype is not None:
             target = target.on(target.model if golden is None else golden.model, setup.dtype)
         wanted = Wanted(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks)
+        target.journal.restart()
+        target.journal.calling_aside("opening a session")
         lent = alone.sessions.lend(target, wanted, fresh=fresh)
+        target.journal.returned()
         if lent.capacity.draft:
             alone.sessions.give_back(lent)
             raise NotReached("the suite has no oracle for sessions that draft tokens")
@@ -135,7 +140,7 @@ class SessionDriver:
         if lent is None:
             return
         if self.fresh or self.failed or not self._emptied(lent.session):
-            self.alone.sessions.drop(lent)
+            self._drop(lent)
         else:
             self.alone.sessions.give_back(lent)
         if self.failed:
@@ -149,8 +154,13 @@ class SessionDriver:
     def drop(self) -> None:
         """End the session, whatever state it is in."""
         if self._lent is not None:
-            self.alone.sessions.drop(self._lent)
+            self._drop(self._lent)
             self._lent = None
+
+    def _drop(self, lent: Lent) -> None:
+        self._target.journal.calling_aside("close")
+        self.alone.sessions.drop(lent)
+        self._target.journal.returned()
 
     def step_aside(self) -> None:
         """Leave the session to somebody else for a while; nothing lives there."""
@@ -167,12 +177,15 @@ class SessionDriver:
 
     def _emptied(self, session: Session) -> bool:
         """Whether it could be cleared; a step under way is read, for steps are read in order."""
+        self._target.journal.calling_aside("reading what the scenario left unread, and clear everything,")
         try:
             for ref in sorted(self.oracle.steps):
                 session.rows(self.steps[ref])
             session.clear(None)
         except BackendError:
             return False
+        finally:
+            self._target.journal.returned()
         return True
 
     def call(self, call: Call, number: Ref | None = None, *, allowed: bool = False) -> Ref:
@@ -225,8 +238,10 @@ class SessionDriver:
     def _judged(self, ref: Ref, call: Call, expected: Expected) -> None:
         if isinstance(call, Prefill | Decode) and (breaker := self._breaker) is not None and self._breaks(expected):
             breaker(self._late_error("the suite makes this step fail"))
+        if isinstance(call, Prefill | Decode) and not expected.errors:
+            self._foretell_masks(expected)
         try:
-            result = self._issue(call)
+            result = self._noted(ref, call)
         except BackendError as error:
             self._refused(sentence(ref, call), call, error, expected)
             return
@@ -238,6 +253,21 @@ class SessionDriver:
         self._take(ref, call, expected, result)
         self._count(call, expected)
         self.oracle.accept(ref, call, expected)
+
+    def _foretell_masks(self, expected: Expected) -> None:
+        """Tell the mask source for whom it may be asked: not for rows whose prompt stays incomplete in the step that is launched now."""
+        if self.masks is not None:
+            for part in expected.parts:
+                self.masks.complete(part.row.request.id, part.makes is not None)
+
+    def _noted(self, ref: Ref, call: Call) -> object:
+        journal = self._target.journal
+        if journal:
+            journal.calling(sentence(ref, call))
+        try:
+            return self._issue(call)
+        finally:
+            journal.returned()
 
     def _issue(self, call: Call) -> object:
         match call:
@@ -265,9 +295,10 @@ class SessionDriver:
             self.unread |= before - self.oracle.steps.keys()
             self.situations["a step failed late"] += 1
             return
-        name = type(error).__name__
+        name, place = type(error).__name__, raised_at(error, self._target)
         if not expected.errors:
-            raise Violation("refusal", f"{text} raised {name}: {error}; the contract allows it") from error
+            where = f" (raised at {place})" if place else ""
+            raise Violation("refusal", f"{text} raised {name}: {error}{where}; this call is valid and must succeed") from error
         if type(error) not in {kind for kind, _ in expected.errors}:
             kinds = " or ".join(sorted({kind.__name__ for kind, _ in expected.errors}))
             raise Violation(
@@ -336,7 +367,7 @@ class SessionDriver:
 
     def _count(self, call: Call, expected: Expected) -> None:
         """Note what was reached."""
-        for name in _situations(self.oracle, call, expected):
+        for name in reached(self.oracle, call, expected):
             self.situations[name] += 1
 
 
@@ -347,42 +378,3 @@ def _not_to_be_made(ref: Ref, call: Call, expected: Expected) -> NoReturn:
     if kinds == {CapacityExceeded}:
         raise NotReached(f"the promised limits are too small for the scenario: {why}")
     raise SuiteFault(f"the scenario makes a call that must be refused: {sentence(ref, call)}: {why}")
-
-
-def _situations(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
-    """Names of the situations that an accepted call reaches; the oracle is as it was before the call."""
-    named = set(references(call))
-    others = any(ref not in named for ref in oracle.batches)
-    found = {"another batch lives": others, "an earlier step is unread": bool(oracle.steps) and not isinstance(call, Read)}
-    match call:
-        case Prefill():
-            found |= {
-                "rows join a batch": call.cached != 0,
-                "a prefix is reused": any(request.cached for request in call.batch),
-                "a prompt begins in part": any(request.cached + request.take < len(request.tokens) for request in call.batch),
-                "several requests start together": len(call.batch) > 1,
-                "several rows share a step": len(expected.parts) > 1,
-                "sampling differs within a batch": len({request.sampling for request in call.batch}) > 1,
-            }
-        case Decode():
-            found |= {
-                "batches merge": len(call.batches) > 1,
-                "several rows share a step": len(expected.parts) > 1,
-                "a row sits out": len(expected.parts) < len(expected.rows),
-                "a row grows by a block": any(any(grant.blocks) for grant in call.grants),
-                "a prompt goes on": any(part.row.owed for part in expected.parts),
-                "a batch goes on beside others": others,
-                "a step is launched ahead": bool(oracle.steps),
-            }
-        case Filter():
-            leaves = len(oracle.batches.get(call.batch, ())) - len(expected.rows)
-            found |= {"a row leaves": leaves > 0, "a batch is filtered beside others": others, "filter keeps all": leaves == 0}
-        case Clear():
-            found |= {
-                "everything is cleared": call.batch is None,
-                "a step is given up": call.batch is None and bool(oracle.steps),
-                "a batch is cleared beside others": call.batch is not None and others,
-            }
-        case Read():
-            found["a late row is ignored"] = any(not part.row.live for part in expected.parts)
-    return [name for name, reached in found.items() if reached]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from tgi_conformance.child import Seen
+from tgi_conformance.journal import Journal
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import API_VERSION, Adapter, BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
@@ -37,6 +38,8 @@ class Target:
     """What a child process saw of the plugin, if one has looked already."""
     built: tuple[int, int] = API_VERSION
     """The contract version that the plugin says it was written against."""
+    journal: Journal = field(default_factory=Journal)
+    """Records every call that the suite makes."""
 
     @property
     def exact(self) -> bool:

@@ -10,6 +10,7 @@ import json
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 
 from tgi_conformance.child import Seen
 from tgi_conformance.clause import Clause
+from tgi_conformance.journal import Calls, Journal, read_journal
 from tgi_conformance.result import Result
 from tgi_conformance.verdict import Verdict
 from tgi_core.workers.command import python, same_imports
@@ -50,27 +52,38 @@ class Worker:
         self._child: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._listener = threading.Thread()
+        self._folder = tempfile.TemporaryDirectory(prefix="tgi-conformance-")
+        self._journal = Path(self._folder.name) / "calls"
 
     def __call__(self, clause: Clause) -> Result:
         """Try one clause."""
         child = self._child or self._start()
+        self._journal.write_text("")
         try:
             self._tell(child, clause.id)
             answer = self._answers.get(timeout=self._time_limit_s)
         except queue.Empty:
-            self.close(0)
-            return Result(clause.id, Verdict.FAIL, _too_long(self._time_limit_s))
+            self._end(0)
+            calls = read_journal(self._journal)
+            why = _too_long(self._time_limit_s, calls)
+            return Result(clause.id, Verdict.FAIL, why, self._time_limit_s, sequence=calls.sequence, timed_out=True)
         except BrokenPipeError:
             answer = None
         if answer is None:
             status = child.wait()
-            self.close()
+            self._end()
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
-            return Result(clause.id, Verdict.FAIL, f"the process ended while it ran: {how}")
+            calls = read_journal(self._journal)
+            where = f", in {calls.open}" if calls.open else ""
+            return Result(clause.id, Verdict.FAIL, f"the process ended while it ran: {how}{where}", sequence=calls.sequence)
         return Result.from_json(json.loads(answer))
 
-    def close(self, grace_s: float = _GRACE_S) -> None:
-        """End the child, after a while for it to close its sessions."""
+    def close(self) -> None:
+        """End the child, after a while for it to close its sessions. The worker is not used again."""
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self, grace_s: float = _GRACE_S) -> None:
         child, self._child = self._child, None
         if child is None:
             return
@@ -95,7 +108,7 @@ class Worker:
         self._child, self._answers = child, queue.Queue()
         self._listener = threading.Thread(target=_listen, args=(child, self._answers), daemon=True)
         self._listener.start()
-        self._tell(child, json.dumps(asdict(self._settings)))
+        self._tell(child, json.dumps(asdict(self._settings) | {"journal": str(self._journal)}))
         return child
 
     @staticmethod
@@ -105,7 +118,9 @@ class Worker:
             child.stdin.flush()
 
 
-def _too_long(limit_s: float) -> str:
+def _too_long(limit_s: float, calls: Calls) -> str:
+    if calls.open:
+        return f"{calls.open} did not return within {limit_s:g} s, the --time-limit of a clause, and its process was ended"
     advice = "--time-limit allows more, a smaller --effort draws less"
     return f"it took more than {limit_s:g} s, the --time-limit of a clause, and its process was ended; {advice}"
 
@@ -118,14 +133,14 @@ def _listen(child: subprocess.Popen[str], answers: queue.Queue[str | None]) -> N
 
 
 @contextlib.contextmanager
-def attempts(settings: Settings) -> Iterator[Callable[[Clause], Result]]:
-    """Try clauses in this process; in the end the sessions that they shared are closed."""
+def attempts(settings: Settings, journal: Journal) -> Iterator[Callable[[Clause], Result]]:
+    """Try clauses in this process; in the end the sessions that they shared are closed. Every call is noted in `journal`."""
     from tgi_conformance.alone import Alone
     from tgi_conformance.subject import resolve
     from tgi_conformance.trying import attempt
 
     target = resolve(settings.backend, Path(settings.model) if settings.model else None, settings.dtype).target
-    target = replace(target, seen=settings.seen)
+    target = replace(target, seen=settings.seen, journal=journal)
     alone = Alone(target)
     try:
         yield lambda clause: attempt(clause, target, alone, settings.seed, settings.effort)
@@ -140,10 +155,11 @@ def main() -> None:
     by_id = {clause.id: clause for clause in CLAUSES}
     attempt: Any = None
     told = json.loads(sys.stdin.readline())
+    journal = Journal(told.pop("journal"))
     settings = Settings(**told | {"seen": Seen(**told["seen"]) if told["seen"] else None})
     with contextlib.ExitStack() as closing:
         for line in sys.stdin:
-            attempt = attempt or closing.enter_context(attempts(settings))
+            attempt = attempt or closing.enter_context(attempts(settings, journal))
             answer = attempt(by_id[line.strip()]).as_json()
             print(_MARK + json.dumps(answer), flush=True)
 

@@ -141,6 +141,8 @@ def test_a_failure_and_its_replay(tmp_path: Path) -> None:
     )
     sound = run(*command, "--backend", "reference", folder=tmp_path)
     assert sound.returncode == 0 and "refused as it must be" in sound.stdout
+    both = run(*command, command[-1], folder=tmp_path)
+    assert both.returncode == 1 and "2 of 2 failures are still there" in both.stdout
 
 
 def test_known_failures(tmp_path: Path) -> None:

@@ -13,12 +13,25 @@ from tgi_conformance.clause import Clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.golden import Golden
 from tgi_conformance.mutants import MUTANTS, TWINS
+from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.replay import BadRecording, read_recording, replay, write_recording
 from tgi_conformance.scene import Scene
 from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict, Violation
 
-from tgi_core.backend import Grant, OutputOptions, Request, Sampling, UnknownBatch
+from tgi_core.backend import (
+    Grant,
+    OutputOptions,
+    Request,
+    Row,
+    RowFault,
+    RowFaultKind,
+    Rows,
+    Sampling,
+    Step,
+    UnknownBatch,
+    hookimpl,
+)
 
 BY_ID = {clause.id: clause for clause in CLAUSES}
 
@@ -100,6 +113,47 @@ def test_parity_names_its_yardstick() -> None:
 def test_steps_that_are_never_read() -> None:
     """A failure behind a failed step says which step the core will not read any more."""
     assert "was derived from the step that failed, and will never be read" in _message("derived-lives", "faults.derived")
+
+
+def test_a_row_without_a_result() -> None:
+    """Is told with those that have one."""
+    words = "row 1 ran 1 token in the step, and has no result; there are results for no row"
+    assert words in _message("failed-row-returns", "masks.fault-ahead")
+
+
+def test_threads_that_stay_are_named() -> None:
+    """Whoever started them knows which they are."""
+    assert "those that are new: Thread (wait) (" in _message("close-keeps-thread", "leaks.reopen")
+
+
+@pytest.mark.parametrize("clause", ["masks.told", "masks.row-fault", "masks.layout"])
+def test_a_forbidden_token_is_called_so(clause: str) -> None:
+    """At the first level, whatever else is wrong with it."""
+    message = _message("mask-bits-mirrored", clause)
+    assert "which its mask forbids" in message and BY_ID[clause].level is Level.L1
+
+
+class FailsAlone(Sound):
+    """A request that runs alone gets a fault."""
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """For its second token."""
+        found = super().rows(step)
+        fault = RowFault(RowFaultKind.SAMPLER, "no logit is finite")
+        alone = [row.request_id >= 2_000_000 and self._steps > 1 for row in found.rows]
+        return dataclasses.replace(
+            found,
+            rows=tuple(Row(row.request_id, fault=fault) if one else row for row, one in zip(found.rows, alone, strict=True)),
+        )
+
+
+def test_a_row_that_fails_alone() -> None:
+    """Row, who ran it, position, and the fault in the backend's own words."""
+    target = dataclasses.replace(TWINS["random-handles"].target(), open=opening(FailsAlone))
+    message = attempt(BY_ID["order.batch"], target, Alone(target), shorten=False).message
+    assert message.startswith("row 1, which the suite ran alone to compare with, at position ")
+    assert message.endswith(": sampler fault: no logit is finite")
 
 
 def test_a_broken_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:

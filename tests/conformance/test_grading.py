@@ -109,6 +109,19 @@ def test_gates(failing: str, options: dict[str, Any], tried: list[str]) -> None:
     assert all(result.message for _, result in results if result.verdict is Verdict.NOT_RUN)
 
 
+def test_a_device_that_hangs_ends_the_run() -> None:
+    """After three clauses in a row the rest is not run, and says why; a clause that comes to its end in between starts the count anew."""
+    course = [clause(f"h.{number}", Level.L1) for number in range(8)]
+
+    def attempt(item: Clause) -> Result:
+        hangs = item.id != "h.2"
+        return Result(item.id, Verdict.FAIL if hangs else Verdict.PASS, timed_out=hangs)
+
+    results = [result for _, result in run_course(course, attempt)]
+    assert [result.verdict for result in results[5:]] == [Verdict.FAIL, Verdict.NOT_RUN, Verdict.NOT_RUN]
+    assert results[6].message == "h.5 and the 2 clauses before it reached the time limit"
+
+
 @pytest.mark.parametrize(
     ("verdict", "until", "becomes"),
     [

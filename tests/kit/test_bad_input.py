@@ -83,6 +83,39 @@ def test_faulty_plugins(fault: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
+BROKEN_ROWS = """
+class Broken(reference.ReferenceSession):
+    @hookimpl
+    def rows(self, step):
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("import time; time.sleep(600)", "#2 rows of step #1 did not return within 4 s, the --time-limit of a clause"),
+        ("import os; os._exit(3)", "the process ended while it ran: exit status 3, in #2 rows of step #1"),
+        (
+            "raise RuntimeError('queue full (0x17)')",
+            "raised RuntimeError: queue full (0x17) (raised at faulty_plugin.py:9); this call is valid and must succeed",
+        ),
+    ],
+)
+def test_a_session_that_hangs_crashes_or_raises(line: str, words: str, tmp_path: Path) -> None:
+    """Which call it was, with those before it; after three clauses that hung the rest is not run."""
+    made = "Broken(reference.backend_open(options)._vocab_size, 128, masks=options.masks)"
+    installed(
+        tmp_path,
+        ("\n@hookimpl", f"{BROKEN_ROWS.format(line)}\n@hookimpl"),
+        ("return reference.backend_open(options)", f"return {made}"),
+    )
+    done = conformance(tmp_path, "run", "--backend", "faulty", "--level", "L1", "--time-limit", "4", "--only", "handles")
+    assert done.returncode == 1 and words in done.stdout, done.stdout + done.stderr
+    assert "      #1 prefill row 1 (" in done.stdout
+    assert done.stdout.count("did not return within") == (3 if "sleep" in line else 0)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

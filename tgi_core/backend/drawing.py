@@ -13,16 +13,20 @@ def drawn(work: Work, logits: sampling.Logits, allowed: Sequence[int] | None = N
     """Sample a row's next token and return the row's result.
 
     `logits` are the logits at the row's last position, ignored while the prompt is incomplete. `allowed` holds the token ids that
-    the row's mask allows, or None without a mask (see `masking.allowed_tokens`). The token is appended to the ledger's row for the
-    next step. The row gets a fault if its mask allows no token or its logits are NaN.
+    the row's mask allows, or None without a mask (see `masking.allowed_by_request`). The token is appended to the ledger's row for
+    the next step. The row gets a fault if its mask allows no token that has a logit, or its logits are NaN.
     """
     row, want, how = work.row, work.row.request.want, work.row.request.sampling
     if not work.yields:
         return Row(row.request.id)
     if allowed is not None and not allowed:
         return Row(row.request.id, fault=RowFault(RowFaultKind.MASK, "the mask allows no token"))
+    only = None if allowed is None else set(allowed)
+    if only is not None and only.isdisjoint(logits):
+        count = "1 token" if len(only) == 1 else f"{len(only)} tokens"
+        text = f"the mask allows {count}, the device has no logit for any of them"
+        return Row(row.request.id, fault=RowFault(RowFaultKind.SAMPLER, text))
     try:
-        only = None if allowed is None else set(allowed)
         logprobs = sampling.distribution(logits, how, row.tokens, row.request.prompt_len, only)
         token = sampling.choose(logprobs, how, len(row.tokens))
     except (ArithmeticError, ValueError) as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tgi_core.backend.callbacks import MaskRow, MaskSource
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.ledger import LiveRow, Work
 
 
 def mask_row(row: LiveRow) -> MaskRow:
@@ -12,9 +14,22 @@ def mask_row(row: LiveRow) -> MaskRow:
     return MaskRow(row.request.id, tuple(made))
 
 
+def allowed_by_request(source: MaskSource | None, works: Sequence[Work], vocab_size: int) -> dict[int, list[int]]:
+    """Ids that the masks of a step allow, in rising order, by request id: one `fill` for all of its masked rows that are about to make
+    a token. Other rows are not in it."""
+    rows = [work.row for work in works if work.yields and work.row.request.masked]
+    if source is None or not rows:
+        return {}
+    bits, stride = source.fill(tuple(map(mask_row, rows))), 4 * -(-vocab_size // 32)
+    return {row.request.id: _ids(bits[place * stride : (place + 1) * stride], vocab_size) for place, row in enumerate(rows)}
+
+
 def allowed_tokens(source: MaskSource | None, row: LiveRow, vocab_size: int) -> list[int] | None:
-    """Token ids that a row's mask allows, in ascending order; None for a row without a mask."""
+    """The same for one row; None for a row without a mask."""
     if source is None or not row.request.masked:
         return None
-    bits = source.fill((mask_row(row),))
+    return _ids(source.fill((mask_row(row),)), vocab_size)
+
+
+def _ids(bits: bytes, vocab_size: int) -> list[int]:
     return [id for id in range(vocab_size) if bits[id >> 3] >> (id & 7) & 1]

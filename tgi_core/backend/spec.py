@@ -98,7 +98,7 @@ class SessionSpec(Protocol):
 
     @hookspec(firstresult=True)
     def clear(self, batch: Handle | None) -> Cleared:
-        """Drop one batch, or all batches (None). Raises UnknownBatch."""
+        """Drop one batch, or all batches (None). Host bookkeeping, never waits. Raises UnknownBatch."""
 
     @hookspec(firstresult=True)
     def stats(self) -> Stats:

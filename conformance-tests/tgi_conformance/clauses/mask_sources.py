@@ -1,10 +1,13 @@
-"""Mask sources that are particular: about whose mask it is, about time, about threads, and about what they are told."""
+"""Mask sources that are particular: about whose mask it is, its bits, time, threads, when they are asked, and what they are told."""
 
 from __future__ import annotations
 
 from tgi_conformance.clause import clause
+from tgi_conformance.clauses.partial import finish
+from tgi_conformance.golden import TOY
 from tgi_conformance.masks import OWN, SLOW, allows, phase
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Request
@@ -41,6 +44,41 @@ def own(scene: Scene) -> None:
     late = masked_rows(stage, 1)
     stage.decode(stage.start(*late), batch, steps=3)
     obeyed(stage, [*requests, *late])
+
+
+@clause(
+    "masks.layout",
+    "The masks of a step are packed bits, row after row, each of whole 32-bit little-endian words.",
+    Level.L1,
+    needs=("masks",),
+    provisional=True,
+    rows=2,
+)
+def layout(scene: Scene) -> None:
+    """Rows of different masks; the 24 tokens of the small toy leave the last byte of each row's word empty."""
+    golden = TOY if scene.target.device_kind == "none" else None
+    stage = Stage(scene.play(Setup(masks=OWN, golden=golden, alone=golden is not None)), scene.seed)
+    requests = masked_rows(stage, 4)
+    stage.decode(stage.start(*requests), steps=6)
+    obeyed(stage, requests)
+
+
+@clause(
+    "masks.complete-prompts",
+    "The mask source is asked only for rows that are about to make a token, not for those whose prompt is incomplete.",
+    Level.L1,
+    needs=("masks", "chunked_prefill"),
+    situations=("a prompt begins in part", "a prompt goes on"),
+    provisional=True,
+    rows=2,
+)
+def complete_prompts(scene: Scene) -> None:
+    """A prompt in chunks, beside a row that makes tokens."""
+    stage = scene.stage(masks=OWN)
+    running, chunked = stage.request(stage.prompts[0], masked=True), stage.request(stage.prompts[2], take=2, masked=True)
+    step = stage.start(running, chunked)
+    stage.decode(finish(stage, step, chunked.id, 2), steps=2)
+    obeyed(stage, [running, chunked])
 
 
 @clause(

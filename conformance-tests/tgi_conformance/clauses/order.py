@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tgi_conformance.calls import Read
 from tgi_conformance.clause import clause
+from tgi_conformance.masks import OWN
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.verdict import Level
+from tgi_conformance.verdict import DoesNotApply, Level, Violation
 from tgi_core.backend import InvalidRequest
+
+_HELD_S = 3.0
+"""How long a step is held back at most: many times what bookkeeping takes on a machine that is busy."""
 
 
 def four(stage: Stage) -> int:
@@ -115,3 +121,37 @@ def given_up(scene: Scene) -> None:
             step = stage.go_on(step)
         stage.clear(None)
         stage.decode(stage.start(stage.request(stage.prompts[2], want=stage.wants)), steps=3)
+
+
+@clause(
+    "order.never-waits",
+    "Filter and clear are bookkeeping: they do not wait for steps that are launched.",
+    Level.L1,
+    needs=("masks", "run_ahead"),
+    provisional=True,
+    rows=3,
+)
+def never_waits(scene: Scene) -> None:
+    """A step that cannot end, for its mask source is held back; a timer lets go of it, so that a session that waits goes on in the end."""
+    stage = scene.stage(masks=OWN)
+    first, second, third = (stage.request(prompt, masked=True) for prompt in stage.prompts[:3])
+    batch, other = stage.start(first, second), stage.start(third)
+    masks = stage.play.masks
+    assert masks is not None
+    with masks.held(_HELD_S) as held:
+        step = stage.go_on(batch)
+        if not held():
+            raise DoesNotApply("a verb that launches a step waits for its masks, so that none is under way afterwards")
+        rest = stage.filter(step, [second.id])
+        _still(held, "filter")
+        stage.clear(other)
+        _still(held, "clear")
+    stage.read(step)
+    stage.decode(rest, steps=2)
+
+
+def _still(held: Callable[[], bool], verb: str) -> None:
+    if not held():
+        raise Violation(
+            "waits", f"{verb} returned only after the step that was launched before it could end: it waited for the step"
+        )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import resource
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +30,8 @@ _ROOM_BYTES = _CACHE_BYTES // 4
 """How many bytes a process may grow per session: allocators and the suite's own records take some."""
 _PATIENCE_S = 2.0
 """Seconds that threads and descriptors may outlive `close`."""
+_NAMED = 5
+"""How many thread names a message lists at most, the most frequent first."""
 _PROCESS = Path("/proc/self")
 
 
@@ -37,13 +42,16 @@ class Held:
     num_bytes: int
     threads: int
     descriptors: int
+    names: Counter[str]
+    """Of the threads; one that Python has not started goes by what the kernel calls it."""
 
     @classmethod
     def now(cls) -> Self:
         """Read the current values from /proc."""
         gc.collect()
         pages = int((_PROCESS / "statm").read_text().split()[1])
-        return cls(pages * resource.getpagesize(), len([*(_PROCESS / "task").iterdir()]), len([*(_PROCESS / "fd").iterdir()]))
+        names = _thread_names()
+        return cls(pages * resource.getpagesize(), names.total(), len([*(_PROCESS / "fd").iterdir()]), names)
 
     @classmethod
     def settled(cls, before: Sequence[Held]) -> Held:
@@ -55,6 +63,16 @@ class Held:
             time.sleep(0.01)
             held = cls.now()
         return held
+
+
+def _thread_names() -> Counter[str]:
+    known = {thread.native_id: thread.name for thread in threading.enumerate()}
+    names = Counter[str]()
+    for task in (_PROCESS / "task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            name = known.get(int(task.name)) or (task / "comm").read_text().strip()
+            names[re.sub(r"[-_ ]*\d+", "", name)] += 1  # pools and Python itself number their threads
+    return names
 
 
 @contextlib.contextmanager
@@ -114,13 +132,13 @@ def _roomy(scene: Scene, plan: WarmupPlan) -> WarmupPlan:
 def _compare(scene: Scene, early: Held, late: Held, sessions: int) -> None:
     grown = (late.num_bytes - early.num_bytes) / sessions
     scene.figures["bytes kept per session"] = max(0.0, grown)
-    for what, before, after in (
-        ("threads", early.threads, late.threads),
-        ("open files", early.descriptors, late.descriptors),
+    left = ", ".join(f"{name} ({count})" for name, count in (late.names - early.names).most_common(_NAMED))
+    for what, before, after, which in (
+        ("threads", early.threads, late.threads, f"; those that are new: {left}"),
+        ("open files", early.descriptors, late.descriptors, ""),
     ):
         if after - before >= max(2, sessions // 2):
-            raise Violation(
-                "leak", f"the process has {after} {what}, {before} before the last {sessions} sessions were opened and closed"
-            )
+            text = f"the process has {after} {what}, {before} before the last {sessions} sessions were opened and closed{which}"
+            raise Violation("leak", text)
     if grown > _ROOM_BYTES:
         raise Violation("leak", f"each closed session leaves {grown / 2**20:.1f} MiB behind")

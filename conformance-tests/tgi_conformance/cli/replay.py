@@ -14,21 +14,31 @@ if TYPE_CHECKING:
 
 
 @click.command("replay")
-@click.argument("failure", type=click.Path(path_type=Path))
+@click.argument("failures", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FAILURE...")
 @click.option("--backend", help="Another backend than the one that failed.")
 @click.option("--model", type=click.Path(path_type=Path), help="Another model than the suite's own.")
-def command(failure: Path, backend: str | None, model: Path | None) -> None:
-    """Run a recorded FAILURE again, call by call. Exit status 0 when every law is kept now."""
+def command(failures: tuple[Path, ...], backend: str | None, model: Path | None) -> None:
+    """Run recorded FAILUREs again, call by call. Exit status 0 when every law is kept now."""
     from tgi_conformance.replay import BadRecording, read_recording
     from tgi_conformance.subject import UnknownBackend, resolve
 
+    recordings = []
     try:
-        recording = read_recording(failure)
-        target = resolve(backend or recording.header["backend"], model, recording.header["dtype"]).target
+        for failure in failures:
+            recording = read_recording(failure)
+            target = resolve(backend or recording.header["backend"], model, recording.header["dtype"]).target
+            recordings.append((recording, target))
     except (BadRecording, UnknownBackend) as error:
         raise click.UsageError(str(error)) from error
+    broken = [recording for recording, target in recordings if _again(recording, target)]
+    if len(recordings) > 1:
+        click.echo(f"\n{len(broken)} of {len(recordings)} failures are still there")
+    sys.exit(1 if broken else 0)
+
+
+def _again(recording: Recording, target: Target) -> int:
     click.echo(f"{recording.clause}: {recording.header.get('sentence', '')}\n")
-    sys.exit(_whole_clause(recording, target) if not recording.header.get("judged") else _calls(recording, target))
+    return _calls(recording, target) if recording.header.get("judged") else _whole_clause(recording, target)
 
 
 def _calls(recording: Recording, target: Target) -> int:
@@ -40,9 +50,9 @@ def _calls(recording: Recording, target: Target) -> int:
         for line in replay(recording, target):
             click.echo(line)
     except (Violation, BackendError) as error:
-        click.echo(f"\nFAIL {error}")
+        click.echo(f"\nFAIL {error}\n")
         return 1
-    click.echo("\nEvery law is kept.")
+    click.echo("\nEvery law is kept.\n")
     return 0
 
 
@@ -63,5 +73,5 @@ def _whole_clause(recording: Recording, target: Target) -> int:
         alone.close()
     for line in result.sequence:
         click.echo(line)
-    click.echo(f"\n{result.verdict.value.upper()} {result.message}")
+    click.echo(f"\n{result.verdict.value.upper()} {result.message}\n")
     return 0 if result.verdict is Verdict.PASS else 1

@@ -1,4 +1,4 @@
-"""How masks are fetched: for whom, when, by whom, and with what news."""
+"""How masks are fetched: for whom, when, by whom, with what news, and how their bits are read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tgi_conformance.masks import SLOW_S
-from tgi_conformance.mutants.base import mutant
+from tgi_conformance.mutants.base import Sound, mutant
 from tgi_conformance.mutants.masks import Between, Source
-from tgi_core.backend import Handle, MaskRow, hookimpl
+from tgi_core.backend import BackendError, Cleared, Handle, MaskRow, hookimpl
 from tgi_core.backend.ledger import Launch
 from tgi_core.backend.masking import mask_row
 
@@ -155,3 +155,123 @@ class MasksFromAWorker(Between):
     """A thread of its own fills the masks, and is waited for."""
 
     source = _Worker
+
+
+class _Batched(Source):
+    """The masks of a step, asked for together; cut apart and read in some way."""
+
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self.cut: dict[int, bytes] = {}
+
+    def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
+        """What was cut off for the row."""
+        return self.cut.pop(rows[0].request_id)
+
+    def ask(self, rows: tuple[MaskRow, ...], vocab_size: int) -> None:
+        """Once for a step."""
+        bits = self.real.fill(rows)
+        stride, width = self.stride(vocab_size), len(bits) // len(rows)
+        for place, row in enumerate(rows):
+            mine = self.read(bits[place * stride : place * stride + width])
+            self.cut[row.request_id] = mine.ljust(width, b"\0")
+
+    def stride(self, vocab_size: int) -> int:
+        """Bytes from one row's mask to the next."""
+        return 4 * -(-vocab_size // 32)
+
+    def read(self, bits: bytes) -> bytes:
+        """One row's, as they were meant."""
+        return bits
+
+
+@mutant("masks-of-a-step")
+class MasksOfAStep(Between):
+    """The masks of a step are asked for in one call."""
+
+    source: type[Source] = _Batched
+
+    def _compute(self, launch: Launch) -> None:
+        live = [work for work in launch.work if work.row.request.id not in self._failed]
+        rows = tuple(mask_row(work.row) for work in live if work.yields and work.row.request.masked)
+        if rows and isinstance(self._masks, _Batched):
+            try:
+                self._masks.ask(rows, self._vocab_size)
+            except BackendError as error:
+                self._faults[launch.step.id] = error
+                launch = replace(launch, work=())
+        super()._compute(launch)
+
+
+class _ByBytes(_Batched):
+    def stride(self, vocab_size: int) -> int:
+        """Whole bytes, not whole words."""
+        return -(-vocab_size // 8)
+
+
+@mutant("mask-rows-by-bytes", "masks.layout")
+class MaskRowsByBytes(MasksOfAStep):
+    """A row's mask is taken to end with the byte that holds the last token: right where that fills the last word."""
+
+    source = _ByBytes
+
+
+class _Mirrored(_Batched):
+    def read(self, bits: bytes) -> bytes:
+        """The first token in the highest bit."""
+        return bytes(int(f"{byte:08b}"[::-1], 2) for byte in bits)
+
+
+@mutant("mask-bits-mirrored", "masks.layout", "masks.told")
+class MaskBitsMirrored(MasksOfAStep):
+    """Masks are unpacked from the highest bit on (numpy.unpackbits without bitorder)."""
+
+    source = _Mirrored
+
+
+class _BigEndian(_Batched):
+    def read(self, bits: bytes) -> bytes:
+        """Each word the other way round."""
+        return b"".join(bits[place : place + 4][::-1] for place in range(0, len(bits), 4))
+
+
+@mutant("mask-words-big-endian", "masks.layout")
+class MaskWordsBigEndian(MasksOfAStep):
+    """Words of masks are read in the byte order of another machine."""
+
+    source = _BigEndian
+
+
+@mutant("mask-before-prompt-ends", "masks.complete-prompts")
+class MaskBeforePromptEnds(Between):
+    """Every masked row of a step is asked for, also those whose prompt goes on in the next one."""
+
+    def _compute(self, launch: Launch) -> None:
+        early = tuple(mask_row(work.row) for work in launch.work if work.row.request.masked and not work.yields)
+        if early and self._masks is not None:
+            self._masks.fill(early)
+        super()._compute(launch)
+
+
+@mutant("filter-waits", "order.never-waits")
+class FilterWaits(Sound):
+    """Rows leave only once the device is idle, so that nothing is in their blocks any more."""
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """After all that was launched."""
+        while self._launched:
+            self._compute(self._launched.popleft())
+        return super().filter(batch, keep)
+
+
+@mutant("clear-waits", "order.never-waits")
+class ClearWaits(Sound):
+    """As for filter, where a batch is dropped."""
+
+    @hookimpl
+    def clear(self, batch: Handle | None) -> Cleared:
+        """After all that was launched."""
+        while self._launched:
+            self._compute(self._launched.popleft())
+        return super().clear(batch)

@@ -37,7 +37,12 @@ class Device:
     def run(self, works: Sequence[Work]) -> list[Logits]:
         """Per row, compute positions start…start + take - 1 and write its blocks; logits after the last of them."""
         # Replace: one forward pass over all rows. `work.row.tables[0]` are the ids of the row's blocks, in order.
-        return [toy_logits(self._forward(work), self.vocab_size) for work in works]
+        # The toy has logits for a few likely tokens; a masked row gets one for every token, as a model does.
+        everything = range(self.vocab_size)
+        return [
+            toy_logits(self._forward(work), self.vocab_size, everything if work.row.request.masked else ())
+            for work in works
+        ]
 
     def memory(self) -> tuple[Memory, ...]:
         """What is held, by name."""

@@ -1,0 +1,56 @@
+"""The calls of the clause that is being tried, in a file: what a parent process says of a child that hangs or crashes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_ASIDE, _DONE = "~", "."
+"""Before a line: a call that belongs to no scenario, such as `close`; instead of one: the call before it has returned."""
+
+
+class Journal:
+    """Writes calls as they are made. Without a file it does nothing."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def __bool__(self) -> bool:
+        return self._file is not None
+
+    def restart(self) -> None:
+        """A scenario begins, with a session of its own."""
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
+
+    def calling(self, sentence: str) -> None:
+        """A call of the scenario is made."""
+        self._write(sentence)
+
+    def calling_aside(self, what: str) -> None:
+        """Another call is made, which matters only if it does not return."""
+        self._write(_ASIDE + what)
+
+    def returned(self) -> None:
+        """The last call has returned, or raised."""
+        self._write(_DONE)
+
+    def _write(self, line: str) -> None:
+        if self._file is not None:
+            os.write(self._file, (line + "\n").encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a journal says. `sequence` are the scenario's calls; `open` is the one that has not returned, "" if none is under way."""
+
+    sequence: tuple[str, ...] = ()
+    open: str = ""
+
+
+def read_journal(path: Path) -> Calls:
+    """Of a child that has ended."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    under_way = lines[-1].removeprefix(_ASIDE) if lines and lines[-1] != _DONE else ""
+    return Calls(tuple(line for line in lines if line != _DONE and not line.startswith(_ASIDE)), under_way)
