@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from tgi_core.backend import Capabilities, Capacity, Closed, hookimpl
+
+_T = TypeVar("_T")
 _ASIDE, _DONE = "~", "."
 """Before a line: a call that belongs to no scenario, such as `close`; instead of one: the call before it has returned."""
 
@@ -39,6 +44,35 @@ class Journal:
     def _write(self, line: str) -> None:
         if self._file is not None:
             os.write(self._file, (line + "\n").encode())
+
+
+class NotedCalls:
+    """Hook wrappers: notes the calls of a session that are not verbs of a scenario."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    @hookimpl(wrapper=True)
+    def capabilities(self) -> Generator[None, Capabilities, Capabilities]:
+        """Before and after."""
+        return (yield from self._noted("capabilities"))
+
+    @hookimpl(wrapper=True)
+    def warmup(self) -> Generator[None, Capacity, Capacity]:
+        """Before and after."""
+        return (yield from self._noted("warmup"))
+
+    @hookimpl(wrapper=True)
+    def close(self) -> Generator[None, Closed, Closed]:
+        """Before and after."""
+        return (yield from self._noted("close"))
+
+    def _noted(self, hook: str) -> Generator[None, _T, _T]:
+        self._journal.calling_aside(hook)
+        try:
+            return (yield)
+        finally:
+            self._journal.returned()
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class SessionDriver:
         if lent is None:
             return
         if self.fresh or self.failed or not self._emptied(lent.session):
-            self._drop(lent)
+            self.alone.sessions.drop(lent)
         else:
             self.alone.sessions.give_back(lent)
         if self.failed:
@@ -154,13 +154,8 @@ class SessionDriver:
     def drop(self) -> None:
         """End the session, whatever state it is in."""
         if self._lent is not None:
-            self._drop(self._lent)
+            self.alone.sessions.drop(self._lent)
             self._lent = None
-
-    def _drop(self, lent: Lent) -> None:
-        self._target.journal.calling_aside("close")
-        self.alone.sessions.drop(lent)
-        self._target.journal.returned()
 
     def step_aside(self) -> None:
         """Leave the session to somebody else for a while; nothing lives there."""
@@ -177,7 +172,7 @@ class SessionDriver:
 
     def _emptied(self, session: Session) -> bool:
         """Whether it could be cleared; a step under way is read, for steps are read in order."""
-        self._target.journal.calling_aside("reading what the scenario left unread, and clear everything,")
+        self._target.journal.calling_aside("rows of a step that the scenario left unread, or clear,")
         try:
             for ref in sorted(self.oracle.steps):
                 session.rows(self.steps[ref])
@@ -331,10 +326,7 @@ class SessionDriver:
     def _take(self, ref: Ref, call: Call, expected: Expected, result: object) -> None:
         """Judge a result."""
         if isinstance(call, Read) and isinstance(result, Rows):
-            self.judge.step(self.steps[call.step].id, expected.parts, result)
-            for row in result.rows:
-                self.results.setdefault(row.request_id, []).append(row)
-            self._asked_for_masks(expected)
+            self._take_rows(call, expected, result)
         elif isinstance(result, Step):
             self._new_handle(result.handle, empty=not expected.rows)
             if result.id in self.lent.step_ids:
@@ -346,6 +338,20 @@ class SessionDriver:
             self.handles[ref] = result
         elif isinstance(result, Cleared) and result.count != expected.count:
             raise Violation("clear", f"clear dropped {expected.count} rows and counted {result.count}")
+
+    def _take_rows(self, call: Read, expected: Expected, result: Rows) -> None:
+        wrong: Violation | None = None
+        try:
+            self.judge.step(self.steps[call.step].id, expected.parts, result)
+        except Violation as violation:
+            if violation.law != "masks":
+                raise
+            wrong = violation
+        for row in result.rows:
+            self.results.setdefault(row.request_id, []).append(row)
+        self._asked_for_masks(expected)  # a source that was told other tokens allows others: that is the mistake then
+        if wrong is not None:
+            raise wrong
 
     def _asked_for_masks(self, expected: Expected) -> None:
         """The mask source heard of every token but the newest, and of no other, one thread at a time."""

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from tgi_conformance.child import Seen
-from tgi_conformance.journal import Journal
+from tgi_conformance.journal import Journal, NotedCalls
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import API_VERSION, Adapter, BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
@@ -59,16 +59,19 @@ class Target:
     def opened(self, open: Callable[[], object]) -> Session:
         """Call `open` and wrap the session. Raises BackendError, Violation."""
         try:
+            self.journal.calling_aside("backend_open")
             implementation = open()
         except (BackendError, Violation):
             raise
         except Exception as error:
             raise BackendBug(f"backend {self.name}: backend_open raised {type(error).__name__}: {error}") from error
+        finally:
+            self.journal.returned()
         return self.wrapped(implementation)
 
     def wrapped(self, implementation: object) -> Session:
         """Wrap a session as the core does."""
-        return Session(implementation, self.name, built=self.built)
+        return Session(implementation, self.name, (NotedCalls(self.journal),) if self.journal else (), built=self.built)
 
     def warm(self, session: Session, plan: WarmupPlan | None = None) -> Capacity:
         """Warm a session up with the suite's small limits, or with `plan`."""

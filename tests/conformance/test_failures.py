@@ -133,6 +133,11 @@ def test_a_forbidden_token_is_called_so(clause: str) -> None:
     assert "which its mask forbids" in message and BY_ID[clause].level is Level.L1
 
 
+def test_a_source_that_was_misled() -> None:
+    """Forbids what the row makes; what it was told is the mistake, and is what the message says."""
+    assert "and its mask source was told" in _message("tokens-told-twice", "masks.told")
+
+
 class FailsAlone(Sound):
     """A request that runs alone gets a fault."""
 
@@ -151,9 +156,10 @@ class FailsAlone(Sound):
 def test_a_row_that_fails_alone() -> None:
     """Row, who ran it, position, and the fault in the backend's own words."""
     target = dataclasses.replace(TWINS["random-handles"].target(), open=opening(FailsAlone))
-    message = attempt(BY_ID["order.batch"], target, Alone(target), shorten=False).message
-    assert message.startswith("row 1, which the suite ran alone to compare with, at position ")
-    assert message.endswith(": sampler fault: no logit is finite")
+    alone = Alone(target)
+    message = attempt(BY_ID["order.batch"], target, alone, shorten=False).message
+    alone.close()
+    assert message == "row 2, which the suite ran alone to compare with, at position 3: sampler fault: no logit is finite"
 
 
 def test_a_broken_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
