@@ -71,6 +71,7 @@ def _setup(value: dict[str, Any]) -> Setup:
             int(value["ranks"]),
         ),
         alone=bool(value["alone"]),
+        vocab_size=None if value["vocab_size"] is None else int(value["vocab_size"]),
     )
 
 

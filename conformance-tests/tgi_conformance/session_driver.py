@@ -18,6 +18,7 @@ from tgi_conformance.sessions import Breaker, Lent, Wanted
 from tgi_conformance.situations import reached
 from tgi_conformance.target import MAX_ROW_TOKENS, Target
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
+from tgi_conformance.vocabulary import with_vocabulary
 from tgi_core.backend import (
     EMPTY,
     Adapter,
@@ -56,6 +57,8 @@ class Setup:
     ranks: int = 1
     alone: bool = False
     """Rows of a golden checkpoint are held to what they make alone, not to its transcripts."""
+    vocab_size: int | None = None
+    """The model has only so many tokens; None leaves it as it is."""
 
     def yardstick(self, wanted: Wanted) -> Wanted:
         """The sessions in which requests run alone: with room for long ones only where they are long."""
@@ -97,6 +100,8 @@ class SessionDriver:
         adapters: tuple[Adapter, ...] = golden.adapters if golden is not None and setup.adapters else ()
         if golden is not None or setup.dtype is not None:
             target = target.on(target.model if golden is None else golden.model, setup.dtype)
+        if setup.vocab_size is not None:
+            target = target.on(with_vocabulary(target.model, setup.vocab_size))
         wanted = Wanted(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks)
         target.journal.restart()
         target.journal.calling_aside("opening a session")
