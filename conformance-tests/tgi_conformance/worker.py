@@ -15,17 +15,23 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from tgi_conformance.alone import Alone
 from tgi_conformance.child import Seen
 from tgi_conformance.clause import Clause
+from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.journal import Calls, Journal, read_journal
 from tgi_conformance.result import Result
+from tgi_conformance.subject import resolve
+from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Verdict
 from tgi_core.workers.command import python, same_imports
 
 _MARK = "\x1e"
 """What an answer starts with; libraries may write to standard output as they like."""
+
+_START_S = 120.0
+"""How long the child may take to import the suite, which does not count for a clause."""
 
 _GRACE_S = 20.0
 """How long the child may take to close its sessions."""
@@ -54,6 +60,7 @@ class Worker:
         self._listener = threading.Thread()
         self._folder = tempfile.TemporaryDirectory(prefix="tgi-conformance-")
         self._journal = Path(self._folder.name) / "calls"
+        self._journal.touch()
 
     def __call__(self, clause: Clause) -> Result:
         """Try one clause."""
@@ -105,10 +112,11 @@ class Worker:
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
-        self._child, self._answers = child, queue.Queue()
-        self._listener = threading.Thread(target=_listen, args=(child, self._answers), daemon=True)
+        self._child, self._answers, ready = child, queue.Queue(), threading.Event()
+        self._listener = threading.Thread(target=_listen, args=(child, self._answers, ready), daemon=True)
         self._listener.start()
         self._tell(child, json.dumps(asdict(self._settings) | {"journal": str(self._journal)}))
+        ready.wait(_START_S)
         return child
 
     @staticmethod
@@ -125,20 +133,19 @@ def _too_long(limit_s: float, calls: Calls) -> str:
     return f"it took more than {limit_s:g} s, the --time-limit of a clause, and its process was ended; {advice}"
 
 
-def _listen(child: subprocess.Popen[str], answers: queue.Queue[str | None]) -> None:
+def _listen(child: subprocess.Popen[str], answers: queue.Queue[str | None], ready: threading.Event) -> None:
     for line in child.stdout or ():
         if line.startswith(_MARK):
-            answers.put(line[len(_MARK) :])
+            if answer := line[len(_MARK) :].strip():
+                answers.put(answer)
+            ready.set()
     answers.put(None)
+    ready.set()
 
 
 @contextlib.contextmanager
 def attempts(settings: Settings, journal: Journal) -> Iterator[Callable[[Clause], Result]]:
     """Try clauses in this process; in the end the sessions that they shared are closed. Every call is noted in `journal`."""
-    from tgi_conformance.alone import Alone
-    from tgi_conformance.subject import resolve
-    from tgi_conformance.trying import attempt
-
     target = resolve(settings.backend, Path(settings.model) if settings.model else None, settings.dtype).target
     target = replace(target, seen=settings.seen, journal=journal)
     alone = Alone(target)
@@ -149,18 +156,17 @@ def attempts(settings: Settings, journal: Journal) -> Iterator[Callable[[Clause]
 
 
 def main() -> None:
-    """What runs in the child."""
-    from tgi_conformance.clauses import CLAUSES
-
+    """What runs in the child. Its first answer, when it is ready, is empty."""
+    print(_MARK, flush=True)
     by_id = {clause.id: clause for clause in CLAUSES}
-    attempt: Any = None
+    tried: Callable[[Clause], Result] | None = None
     told = json.loads(sys.stdin.readline())
     journal = Journal(told.pop("journal"))
     settings = Settings(**told | {"seen": Seen(**told["seen"]) if told["seen"] else None})
     with contextlib.ExitStack() as closing:
         for line in sys.stdin:
-            attempt = attempt or closing.enter_context(attempts(settings, journal))
-            answer = attempt(by_id[line.strip()]).as_json()
+            tried = tried or closing.enter_context(attempts(settings, journal))
+            answer = tried(by_id[line.strip()]).as_json()
             print(_MARK + json.dumps(answer), flush=True)
 
 
