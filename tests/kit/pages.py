@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.kit.environment import Environment
+from tests.serve.process import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/writing-a-backend.md"
 AHEAD = ROOT / "docs/run-ahead-without-torch.md"
+_PORT = "3000"
+"""The port on the pages, which may be in use here: the test replaces it with a free one, and nothing else."""
 _FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _WRITING = ("pip ", "rm ", "sed ", "tgi-conformance new-backend ")
 """How the commands begin that write the package or install it. The others look at it."""
@@ -60,6 +63,6 @@ def do(chosen: Iterable[Block], folder: Path, environment: Environment) -> None:
             assert set(block.text.splitlines()) <= set(output.splitlines())
         else:
             shell = ("bash", "-euc") if block.language == "sh" else ("python", "-c")
-            done = environment.run(*shell, block.text, cwd=folder, timeout=600)
+            done = environment.run(*shell, block.text.replace(_PORT, str(free_port())), cwd=folder, timeout=600)
             assert done.returncode == 0, block.text + done.stdout + done.stderr
             output += done.stdout
