@@ -16,7 +16,7 @@ from tgi_conformance.oracle import Expected, Oracle
 from tgi_conformance.origin import raised_at
 from tgi_conformance.sessions import Breaker, Lent, Wanted
 from tgi_conformance.situations import reached
-from tgi_conformance.target import MAX_ROW_TOKENS, Target
+from tgi_conformance.target import MAX_ROW_TOKENS, Target, plan_of
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
 from tgi_conformance.vocabulary import with_vocabulary
 from tgi_core.backend import (
@@ -39,6 +39,8 @@ from tgi_core.backend import (
 from tgi_core.backend.session import Session
 
 _STRANGER = 987_654_321
+_ALONE_TOKENS = (256, 2048)
+"""Lengths of the longest row in sessions where long requests run alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,18 @@ class Setup:
     vocab_size: int | None = None
     """The model has only so many tokens; None leaves it as it is."""
 
-    def yardstick(self, wanted: Wanted) -> Wanted:
-        """The sessions in which requests run alone: with room for long ones only where they are long."""
-        long = self.plan is not None and (self.plan.max_row_tokens or 0) > MAX_ROW_TOKENS
+    def yardstick(self, wanted: Wanted, block_sizes: tuple[int, ...], *, one_session: bool) -> Wanted:
+        """Return the sessions in which requests run alone: with room for long ones only where they are long.
+
+        Plans of similar length share one, whatever their rows and blocks. A device with room for one session uses the scenario's own.
+        """
+        longest = 0 if self.plan is None else self.plan.max_row_tokens or 0
+        plan = self.plan if longest > MAX_ROW_TOKENS else None
+        if plan is not None and not one_session:
+            room = next((tokens for tokens in _ALONE_TOKENS if tokens >= longest), longest)
+            plan = plan_of(block_sizes, 2, room, room)
         kind = OWN if self.masks in (OWN, SLOW) else ALTERNATING
-        return Wanted(wanted.model, wanted.dtype, "alone", self.plan if long else None, kind, wanted.adapters)
+        return Wanted(wanted.model, wanted.dtype, "alone", plan, kind, wanted.adapters)
 
 
 @dataclass(slots=True)
@@ -110,7 +119,8 @@ class SessionDriver:
         if lent.capacity.draft:
             alone.sessions.give_back(lent)
             raise NotReached("the suite has no oracle for sessions that draft tokens")
-        yardstick: Yardstick = golden if golden is not None and not setup.alone else alone.of(setup.yardstick(wanted))
+        alone_in = alone.of(setup.yardstick(wanted, lent.capabilities.block_sizes, one_session=alone.sessions.room == 1))
+        yardstick: Yardstick = alone_in if golden is None or setup.alone else golden
         judge = RowJudge(yardstick, target.dtype, setup.masks, bits=setup.bits)
         counts = Counter() if situations is None else situations
         oracle = Oracle(lent.capabilities, lent.capacity)

@@ -18,6 +18,11 @@ MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS = 6, 64, 96
 """Limits that every device can keep and the suite can exceed."""
 
 
+MIXED_ROWS, MIXED_ROW_TOKENS = 24, 160
+WIDE_ROWS = 65
+"""One more than 64: past 32-bit and 64-bit words, and full warps and tiles."""
+
+
 def quiet(what: str, done: int, total: int, unit: str) -> None:
     """Discard progress."""
 
@@ -85,6 +90,16 @@ class Target:
 def small_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
     """Return a small plan: rows of several blocks where the device allows it, and enough blocks for every row."""
     return plan_of(block_sizes, MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS)
+
+
+def wide_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
+    """Return a plan for many short rows."""
+    return plan_of(block_sizes, WIDE_ROWS, MAX_ROW_TOKENS, 512)
+
+
+def mixed_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
+    """Return a plan for rows of every kind, some with long prompts."""
+    return plan_of(block_sizes, MIXED_ROWS, MIXED_ROW_TOKENS, 512)
 
 
 def plan_of(block_sizes: tuple[int, ...], rows: int, row_tokens: int, step_tokens: int) -> WarmupPlan:

@@ -30,9 +30,9 @@ def counted(target: Target, counts: Counter[str]) -> Target:
     return replace(target, open=open_session)
 
 
-@pytest.mark.parametrize(("name", "most"), [("random-handles", 74), ("one-session", 124)])
+@pytest.mark.parametrize(("name", "most"), [("random-handles", 52), ("one-session", 110)])
 def test_few_are_opened(name: str, most: int) -> None:
-    """By all clauses of L1 to L3 together: at five seconds each they take six minutes, or ten where one is open at a time."""
+    """By all clauses of L1 to L3 together: at five seconds each they take less than five minutes, or ten where one is open at a time."""
     counts: Counter[str] = Counter()
     target = counted(TWINS[name].target(), counts)
     alone = Alone(target)
@@ -41,7 +41,7 @@ def test_few_are_opened(name: str, most: int) -> None:
             result = attempt(clause, target, alone, effort=0.1 if clause.topic != "machine" else 1.0)
             assert result.verdict in (Verdict.PASS, Verdict.UNSUPPORTED), f"{clause.id}: {result.message}"
     alone.close()
-    assert counts["opened"] <= most
+    assert counts["opened"] <= most, counts
 
 
 def test_nothing_stays_open() -> None:

@@ -22,11 +22,10 @@ from tgi_conformance.masks import OWN
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import PLAIN, Stage
-from tgi_conformance.target import plan_of
+from tgi_conformance.target import MIXED_ROW_TOKENS, MIXED_ROWS, mixed_plan
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Feature, Grant, OutputOptions, Request, Row, Sampling, WarmupPlan
 
-ROWS, ROW_TOKENS, STEP_TOKENS = 24, 160, 512
 _LENGTHS = (5, 16, 1, 33, 64, 7, 17, 128, 3, 63, 32, 9)
 """Prompt lengths in tokens: inside a block, and at the edges of blocks of every usual size."""
 
@@ -225,8 +224,8 @@ class Company:
         """Yield as many specs at a time as fit, leaving one place for an owner."""
         promised = self.stage.capacity
         size = promised.groups[0].block_size
-        blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, ROW_TOKENS) // size)
-        room = max(1, min(promised.max_rows - 1, promised.max_step_tokens, blocks - 1, ROWS - 1))
+        blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, MIXED_ROW_TOKENS) // size)
+        room = max(1, min(promised.max_rows - 1, promised.max_step_tokens, blocks - 1, MIXED_ROWS - 1))
         for first in range(0, len(specs), room):
             yield specs[first : first + room]
 
@@ -266,7 +265,7 @@ def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None, adap
     That is masks and, if `adapted`, adapters on the golden checkpoint that has them.
     """
     masked = masks if Feature.MASKS in scene.declared[0].features else None
-    plan = plan or plan_of(scene.declared[0].block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
+    plan = plan or mixed_plan(scene.declared[0].block_sizes)
     setup, names = Setup(plan, masked), tuple[str, ...]()
     golden = adapted_transcripts(scene) if adapted and not missing(scene, ("lora",)) else None
     known = scene.adapted.adapters if golden is not None and scene.adapted is not None else ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.crossing import ROW_TOKENS, ROWS, STEP_TOKENS, Company, Spec, company
+from tgi_conformance.clauses.crossing import Company, Spec, company
 from tgi_conformance.scene import Scene
-from tgi_conformance.target import plan_of
+from tgi_conformance.target import mixed_plan, plan_of
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import WarmupPlan
 
@@ -22,7 +22,7 @@ _ROWS, _LONGEST = 12, 160
 )
 def block_sizes(scene: Scene) -> None:
     """The six smallest, except the size that the other clauses use, if there are others."""
-    usual = plan_of(scene.declared[0].block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS).block_size
+    usual = mixed_plan(scene.declared[0].block_sizes).block_size
     others = {*scene.declared[0].block_sizes} - {usual}
     sizes = sorted(others or scene.declared[0].block_sizes)[:6]
     for size in sizes:
@@ -37,7 +37,7 @@ def block_sizes(scene: Scene) -> None:
 )
 def last_position(scene: Scene) -> None:
     """Each prompt leaves room for two more tokens, and both are generated."""
-    here = company(scene, plan=plan_of(scene.declared[0].block_sizes, 8, 64, 256))
+    here = company(scene)
     length = here.stage.capacity.max_row_tokens - 2
     if not 5 <= length <= min(512, here.stage.capacity.max_step_tokens):
         raise NotReached(f"rows of {length + 2} tokens cannot start in one step and end soon")

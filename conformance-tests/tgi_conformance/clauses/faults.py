@@ -158,14 +158,13 @@ def lost(scene: Scene) -> None:
 
 @clause("faults.reopen", "Close is idempotent, ends the session, and leaves the device ready for the next one.", Level.L3)
 def reopen(scene: Scene) -> None:
-    """Close twice with rows alive and a step unread, and do so in two sessions."""
+    """In two sessions, one after the other: run a request, then close twice with rows alive and a step unread."""
     for _ in range(2):
         stage = scene.stage(fresh=True)
+        stage.clear(stage.decode(stage.start(stage.request(stage.prompts[2])), steps=3))
         stage.go_on(stage.start(*(stage.request(prompt) for prompt in stage.prompts[: min(2, stage.capacity.max_rows)])))
         stage.play.session.close()
         stage.play.session.close()
-    stage = scene.stage(fresh=True)
-    stage.decode(stage.start(stage.request(stage.prompts[2])), steps=3)
 
 
 @clause("faults.after-close", "No step runs after close: every verb raises an error of the contract.", Level.L3)

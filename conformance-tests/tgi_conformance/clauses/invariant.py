@@ -10,15 +10,17 @@ from tgi_conformance.clauses.partial import LONG, finish
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import Stage
+from tgi_conformance.target import wide_plan
 from tgi_conformance.verdict import Level
-from tgi_core.backend import Feature, Unsupported, WarmupPlan
+from tgi_core.backend import Feature, Unsupported
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-def invariant_stages(scene: Scene, plan: WarmupPlan | None = None) -> Iterator[Stage]:
-    """Yield stages that compare bits with rows run alone: in the run's dtype, and in every other one that opens and declares
-    invariance."""
+def invariant_stages(scene: Scene) -> Iterator[Stage]:
+    """Yield stages that compare bits with rows run alone, with room for many: in the run's dtype, and in every other one that opens and
+    declares invariance."""
+    plan = wide_plan(scene.declared[0].block_sizes)
     for dtype in dict.fromkeys((scene.target.dtype, *_DTYPES)):
         try:
             play = scene.play(Setup(plan, dtype=dtype, bits=True), shared=True)

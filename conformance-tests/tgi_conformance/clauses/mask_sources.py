@@ -9,6 +9,7 @@ from tgi_conformance.masks import OWN, SLOW, allows, phase
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import Stage
+from tgi_conformance.target import mixed_plan
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Request
 
@@ -76,8 +77,8 @@ def layout(scene: Scene) -> None:
     rows=2,
 )
 def complete_prompts(scene: Scene) -> None:
-    """A prompt in chunks, beside a row that makes tokens."""
-    stage = scene.stage(masks=OWN)
+    """A prompt in chunks, next to a row that makes tokens."""
+    stage = scene.stage(mixed_plan(scene.declared[0].block_sizes), OWN, shared=True)
     running, chunked = stage.request(stage.prompts[0], masked=True), stage.request(stage.prompts[2], take=2, masked=True)
     step = stage.start(running, chunked)
     stage.decode(finish(stage, step, chunked.id, 2), steps=2)

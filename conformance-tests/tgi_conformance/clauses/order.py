@@ -9,6 +9,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.masks import OWN
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
+from tgi_conformance.target import mixed_plan
 from tgi_conformance.verdict import DoesNotApply, Level, Violation
 from tgi_core.backend import InvalidRequest
 
@@ -133,7 +134,7 @@ def given_up(scene: Scene) -> None:
 )
 def never_waits(scene: Scene) -> None:
     """A step that cannot end, for its mask source is held back; a timer lets go of it, so that a session that waits goes on in the end."""
-    stage = scene.stage(masks=OWN)
+    stage = scene.stage(mixed_plan(scene.declared[0].block_sizes), OWN, shared=True)
     first, second, third = (stage.request(prompt, masked=True) for prompt in stage.prompts[:3])
     batch, other = stage.start(first, second), stage.start(third)
     masks = stage.play.masks

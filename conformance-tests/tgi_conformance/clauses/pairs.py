@@ -19,6 +19,7 @@ from tgi_conformance.masks import OWN
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import PLAIN, Stage
+from tgi_conformance.target import mixed_plan
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import (
     Determinism,
@@ -199,8 +200,9 @@ class Traffic:
 def _stages(scene: Scene) -> Iterator[Stage]:
     """Yield stages with adapters where declared: without a sliding window, then with one on devices that run real models."""
     adapts = scene.adapted is not None and Feature.LORA in scene.adapted.features
-    setup = Setup(masks=OWN, golden=adapted_golden(scene.target.device_kind), adapters=adapts, alone=True)
-    yield Stage(scene.play(setup), scene.seed)
+    plan, golden = mixed_plan(scene.declared[0].block_sizes), adapted_golden(scene.target.device_kind)
+    setup = Setup(plan, OWN, golden, adapters=adapts, alone=True)
+    yield Stage(scene.play(setup, shared=True), scene.seed)
     if scene.target.device_kind != "none":
         try:
             yield _windowed(scene, setup)
@@ -215,11 +217,11 @@ def _windowed(scene: Scene, setup: Setup) -> Stage:
     """
     setup = replace(setup, golden=WINDOWED)
     try:
-        return Stage(scene.play(setup), scene.seed)
+        return Stage(scene.play(setup, shared=True), scene.seed)
     except Unsupported:
         if not setup.adapters:
             raise
-    return Stage(scene.play(replace(setup, adapters=False)), scene.seed)
+    return Stage(scene.play(replace(setup, adapters=False), shared=True), scene.seed)
 
 
 def _together(name: str) -> Check:

@@ -21,7 +21,7 @@ from tgi_conformance.target import small_plan
 from tgi_conformance.verdict import DoesNotApply, Level, Violation
 from tgi_core.backend import WarmupPlan
 
-_REOPENS, _FEWEST, _BUDGET_S = 30, 5, 8.0
+_REOPENS, _FEWEST, _BUDGET_S = 30, 4, 8.0
 """Sessions opened one after another: usually the first number, at least the second once the budget (in seconds) is spent."""
 _CACHE_BYTES, _MOST_BLOCKS = 4 << 20, 1 << 16
 """Bytes that each session's cache should hold, so that a leaked cache stands out from allocator noise, and the most blocks to ask

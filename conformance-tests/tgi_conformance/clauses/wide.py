@@ -12,20 +12,12 @@ from tgi_conformance.clauses.invariant import invariant_stages
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.target import plan_of, small_plan
+from tgi_conformance.target import WIDE_ROWS, small_plan, wide_plan
 from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import OutOfMemory, Request, WarmupPlan
-
-ROWS, ROW_TOKENS, STEP_TOKENS = 65, 64, 512
-"""The number of rows is one more than 64, past 32-bit and 64-bit words and full warps and tiles."""
+from tgi_core.backend import OutOfMemory, Request
 
 _HALF, _ROOM = 33, 20
 """Rows that start first, and positions that each row may reach."""
-
-
-def wide_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
-    """Return a plan for many short rows."""
-    return plan_of(block_sizes, ROWS, ROW_TOKENS, STEP_TOKENS)
 
 
 def crowd(stage: Stage, first: int, count: int) -> list[Request]:
@@ -52,14 +44,14 @@ def come_and_go(scene: Scene, stage: Stage) -> None:
     """Add rows until the session is full, remove some throughout the batch, and let others take their places."""
     first = crowd(stage, 0, _HALF)
     batch = stage.decode(stage.start(*first), steps=2)
-    second = crowd(stage, _HALF, ROWS - _HALF)
+    second = crowd(stage, _HALF, WIDE_ROWS - _HALF)
     if second:
         batch = stage.decode(batch, stage.start(*second), steps=2)
     rows = [*first, *second]
     scene.figures["rows at once"] = max(len(rows), scene.figures.get("rows at once", 0))
     stay = [request.id for number, request in enumerate(rows) if number % 3 or len(rows) < 3]
     batch = stage.decode(stage.filter(batch, stay), steps=2)
-    if third := crowd(stage, ROWS, len(rows) - len(stay)):
+    if third := crowd(stage, WIDE_ROWS, len(rows) - len(stay)):
         batch = stage.decode(stage.start(*third), batch, steps=2)
     stage.decode(stage.filter(batch, [*stay[-1:], *(request.id for request in third[-1:])]))
 
@@ -78,7 +70,7 @@ def wide(scene: Scene) -> None:
 )
 def wide_bits(scene: Scene) -> None:
     """The same traffic, in every dtype that opens."""
-    for stage in invariant_stages(scene, wide_plan(scene.declared[0].block_sizes)):
+    for stage in invariant_stages(scene):
         come_and_go(scene, stage)
 
 
