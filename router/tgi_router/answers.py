@@ -1,7 +1,6 @@
-"""The answers as types: what the OpenAPI document says, and what the tests hold the rendered answers against.
+"""Response models, for the OpenAPI document and for tests, which validate rendered responses against them.
 
-Answers are rendered field by field where they are made, which is faster and keeps TGI's order; these types describe, they are not
-used to answer.
+The handlers render responses field by field, which is faster and keeps TGI's order of fields. They do not use these models.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0)]
 Logprob = float | None
-"""null for what JSON cannot hold: minus infinity."""
+"""None stands for minus infinity, which JSON cannot represent."""
 Reason = Literal["length", "eos_token", "stop_sequence"]
 
-LOGPROB = "Its log probability; null for minus infinity, and for a prompt's first token."
+LOGPROB = "Log probability of the token; null for minus infinity and for the first token of a prompt."
 REASON = (
-    "Why the text ended: `length`: it has as many tokens as were asked for or as there is room for; `eos_token`: the model ended it; "
-    "`stop_sequence`: a string of `stop` came."
+    "Why generation ended. `length`: the token limit of the request or of the server was reached; `eos_token`: the model generated "
+    "its end-of-sequence token; `stop_sequence`: a stop string matched."
 )
-SEED = "The seed of the random numbers; null if nothing was drawn."
+SEED = "Seed of the random number generator; null if decoding was greedy."
 
 
 class Answer(BaseModel):
-    """Base of all answers: nothing is in them that is not listed."""
+    """Base of all response models. They forbid fields that are not listed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -32,17 +31,17 @@ class Answer(BaseModel):
 class Token(Answer):
     """A generated token."""
 
-    id: Count = Field(description="Its id in the model's vocabulary.", examples=[42])
-    text: str = Field(description="Its text.", examples=[" am"])
-    logprob: Logprob = Field(description="Its log probability; null for minus infinity.", examples=[-0.34])
-    special: bool = Field(description="Whether it is a token that is no text, such as the end of a turn.", examples=[False])
+    id: Count = Field(description="Token id in the model's vocabulary.", examples=[42])
+    text: str = Field(description="Text of the token.", examples=[" am"])
+    logprob: Logprob = Field(description="Log probability of the token; null for minus infinity.", examples=[-0.34])
+    special: bool = Field(description="Whether it is a special token, such as an end-of-turn marker.", examples=[False])
 
 
 class PrefillToken(Answer):
     """A token of the prompt."""
 
-    id: Count = Field(description="Its id in the model's vocabulary.", examples=[42])
-    text: str = Field(description="Its text.", examples=["My"])
+    id: Count = Field(description="Token id in the model's vocabulary.", examples=[42])
+    text: str = Field(description="Text of the token.", examples=["My"])
     logprob: Logprob = Field(description=LOGPROB, examples=[-0.34])
 
 
@@ -51,70 +50,72 @@ _SEQUENCE = {"finish_reason": "length", "generated_tokens": 1, "seed": 42, "pref
 
 
 class Sequence(Answer):
-    """How a text came about."""
+    """Details of one generated text."""
 
     finish_reason: Reason = Field(description=REASON, examples=["length"])
-    generated_tokens: Count = Field(description="How many tokens were generated.", examples=[1])
+    generated_tokens: Count = Field(description="Number of generated tokens.", examples=[1])
     seed: Count | None = Field(description=SEED, examples=[42])
     prefill: list[PrefillToken] = Field(
-        description="The tokens of the prompt, if `decoder_input_details` asked for them.",
+        description="The tokens of the prompt, if `decoder_input_details` was set.",
         examples=[[{"id": 42, "text": "My", "logprob": None}]],
     )
     tokens: list[Token] = Field(description="The generated tokens.", examples=[[_TOKEN]])
     top_tokens: list[list[Token]] = Field(
         default=[],
-        description="For each generated token the most probable ones, if `top_n_tokens` asked for them.",
+        description="The most probable tokens at the position of each generated token, if `top_n_tokens` was set.",
         examples=[[[_TOKEN]]],
     )
 
 
 class BestOfSequence(Sequence):
-    """A text that was not the best."""
+    """A generated text that `best_of` did not select."""
 
-    generated_text: str = Field(description="The text.", examples=[" am a writer"])
+    generated_text: str = Field(description="The generated text.", examples=[" am a writer"])
 
 
 class Details(Sequence):
-    """How the best text came about."""
+    """Details of the selected text."""
 
     best_of_sequences: list[BestOfSequence] = Field(
         default=[],
-        description="The other texts, if `best_of` asked for several.",
+        description="The other texts, if `best_of` was above 1.",
         examples=[[{**_SEQUENCE, "generated_text": " am"}]],
     )
 
 
 class GenerateResponse(Answer):
-    """The answer to a native request."""
+    """Response of a native request."""
 
-    generated_text: str = Field(description="The text.", examples=[" am a photographer"])
+    generated_text: str = Field(description="The generated text.", examples=[" am a photographer"])
     details: Details | None = Field(
-        default=None, description="How it came about, if `details` or `decoder_input_details` asked for it.", examples=[_SEQUENCE]
+        default=None,
+        description="Details of the generation, if `details` or `decoder_input_details` was set.",
+        examples=[_SEQUENCE],
     )
 
 
 class StreamDetails(Answer):
-    """How a streamed text came about."""
+    """Details of a streamed text."""
 
     finish_reason: Reason = Field(description=REASON, examples=["length"])
-    generated_tokens: Count = Field(description="How many tokens were generated.", examples=[1])
+    generated_tokens: Count = Field(description="Number of generated tokens.", examples=[1])
     seed: Count | None = Field(description=SEED, examples=[42])
-    input_length: Count = Field(description="How many tokens the prompt has.", examples=[7])
+    input_length: Count = Field(description="Number of tokens in the prompt.", examples=[7])
 
 
 class StreamResponse(Answer):
     """An event of a native stream."""
 
-    index: Count = Field(description="The token's place in the text; the first is 1.", examples=[1])
-    token: Token = Field(description="The token.", examples=[_TOKEN])
+    index: Count = Field(description="Position of the token in the text, from 1.", examples=[1])
+    token: Token = Field(description="The generated token.", examples=[_TOKEN])
     top_tokens: list[Token] = Field(
-        default=[], description="The most probable tokens at its place, if `top_n_tokens` asked for them.", examples=[[_TOKEN]]
+        default=[], description="The most probable tokens at this position, if `top_n_tokens` was set.", examples=[[_TOKEN]]
     )
     generated_text: str | None = Field(
-        description="With the last token the whole text, else null.", examples=[" am a photographer"]
+        description="The complete text with the last token, else null.", examples=[" am a photographer"]
     )
     details: StreamDetails | None = Field(
-        description="With the last token how the text came about, if `details` asked for it; else null.",
+        description="Details of the generation with the last token, if `details` was set; else null.",
         examples=[{"finish_reason": "length", "generated_tokens": 1, "seed": 42, "input_length": 7}],
     )
 
@@ -122,153 +123,154 @@ class StreamResponse(Answer):
 class ErrorResponse(Answer):
     """TGI's error object."""
 
-    error: str = Field(description="What went wrong.", examples=["Input validation error: `inputs` cannot be empty"])
+    error: str = Field(description="Error message.", examples=["Input validation error: `inputs` cannot be empty"])
     error_type: str = Field(
-        description="The kind of error: `validation`, `overloaded`, `generation`, `incomplete_generation`, `template_error`, "
+        description="Type of the error: `validation`, `overloaded`, `generation`, `incomplete_generation`, `template_error`, "
         "`tool_error`, `timeout`, `unavailable`, `healthcheck` and others.",
         examples=["validation"],
     )
 
 
 class SimpleToken(Answer):
-    """A token and the bytes of the input that it covers."""
+    """A token with its range of bytes in the input."""
 
-    id: Count = Field(description="Its id in the model's vocabulary.", examples=[42])
-    text: str = Field(description="The part of the input that it covers.", examples=["My"])
-    start: Count = Field(description="Where it begins, in bytes of UTF-8.", examples=[0])
-    stop: Count = Field(description="Where it ends: the next byte after it.", examples=[2])
+    id: Count = Field(description="Token id in the model's vocabulary.", examples=[42])
+    text: str = Field(description="Text of the input that the token covers.", examples=["My"])
+    start: Count = Field(description="Offset of the token's first byte in the UTF-8 encoded input.", examples=[0])
+    stop: Count = Field(description="Offset of the first byte after the token.", examples=[2])
 
 
 _SIMPLE = {"id": 42, "text": "My", "start": 0, "stop": 2}
 
 
 class ChatTokenizeResponse(Answer):
-    """A conversation as the model would read it."""
+    """A chat as rendered and tokenized for the model."""
 
-    tokenize_response: list[SimpleToken] = Field(description="The tokens of the prompt.", examples=[[_SIMPLE]])
+    tokenize_response: list[SimpleToken] = Field(description="Tokens of the prompt.", examples=[[_SIMPLE]])
     templated_text: str = Field(
-        description="The prompt that the chat template makes of the conversation.",
+        description="The prompt that the chat template renders.",
         examples=["<|user|>What is Deep Learning?<|end|>"],
     )
 
 
 class PrefixCaching(Answer):
-    """Whether equal beginnings of prompts are computed once, and how often that was so."""
+    """State of the prefix cache, which reuses the computation of shared prompt prefixes."""
 
-    enabled: bool = Field(description="Whether they are.", examples=[True])
-    query_tokens: Count = Field(
-        description="Tokens of prompts that were looked for in the cache since the start.", examples=[2048]
-    )
-    hit_tokens: Count = Field(description="Those of them that were found.", examples=[1024])
+    enabled: bool = Field(description="Whether prefix caching is enabled.", examples=[True])
+    query_tokens: Count = Field(description="Number of prompt tokens looked up in the cache since the start.", examples=[2048])
+    hit_tokens: Count = Field(description="Number of those tokens that were found.", examples=[1024])
 
 
 class KernelInfo(Answer):
-    """How a part of the model's work is done on this machine, and why so."""
+    """The kernel selected for a part of the model on this machine, and why."""
 
-    part: str = Field(description="The part.", examples=["attention"])
-    name: str = Field(description="The implementation that was chosen.", examples=["native"])
-    reason: str = Field(description="Why it was chosen, and why others were not.", examples=["AVX-512"])
+    part: str = Field(description="Part of the model.", examples=["attention"])
+    name: str = Field(description="Name of the selected implementation.", examples=["native"])
+    reason: str = Field(description="Why this implementation was selected, and why others were not.", examples=["AVX-512"])
 
 
 _CACHING = {"enabled": True, "query_tokens": 2048, "hit_tokens": 1024}
 
 
 class Info(Answer):
-    """The model and the limits."""
+    """The served model, the limits of requests and the kernels in use."""
 
-    model_id: str = Field(description="The model's name.", examples=["bigscience/bloom-560m"])
+    model_id: str = Field(description="Name of the model.", examples=["bigscience/bloom-560m"])
     model_sha: str | None = Field(
-        description="The commit of its repository, if it came from the hub.",
+        description="Commit of the model's repository, if it came from the Hugging Face Hub.",
         examples=["e985a63cdc139290c5f700ff1929f0b5942cced2"],
     )
-    model_pipeline_tag: str | None = Field(description="Always null; TGI has the hub's tag here.", examples=[None])
+    model_pipeline_tag: str | None = Field(description="Always null; in TGI the pipeline tag from the Hub.", examples=[None])
     max_concurrent_requests: Count = Field(
-        description="How many requests may be underway at once; more are refused.", examples=[128]
+        description="Maximum number of concurrent requests; further ones are rejected.", examples=[128]
     )
-    max_best_of: Count = Field(description="The largest `best_of`.", examples=[2])
-    max_stop_sequences: Count = Field(description="The most strings in `stop`.", examples=[4])
-    max_input_tokens: Count = Field(description="The most tokens of a prompt.", examples=[1024])
-    max_total_tokens: Count = Field(description="The most tokens of a prompt and its answer together.", examples=[2048])
-    validation_workers: Count = Field(description="How many workers tokenize and check requests.", examples=[2])
-    max_client_batch_size: Count = Field(description="The most prompts in one request.", examples=[4])
-    router: str = Field(
-        description="Always `text-generation-router`, which clients look for.", examples=["text-generation-router"]
+    max_best_of: Count = Field(description="Maximum value of `best_of`.", examples=[2])
+    max_stop_sequences: Count = Field(description="Maximum number of strings in `stop`.", examples=[4])
+    max_input_tokens: Count = Field(description="Maximum number of tokens in a prompt.", examples=[1024])
+    max_total_tokens: Count = Field(
+        description="Maximum number of tokens in a prompt and its generated text together.", examples=[2048]
     )
-    version: str = Field(description="The version of tgi-core.", examples=["0.1.0"])
-    sha: str | None = Field(description="Always null; TGI has the commit of its build here.", examples=[None])
-    docker_label: str | None = Field(description="Always null; TGI has the name of its image here.", examples=[None])
-    prefix_caching: PrefixCaching = Field(description="How the prefix cache does.", examples=[_CACHING])
+    validation_workers: Count = Field(description="Number of workers that tokenize and validate requests.", examples=[2])
+    max_client_batch_size: Count = Field(description="Maximum number of prompts in one request.", examples=[4])
+    router: str = Field(description="Always `text-generation-router`, which clients check.", examples=["text-generation-router"])
+    version: str = Field(description="Version of tgi-core.", examples=["0.1.0"])
+    sha: str | None = Field(description="Always null; in TGI the commit of its build.", examples=[None])
+    docker_label: str | None = Field(description="Always null; in TGI the label of its image.", examples=[None])
+    prefix_caching: PrefixCaching = Field(description="State of the prefix cache.", examples=[_CACHING])
     kernels: list[KernelInfo] = Field(
-        description="How each part of the model's work is done, if the backend tells.",
+        description="The kernel of each part of the model, if the backend reports them.",
         examples=[[{"part": "attention", "name": "native", "reason": "AVX-512"}]],
     )
     adapters: list[str] = Field(
-        default=[], description="The names of the LoRA adapters, if there are any.", examples=[["my-adapter"]]
+        default=[], description="Names of the LoRA adapters, if there are any.", examples=[["my-adapter"]]
     )
 
 
 class WorkDone(Answer):
-    """How far slow work has come."""
+    """Progress of a slow operation."""
 
-    what: str = Field(description="The work.", examples=["download"])
-    done: Count = Field(description="How much is done.", examples=[3])
-    total: Count = Field(description="How much there is.", examples=[10])
-    unit: str = Field(description="What is counted.", examples=["files"])
+    what: str = Field(description="Name of the operation.", examples=["download"])
+    done: Count = Field(description="Amount completed.", examples=[3])
+    total: Count = Field(description="Total amount.", examples=[10])
+    unit: str = Field(description="Unit of the amounts.", examples=["files"])
 
 
 class State(Answer):
-    """The phase of a server's life."""
+    """Phase of the server's lifecycle."""
 
     phase: Literal["starting", "serving", "restarting", "draining", "failed"] = Field(
-        description="`starting`: the model is being loaded; `serving`: requests are answered; `restarting`: the shard was lost and "
-        "comes back; `draining`: the server ends once running requests are answered; `failed`: it cannot go on.",
+        description="`starting`: the model is being loaded; `serving`: requests are accepted; `restarting`: the shard was lost and "
+        "is being restarted; `draining`: the server exits once running requests finish; `failed`: it cannot recover.",
         examples=["serving"],
     )
-    reason: str | None = Field(default=None, description="Why, if there is more to say.", examples=["the model is loading"])
+    reason: str | None = Field(default=None, description="Reason for the phase, if known.", examples=["the model is loading"])
     progress: WorkDone | None = Field(
         default=None,
-        description="How far slow work has come, if some is underway.",
+        description="Progress of a slow operation, if one is running.",
         examples=[{"what": "download", "done": 3, "total": 10, "unit": "files"}],
     )
 
 
 class VertexResponse(Answer):
-    """One text per instance."""
+    """Vertex AI's response: one text per instance."""
 
-    predictions: list[str] = Field(description="The texts, in the order of the instances.", examples=[[" am a photographer"]])
+    predictions: list[str] = Field(
+        description="The generated texts, in the order of the instances.", examples=[[" am a photographer"]]
+    )
 
 
 class Live(Answer):
-    """KServe's answer to probes."""
+    """KServe's response to probes."""
 
-    live: bool = Field(description="Always true; the status is 503 otherwise.", examples=[True])
+    live: bool = Field(description="Always true; if the server is not ready, the status is 503 instead.", examples=[True])
 
 
 class Metadata(Answer):
-    """KServe's description of a server or a model."""
+    """KServe's metadata of the server or of a model."""
 
-    name: str = Field(description="The server's name, or the model's as the path has it.", examples=["text-generation-inference"])
-    version: str = Field(description="The version of tgi-core, or the model's as the path has it.", examples=["0.1.0"])
-    extensions: list[str] = Field(description="What it can do.", examples=[["health", "models", "metrics"]])
+    name: str = Field(description="Name of the server, or the model name from the path.", examples=["text-generation-inference"])
+    version: str = Field(description="Version of tgi-core, or the model version from the path.", examples=["0.1.0"])
+    extensions: list[str] = Field(description="Supported protocol extensions.", examples=[["health", "models", "metrics"]])
 
 
 class InferOutput(Answer):
-    """A text, as bytes or as it is."""
+    """A generated text, as a string or as bytes."""
 
-    name: str = Field(description="The name that was asked for.", examples=["text"])
-    shape: list[Count] = Field(description="The shape of `data`.", examples=[[1, 1]])
-    datatype: Literal["BYTES"] = Field(description="The type of `data`.", examples=["BYTES"])
+    name: str = Field(description="Name of the output, from the request.", examples=["text"])
+    shape: list[Count] = Field(description="Shape of `data`.", examples=[[1, 1]])
+    datatype: Literal["BYTES"] = Field(description="Type of `data`.", examples=["BYTES"])
     data: list[Annotated[int, Field(ge=0, le=255)]] | list[str] = Field(
-        description="The text: as bytes of UTF-8 if its input came so, else as one string.", examples=[[" am a photographer"]]
+        description="The generated text: UTF-8 bytes as numbers if the input was given as such, else one string.",
+        examples=[[" am a photographer"]],
     )
 
 
 class InferResponse(Answer):
-    """KServe's answer to an inference."""
+    """KServe's inference response."""
 
-    id: str | None = Field(description="The request's `id`.", examples=["42"])
+    id: str | None = Field(description="Identifier of the request.", examples=["42"])
     outputs: list[InferOutput] = Field(
-        description="The texts, in the order of the inputs.",
+        description="The generated texts, in the order of the inputs.",
         examples=[[{"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": [" am a photographer"]}]],
     )
 

@@ -1,4 +1,4 @@
-"""The bodies of TGI's own routes."""
+"""Request bodies of TGI's native routes."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ _SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "requir
 
 
 class GrammarShape(Body):
-    """A grammar that the answer must follow, in TGI's form or in OpenAI's. What it holds is judged where it is compiled."""
+    """A grammar that constrains the output, in TGI's or OpenAI's format. It is validated when it is compiled."""
 
     type: Annotated[str, schema_keywords(enum=list(TYPES))] = Field(
-        description="What the grammar is: `json` or `json_object` with a JSON Schema in `value`; `regex` with a regular expression "
-        "in `value`; `json_schema` with a schema inside of `json_schema`, as OpenAI has it, or of `value`; "
-        "`text` for no grammar at all.",
+        description="Type of the grammar: `json` or `json_object` with a JSON Schema in `value`; `regex` with a regular expression "
+        "in `value`; `json_schema` with the schema in `json_schema`, OpenAI's field, or in `value`; "
+        "`text` for no grammar.",
         examples=list(TYPES),
     )
     value: Any = Field(
         default=None,
-        description="The JSON Schema, as an object or as JSON text, or the regular expression.",
+        description="JSON Schema, as an object or as JSON text, or regular expression.",
         examples=[_SCHEMA, "[a-z]+"],
     )
     json_schema: Any = Field(
         default=None,
-        description="OpenAI's form: an object with the JSON Schema in `schema` and a `name` for it.",
+        description="OpenAI's format: an object with the JSON Schema in `schema` and its name in `name`.",
         examples=[{"name": "person", "schema": _SCHEMA}],
     )
     schema_of_object: Any = Field(
         default=None,
         alias="schema",
-        description="LangChain's form: the JSON Schema, beside the type `json_object`.",
+        description="LangChain's format: the JSON Schema, next to the type `json_object`.",
         examples=[_SCHEMA],
     )
 
     def given(self, strict: bool) -> dict[str, Any]:
-        """What the client wrote of it, with a `schema` as the `value` of a `json_object`; `strict` knows no such thing."""
+        """Return the fields that the client set. Unless `strict`, the `schema` of a `json_object` becomes its `value`."""
         written = {name: value for name, value in self if name in self.model_fields_set}
         schema = written.pop("schema_of_object", None)
         if self.type == "json_object" and schema is not None and not strict:
@@ -48,131 +48,132 @@ class GrammarShape(Body):
 
 
 class FurtherSampling(Body):
-    """Sampling parameters that neither TGI nor OpenAI has, on all generating routes. Names and meaning are vLLM's."""
+    """Sampling parameters that neither TGI nor OpenAI has, for all routes that generate. Names and semantics are vLLM's."""
 
     min_p: Annotated[F32, schema_keywords(minimum=0, maximum=1)] | None = Field(
         default=None,
-        description="Keep the tokens whose probability is at least this times the highest one; 0 disables it. Switches sampling on.",
+        description="Keep tokens whose probability is at least this fraction of the highest one; 0 disables it. Enables sampling.",
         examples=[0.05],
     )
 
     def further(self) -> dict[str, Any]:
-        """These fields alone."""
+        """Return these fields only, by name."""
         return {name: getattr(self, name) for name in FurtherSampling.model_fields}
 
 
 class Parameters(FurtherSampling):
-    """How to generate. A field that is null or left out changes nothing."""
+    """Generation parameters. A field that is null or omitted has no effect."""
 
     best_of: U64 | None = Field(
         default=None,
-        description="Generate this many texts and answer with the one whose tokens have the highest mean log probability. Needs "
-        "sampling, excludes `seed`, cannot be streamed. At most the server's `max_best_of`.",
+        description="Generate this many texts and return the one whose tokens have the highest mean log probability. Requires "
+        "sampling; cannot be combined with `seed` or with streaming. At most the server's `max_best_of`.",
         examples=[1],
     )
     temperature: Annotated[F32, schema_keywords(exclusiveMinimum=0)] | None = Field(
         default=None,
-        description="What the logits are divided by: below 1 likely tokens become likelier, above 1 all become more equal. "
-        "A value other than 1 switches sampling on.",
+        description="Divisor of the logits: values below 1 favour likely tokens, values above 1 flatten the distribution. "
+        "A value other than 1 enables sampling.",
         examples=[0.5],
     )
     repetition_penalty: Annotated[F32, schema_keywords(minimum=1e-30, maximum=1e30)] | None = Field(
         default=None,
-        description="Makes tokens that have occurred, in the prompt too, less likely if it is above 1; 1 is no penalty. "
+        description="Penalty on tokens of the prompt and of the text so far: above 1 they become less likely; 1 is no penalty. "
         "See [CTRL](https://arxiv.org/abs/1909.05858).",
         examples=[1.03],
     )
     frequency_penalty: Annotated[F32, schema_keywords(minimum=-2, maximum=2)] | None = Field(
         default=None,
-        description="Is taken off a token's logit for each time that it has occurred; 0 is no penalty, below 0 favours repetition.",
+        description="Subtracted from a token's logit per occurrence; 0 is no penalty, values below 0 favour repetition.",
         examples=[0.1],
     )
     top_k: Annotated[I32, schema_keywords(minimum=1)] | None = Field(
-        default=None, description="Sample among this many of the most probable tokens only. Switches sampling on.", examples=[10]
+        default=None, description="Sample only from this many of the most probable tokens. Enables sampling.", examples=[10]
     )
     top_p: Annotated[F32, schema_keywords(exclusiveMinimum=0, exclusiveMaximum=1)] | None = Field(
         default=None,
-        description="Nucleus sampling: keep the most probable tokens until their probabilities add up to this. "
-        "Switches sampling on.",
+        description="Nucleus sampling: keep the most probable tokens until their probabilities add up to this. Enables sampling.",
         examples=[0.95],
     )
     typical_p: Annotated[F32, schema_keywords(exclusiveMinimum=0, exclusiveMaximum=1)] | None = Field(
         default=None,
-        description="[Typical decoding](https://arxiv.org/abs/2202.00666): keep the tokens whose information is closest to what "
-        "is expected, until their probabilities add up to this. Switches sampling on.",
+        description="[Typical decoding](https://arxiv.org/abs/2202.00666): keep the tokens whose information content is closest to "
+        "the expected value, until their probabilities add up to this. Enables sampling.",
         examples=[0.95],
     )
     do_sample: bool = Field(
-        default=False, description="Draw tokens at random. Otherwise the most probable token is taken each time.", examples=[True]
+        default=False,
+        description="Sample tokens at random. Otherwise decoding is greedy: it takes the most probable token at each step.",
+        examples=[True],
     )
     max_new_tokens: Annotated[U32, schema_keywords(minimum=1)] | None = Field(
         default=None,
-        description="The most tokens to generate. Default: as many as the server has room for after the prompt.",
+        description="Maximum number of tokens to generate. Default: as many as the server's limits allow after the prompt.",
         examples=[20],
     )
     return_full_text: bool | None = Field(
         default=None,
-        description="Put the prompt before the generated text. Default: false, but true on `/` and `/invocations`.",
+        description="Prepend the prompt to the generated text. Default: false; true on `/` and `/invocations`.",
         examples=[False],
     )
     stop: ListOf[str] = Field(
         default=[],
-        description="End the text after any of these strings. At most the server's `max_stop_sequences`.",
+        description="Stop generating after any of these strings. At most the server's `max_stop_sequences`.",
         examples=[["photographer"]],
     )
     truncate: Annotated[U64, schema_keywords(minimum=1)] | None = Field(
         default=None,
-        description="Use no more than this many tokens from the end of the prompt. At most the server's `max_input_tokens`.",
+        description="Truncate the prompt to this many tokens from its end. At most the server's `max_input_tokens`.",
         examples=[1024],
     )
-    watermark: bool = Field(default=False, description="Not supported: true is refused.", examples=[False])
+    watermark: bool = Field(default=False, description="Not supported: true is rejected.", examples=[False])
     details: bool = Field(
-        default=False, description="Tell how the text came about: its tokens, its seed and why it ended.", examples=[True]
+        default=False, description="Return details of the generation: tokens, seed and finish reason.", examples=[True]
     )
     decoder_input_details: bool = Field(
         default=False,
-        description="Tell the tokens of the prompt with their log probabilities too, if the server was started with "
-        "`--enable-prefill-logprobs`. Cannot be streamed.",
+        description="Also return the tokens of the prompt with their log probabilities. Requires a server started with "
+        "`--enable-prefill-logprobs`; cannot be combined with streaming.",
         examples=[False],
     )
     seed: U64 | None = Field(
         default=None,
-        description="The seed of the random numbers: the same request with the same seed draws the same.",
+        description="Seed of the random number generator: equal requests with equal seeds sample the same tokens.",
         examples=[42],
     )
     top_n_tokens: U32 | None = Field(
         default=None,
-        description="Tell this many of the most probable tokens at each place. At most the server's `--max-top-n-tokens`.",
+        description="Return this many of the most probable tokens at each position. At most the server's `--max-top-n-tokens`.",
         examples=[5],
     )
     grammar: GrammarShape | None = Field(
-        default=None, description="What the text must follow.", examples=[{"type": "regex", "value": "[a-z]+"}]
+        default=None, description="Grammar that constrains the text.", examples=[{"type": "regex", "value": "[a-z]+"}]
     )
     adapter_id: str | None = Field(
         default=None,
-        description="The LoRA adapter to generate with; `/info` lists them. Default: none.",
+        description="LoRA adapter to generate with; `/info` lists the available ones. Default: none.",
         examples=["my-adapter"],
     )
 
 
 def sampled() -> Parameters:
-    """TGI's trap: without `parameters` the answer is sampled, with `{}` it is greedy."""
+    """Return the default `parameters`. As in TGI, omitting `parameters` enables sampling, whereas `{}` decodes greedily."""
     return Parameters(do_sample=True)
 
 
-PARAMETERS = "How to generate. Without it the text is sampled; with `{}` it is not."
+PARAMETERS = "Generation parameters. If omitted, tokens are sampled; with `{}`, decoding is greedy."
 
 
 class GenerateBody(Body):
-    """A prompt, and how to go on from it."""
+    """A prompt with its generation parameters."""
 
-    inputs: str = Field(description="The prompt. It cannot be empty.", examples=["My name is Olivier and I"])
+    inputs: str = Field(description="The prompt. Must not be empty.", examples=["My name is Olivier and I"])
     parameters: Parameters = Field(
         default_factory=sampled, description=PARAMETERS, examples=[{"max_new_tokens": 20, "details": True}]
     )
 
 
 class CompatGenerateBody(GenerateBody):
-    """The same, for either kind of answer."""
+    """A prompt with its generation parameters, for a complete or a streamed response."""
 
-    stream: bool = Field(default=False, description="Whether to answer with a stream of events.", examples=[False])
+    stream: bool = Field(default=False, description="Stream the response as server-sent events.", examples=[False])

@@ -1,4 +1,4 @@
-"""The routes by which clouds call a container: SageMaker's /invocations, and Vertex's, where the environment says."""
+"""Routes for cloud containers: SageMaker's /invocations, and Vertex AI's, at paths that the environment sets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tgi_router.validation import NO_EXTRAS, Prompt
 
 
 class CloudRoutes:
-    """Handlers that hand each body to the routes for its kind."""
+    """Handlers that pass each body on to the routes for its type."""
 
     def __init__(self, inference: Inference, native: NativeRoutes, chat: ChatRoutes, completions: CompletionRoutes) -> None:
         self._inference = inference
@@ -39,14 +39,14 @@ class CloudRoutes:
         self._native, self._chat, self._completions = native, chat, completions
 
     def named_endpoints(self, health: Handler, environment: Mapping[str, str] = os.environ) -> Iterator[Endpoint]:
-        """The endpoints at paths that the environment names. They come before all others: such a path is meant for Vertex."""
+        """Yield the endpoints at paths that the environment sets. They precede all others: such a path is meant for Vertex."""
         if path := _path(environment, "AIP_PREDICT_ROUTE"):
             yield self._vertex_at(path)
         if path := _path(environment, "AIP_HEALTH_ROUTE"):
             yield Endpoint("GET", path, health, "Probes", errors=(503,), public=True)
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """The endpoints."""
+        """Yield the endpoints."""
         yield self._vertex_at("/vertex")
         yield Endpoint(
             "POST",
@@ -74,10 +74,10 @@ class CloudRoutes:
         )
 
     async def invocations(self, request: Request) -> Response:
-        """Generate for Amazon SageMaker.
+        """Generate text for Amazon SageMaker.
 
-        A body with `inputs` is answered as on `/`, one with `messages` as on `/v1/chat/completions`, one with `prompt` as on
-        `/v1/completions`, but that errors which come as a status have TGI's form.
+        A body with `inputs` is handled like `/`, one with `messages` like `/v1/chat/completions`, and one with `prompt` like
+        `/v1/completions`. Errors with an HTTP status have TGI's format in all cases.
         """
         value = await read_json(request, self._limit)
         given = value if isinstance(value, dict) else {}
@@ -90,10 +90,10 @@ class CloudRoutes:
         raise BodyRejected(422, "data did not match any variant of untagged enum SagemakerRequest")
 
     async def vertex(self, request: Request) -> Response:
-        """Generate for Google Vertex AI.
+        """Generate text for Google Vertex AI.
 
-        One text for each instance, which is a native request or a conversation. Nothing is streamed. If one instance fails, its error is
-        the answer. The environment variable `AIP_PREDICT_ROUTE` adds another path for it.
+        Generates one text per instance; each instance is a native request or a chat. Streaming is not supported. If an instance
+        fails, the request fails with its error. The environment variable `AIP_PREDICT_ROUTE` adds another path for this operation.
         """
         body = await read_body(request, VertexBody, self._limit)
         if not body.instances:
@@ -114,7 +114,7 @@ class CloudRoutes:
         return validate({"parameters": defaults, **value} if defaults is not None else value, GenerateBody)
 
     async def _predict(self, instances: list[GenerateBody | ChatBody], size: int, scheduling: SchedulingParams) -> Response:
-        """All at once, if all are valid; the first failure ends the others."""
+        """Run all instances concurrently, once all are valid. The first failure cancels the others."""
         gate = asyncio.Barrier(len(instances))
         try:
             async with asyncio.TaskGroup() as group:

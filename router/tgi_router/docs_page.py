@@ -1,4 +1,4 @@
-"""The OpenAPI document, and /docs: Swagger UI on top of it, from files of the installation."""
+"""The OpenAPI document and /docs: Swagger UI, served from installed files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _ASSETS = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript", "favicon.png": "image/png"}
-"""Files of the package fastapi-offline, which has Swagger UI's releases."""
+"""Files of the package fastapi-offline, which bundles Swagger UI."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -42,7 +42,7 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-"""`root` leads to the server's root, so that the page also works behind a proxy that adds a prefix."""
+"""`root` is the relative path to the server's root, so that the page also works behind a proxy that adds a prefix."""
 
 _SCRIPT = """const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
@@ -71,13 +71,13 @@ _OWN = {"page.css": (_STYLE, "text/css"), "page.js": (_SCRIPT, "text/javascript"
 
 
 class DocumentRoutes:
-    """Handlers that describe all operations, themselves among them."""
+    """Handlers of the API documentation, which includes their own operations."""
 
     def __init__(self) -> None:
         self._document = ""
 
     def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
+        """Return the endpoints."""
         return [
             Endpoint("GET", "/openapi.json", self.openapi, "Server", answer=dict[str, Any]),
             Endpoint("GET", "/api-doc/openapi.json", self.openapi, "Server", answer=dict[str, Any]),
@@ -87,24 +87,24 @@ class DocumentRoutes:
         ]
 
     async def openapi(self, request: Request) -> Response:
-        """Describe the API for programs.
+        """Get the OpenAPI document.
 
-        This document: OpenAPI 3.1. `/api-doc/openapi.json` is TGI's address for it, `/openapi.json` is FastAPI's.
+        Returns this document, in OpenAPI 3.1. `/api-doc/openapi.json` is TGI's path for it, `/openapi.json` FastAPI's.
         """
         if not self._document:
-            self._document = await to_thread(_document, cast("FastAPI", request.app))  # it takes a while
+            self._document = await to_thread(_document, cast("FastAPI", request.app))  # too slow for the event loop
         return Response(self._document, media_type="application/json")
 
     async def docs(self, request: Request) -> Response:
-        """Describe the API for people.
+        """Show the API documentation.
 
-        A page to read, and to try every operation on. It loads nothing from other servers.
+        Returns an interactive page (Swagger UI) that can call every operation. It loads nothing from other servers.
         """
         root = ".." if request.url.path.endswith("/") else "."
         return HTMLResponse(_PAGE.replace("{root}", root), headers=_HEADERS)
 
     async def asset(self, request: Request) -> Response:
-        """A file of the page."""
+        """Serve a file of the documentation page."""
         name = request.path_params["asset"]
         if own := _OWN.get(name):
             return Response(own[0], media_type=own[1], headers=_HEADERS)

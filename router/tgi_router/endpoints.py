@@ -1,4 +1,4 @@
-"""One entry per route: how it is called, what it answers, and what of that the OpenAPI document says."""
+"""Endpoints: the path, handler, responses and OpenAPI documentation of each route."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from starlette.routing import Route
 
 Handler = Callable[[Request], Awaitable[Response]]
 Gate = Callable[["Endpoint", Request], None]
-"""Called before a gated endpoint answers a request; raises when it is closed."""
+"""Called before the handler of a gated endpoint; raises to reject the request."""
 
 HANDLER = "tgi_handler"
-"""Where a request's scope has the name of its handler, for logs and traces."""
+"""Key of the handler's name in a request's scope, for logs and traces."""
 
 UNREADABLE = (400, 413, 415, 422)
-"""What every route that reads a body may answer."""
+"""Error statuses of every route that reads a body."""
 FAILED = (424, 429, 500, 503, 504)
-"""What every route that generates may answer besides."""
+"""Further error statuses of every route that generates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A method of a path. `body` and `answer` are types that pydantic knows; `events` is the type of an event's data, where the answer
-    is or can be a stream; `text` is the media type of an answer that is no JSON. The first paragraph of the handler's docstring is the
-    operation's summary in the OpenAPI document, the others are its description."""
+    """A method of a path. `body` and `answer` are types that pydantic can validate; `events` is the type of an event's data, if the
+    response can be a stream; `text` is the media type of a response that is not JSON. In the OpenAPI document, the first paragraph of
+    the handler's docstring is the operation's summary, and the other paragraphs are its description."""
 
     method: str
     path: str
     handler: Handler
     tag: str
-    """The group that the operation belongs to; `tgi_router.openapi` describes them."""
+    """Group of the operation; `tgi_router.openapi` describes the groups."""
     body: Any = None
     examples: Mapping[str, Any] = field(default_factory=dict)
-    """Bodies by what they show."""
+    """Example bodies by title."""
     answer: Any = None
     events: Any = None
     done: bool = False
-    """Whether a stream ends with `[DONE]`, which is no JSON."""
+    """Whether a stream ends with `[DONE]`, which is not JSON."""
     text: str | None = None
     errors: tuple[int, ...] = ()
     states: tuple[int, ...] = ()
-    """Statuses under which the same is answered."""
+    """Further statuses with the same response body."""
     public: bool = False
-    """Whether it is answered without the api key: health, for probes."""
+    """Whether no API key is required: for probes."""
     documented: bool = True
-    """Whether the OpenAPI document has it."""
+    """Whether the OpenAPI document includes it."""
 
     @property
     def gated(self) -> bool:
-        """Whether it is closed while no requests are taken."""
+        """Whether requests are rejected while the server does not accept any."""
         return 503 in self.errors and not self.public
 
     @property
     def generates(self) -> bool:
-        """Whether a full server answers it with a status."""
+        """Whether it generates, and an overloaded server rejects requests with a status."""
         return set(FAILED) <= set(self.errors)
 
     @property
     def summary(self) -> str:
-        """The operation's summary, one line."""
+        """Summary of the operation, one line."""
         return self._paragraphs[0].removesuffix(".")
 
     @property
     def description(self) -> str:
-        """The operation's description, in Markdown."""
+        """Description of the operation, in Markdown."""
         return "\n\n".join(self._paragraphs[1:])
 
     @property
@@ -78,11 +78,11 @@ class Endpoint:
 
 
 def _open(endpoint: Endpoint, request: Request) -> None:
-    """A gate that is always open."""
+    """Let every request through."""
 
 
 def distinct(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
-    """Of two endpoints for one path and method the first."""
+    """Drop duplicate endpoints: the first for a path and method takes precedence."""
     found: dict[tuple[str, str], Endpoint] = {}
     for endpoint in endpoints:
         found.setdefault((endpoint.path, endpoint.method), endpoint)
@@ -90,7 +90,7 @@ def distinct(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
 
 
 def methods_by_path(endpoints: Iterable[Endpoint]) -> Mapping[str, frozenset[str]]:
-    """The methods of each path, for answers with status 405. GET includes HEAD."""
+    """Return the methods of each path, for responses with status 405. GET includes HEAD."""
     found: dict[str, set[str]] = defaultdict(set)
     for endpoint in endpoints:
         found[endpoint.path] |= {"GET", "HEAD"} if endpoint.method == "GET" else {endpoint.method}
@@ -98,7 +98,7 @@ def methods_by_path(endpoints: Iterable[Endpoint]) -> Mapping[str, frozenset[str
 
 
 def serving(endpoint: Endpoint, gate: Gate = _open) -> Handler:
-    """A handler that asks the gate first."""
+    """Wrap the handler of an endpoint so that the gate is checked first."""
     handler, name, gated = endpoint.handler, endpoint.handler.__name__, endpoint.gated
 
     async def serve(request: Request) -> Response:
@@ -111,5 +111,5 @@ def serving(endpoint: Endpoint, gate: Gate = _open) -> Handler:
 
 
 def make_routes(endpoints: Iterable[Endpoint]) -> list[Route]:
-    """Routes of Starlette's that are always open, for where no document is needed."""
+    """Return Starlette routes without a gate, for apps without an OpenAPI document."""
     return [Route(each.path, serving(each), methods=[each.method]) for each in endpoints]

@@ -1,4 +1,4 @@
-"""KServe's inference protocol, version 2, as far as TGI speaks it."""
+"""KServe's Open Inference Protocol, version 2: the subset that TGI implements."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _VERSION = "/v2/models/{model}/versions/{version}"
 
 
 class KServeRoutes:
-    """Handlers of /v2. Whatever model a path names, it is the one that is served, as in TGI."""
+    """Handlers of /v2. The model name in a path is ignored, as in TGI: the served model responds."""
 
     def __init__(self, inference: Inference, probes: Probes) -> None:
         self._inference = inference
         self._probes = probes
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """The endpoints."""
+        """Yield the endpoints."""
         for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/{model}/ready", f"{_VERSION}/ready"):
             yield Endpoint("GET", path, self.ready, "KServe", answer=Live, errors=(503,), public=True)
         yield Endpoint("GET", "/v2", self.server, "KServe", answer=Metadata)
@@ -45,9 +45,9 @@ class KServeRoutes:
             )
 
     async def ready(self, request: Request) -> Response:
-        """Tell whether requests would be answered.
+        """Check readiness.
 
-        Status 200 if so, 503 if not. Needs no key.
+        Responds with status 200 if the server can generate, else with 503. Requires no API key.
         """
         if not await self._probes.ready():
             raise Unhealthy
@@ -56,7 +56,7 @@ class KServeRoutes:
     async def server(self, request: Request) -> Response:
         """Describe the server.
 
-        Its name, its version and the parts of the protocol that it has.
+        Returns its name, its version and the protocol extensions that it supports.
         """
         extensions = ["health", "models", "metrics"]
         return _json({"name": "text-generation-inference", "version": __version__, "extensions": extensions})
@@ -64,15 +64,16 @@ class KServeRoutes:
     async def model(self, request: Request) -> Response:
         """Describe the model.
 
-        Its name as the path has it: whatever that is, it is the one model that is served.
+        Returns the name and version from the path. Any name is accepted and stands for the served model.
         """
         name, version = request.path_params["model"], request.path_params.get("version", "1")
         return _json({"name": name, "version": version, "extensions": ["infer", "ready"]})
 
     async def infer(self, request: Request) -> Response:
-        """Generate one text per input.
+        """Run inference.
 
-        An input of strings is answered with a string, one of bytes as numbers with bytes as numbers. There are as many outputs as inputs.
+        Generates one text per input. An input of strings yields a string, an input of bytes (as numbers) yields bytes (as numbers).
+        The number of `outputs` must equal the number of `inputs`.
         """
         body = await read_body(request, InferBody, self._inference.settings.payload_limit)
         largest = self._inference.settings.max_client_batch_size

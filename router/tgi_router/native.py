@@ -1,4 +1,4 @@
-"""TGI's own routes: POST /, /generate and /generate_stream."""
+"""TGI's native routes: POST /, /generate and /generate_stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tgi_router.validation import Prompt
 
 
 class NativeRoutes:
-    """Handlers of the native requests."""
+    """Handlers of native requests."""
 
     def __init__(self, inference: Inference, headers: ComputeHeaders) -> None:
         self._inference = inference
@@ -32,7 +32,7 @@ class NativeRoutes:
         self._limit = inference.settings.payload_limit
 
     def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
+        """Return the endpoints."""
         errors = (*UNREADABLE, *FAILED)
         return [
             Endpoint(
@@ -69,15 +69,15 @@ class NativeRoutes:
         ]
 
     async def compat_generate(self, request: Request) -> Response:
-        """Generate a text, whole or as a stream.
+        """Generate text, with an optional stream.
 
-        With `stream` as `/generate_stream`, else as `/generate`, but that the answer is a list of one. The text begins with the prompt
-        unless `return_full_text` is false.
+        With `stream`, behaves like `/generate_stream`; otherwise like `/generate`, with the response wrapped in a list of one. The
+        text begins with the prompt unless `return_full_text` is false.
         """
         return await self.answer(request, await read_body(request, CompatGenerateBody, self._limit))
 
     async def answer(self, request: Request, body: CompatGenerateBody) -> Response:
-        """The same, for a body that has been read."""
+        """Generate text for a parsed body."""
         full = body.parameters.return_full_text
         body = body.model_copy(
             update={"parameters": body.parameters.model_copy(update={"return_full_text": True if full is None else full})}
@@ -87,19 +87,19 @@ class NativeRoutes:
         return await answer_unless_left(request, self._complete(request, body, "[{}]"))
 
     async def generate(self, request: Request) -> Response:
-        """Generate a text.
+        """Generate text.
 
-        The answer comes when the text is complete. With `details` it tells the tokens and why the text ended. Headers tell what it
-        cost, `x-total-time` and its like in milliseconds.
+        Responds once the text is complete. `details` adds the tokens and the finish reason. Response headers report the cost of the
+        request; `x-total-time` and the other times are in milliseconds.
         """
         body = await read_body(request, GenerateBody, self._limit)
         return await answer_unless_left(request, self._complete(request, body, "{}"))
 
     async def generate_stream(self, request: Request) -> Response:
-        """Generate a text as a stream.
+        """Generate text as a stream.
 
-        One event per token; the last one has the whole text. What goes wrong after the stream has begun comes as an event with TGI's
-        error object. A server that is full tells so in that way too, with the status 200.
+        Sends one event per token; the last event also has the complete text. An error after the stream has begun is an event with
+        TGI's error object. So is the error of an overloaded server, with status 200.
         """
         try:
             self._inference.check_room(request)
@@ -123,7 +123,7 @@ class NativeRoutes:
                 await call.write_to(writer, _Events(body).of)
         except RouterError as error:
             yield event(error_json(error))
-            if isinstance(error, StreamRuleBroken):  # TGI's stream goes on to notice that it has no end
+            if isinstance(error, StreamRuleBroken):  # TGI then also reports that the stream is incomplete
                 yield event(error_json(IncompleteStream()))
 
     def _call(self, request: Request, body: GenerateBody, streaming: bool) -> Call:
@@ -132,7 +132,7 @@ class NativeRoutes:
 
 
 def _best(results: Sequence[Result]) -> tuple[Result, list[Result]]:
-    """The result with the highest mean logprob, the first of equals, and the others."""
+    """Return the result with the highest mean log probability (the first among equals), and the others."""
     best = max(results, key=mean_logprob)
     return best, [result for result in results if result is not best]
 
@@ -147,7 +147,7 @@ def _answer_json(best: Result, others: Sequence[Result], body: GenerateBody) -> 
 
 
 def _sequence_json(result: Result, best_of: str) -> str:
-    """The fields that the best sequence and the others share, in TGI's order."""
+    """Render the fields that all sequences have, in TGI's order."""
     prefill = ",".join(_prompt_token_json(token) for token in result.prompt)
     tokens = ",".join(_token_json(token) for token in result.tokens)
     tops = ",".join(_top_json(token) for token in result.tokens)
@@ -159,14 +159,14 @@ def _sequence_json(result: Result, best_of: str) -> str:
 
 
 class _Events:
-    """The events of one stream."""
+    """Renders the events of one stream."""
 
     def __init__(self, body: GenerateBody) -> None:
         self._body = body
         self._index = 0
 
     def of(self, choice: Choice, generation: Generation) -> bytes:
-        """One event per token."""
+        """Render one event per token."""
         events = []
         last = len(generation.tokens) - 1
         for place, token in enumerate(generation.tokens):
@@ -177,7 +177,7 @@ class _Events:
 
 
 def _event_json(index: int, token: Token, ending: GeneratedText | None, choice: Choice, body: GenerateBody) -> str:
-    """One event of a stream; `ending` comes with the last token."""
+    """Render one event of a stream; `ending` is given with the last token."""
     top = f',"top_tokens":{_top_json(token)}' if token.top else ""
     if ending is None:
         return f'{{"index":{index},"token":{_token_json(token)}{top},"generated_text":null,"details":null}}'

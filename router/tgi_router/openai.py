@@ -1,7 +1,7 @@
-"""OpenAI's words on the routes under /v1, or with --strict-tgi TGI's.
+"""The dialect of the routes under /v1: OpenAI's, or TGI's with --strict-tgi.
 
-Here lies every choice to follow OpenAI where TGI's own behaviour breaks OpenAI's clients; `Dialect` makes each of them, and
-docs/tgi-compatibility.md lists them with their reasons.
+`Dialect` makes every choice to follow OpenAI where TGI's own behaviour breaks OpenAI's clients. docs/tgi-compatibility.md lists
+these choices with their reasons.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from tgi_router.validation import SWITCHES, Extras, check_choices
 FINGERPRINT = f"{__version__}-native"
 
 MAX_STOP = 1024
-"""Characters of a stop string: the search for a beginning of one in a stream costs as much at every token."""
+"""Maximum length of a stop string, in characters: a stream is searched for a partial match of it at every token."""
 
 MAX_MODEL = 256
-"""Characters of a model's name, which each chunk of an answer repeats."""
+"""Maximum length of a model name, in characters: each chunk of a response repeats it."""
 
 _TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What every chunk of an answer repeats."""
+    """The fields that every chunk of a response repeats."""
 
     id: str
     created: int
@@ -60,14 +60,14 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the routes under /v1 read and speak: OpenAI's way, or TGI's to the letter when `strict`."""
+    """How the routes under /v1 parse requests and render responses: as OpenAI does, or exactly as TGI does when `strict`."""
 
     strict: bool = False
 
-    # what is asked
+    # requests
 
     def parameters(self, body: OpenAIBody, **more: Any) -> Parameters:
-        """The native parameters of a call. Raises ValidationFailed."""
+        """Return the native parameters of a request. Raises ValidationFailed."""
         stops = [stop for stop in body.stop or [] if stop]
         if not self.strict and any(len(stop) > MAX_STOP for stop in stops):
             raise ValidationFailed(f"`stop` strings must have at most {MAX_STOP} characters")
@@ -90,7 +90,7 @@ class Dialect:
         )
 
     def extras(self, body: OpenAIBody, logprobs: bool = False, call_schema: dict[str, Any] | None = None) -> Extras:
-        """What else is asked for; of OpenAI's fields TGI takes all and does nothing. Raises ValidationFailed."""
+        """Return the options without a native parameter. TGI accepts OpenAI's and ignores them. Raises ValidationFailed."""
         if self.strict:
             return Extras(logprobs, call_schema)
         return Extras(
@@ -101,14 +101,14 @@ class Dialect:
             logit_bias=tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
         )
 
-    # what is answered
+    # responses
 
     def seal(self, prefix: str, model: str) -> Envelope:
-        """The envelope of an answer. `prefix` is OpenAI's for its kind; TGI's ids are empty."""
+        """Create the envelope of a response. `prefix` is the one that OpenAI gives ids of this kind; TGI's ids are empty."""
         return Envelope("" if self.strict else f"{prefix}-{token_hex(12)}", int(time()), model)
 
     def finish_reason(self, reason: FinishReason, called: bool = False) -> str:
-        """Why an answer ended. `called`: with tool calls."""
+        """Return the finish reason of a response. `called`: it ended with tool calls."""
         if self.strict and reason is FinishReason.STOP_SEQUENCE:
             return "stop_sequence"
         if reason is FinishReason.LENGTH:
@@ -116,21 +116,21 @@ class Dialect:
         return "tool_calls" if called and not self.strict else "stop"
 
     def completion_chunk_reason(self, reason: FinishReason | None) -> str | None:
-        """The same in a chunk of a text completion, where TGI has words of its own."""
+        """Return the finish reason in a chunk of a text completion, where TGI uses its native names."""
         if self.strict:
             return "" if reason is None else reason.value
         return None if reason is None else self.finish_reason(reason)
 
     def stops(self, parameters: Parameters) -> Sequence[str]:
-        """The stop strings to leave out of the answer; TGI leaves them in."""
+        """Return the stop strings to strip from the response; TGI strips none."""
         return () if self.strict else parameters.stop
 
     def ordered(self, results: list[Result]) -> list[Result]:
-        """Results as they are listed: by their prompts, in TGI by their ends."""
+        """Order results as they are listed: by prompt, or in TGI by the time at which they finished."""
         return results if self.strict else in_order(results)
 
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
-        """Logprobs of tokens and of their rivals; TGI has no bytes."""
+        """Render the log probabilities of tokens and of their alternatives. TGI omits `bytes`."""
         return {
             "content": [{**self._logprob(token), "top_logprobs": [self._logprob(top) for top in token.top]} for token in tokens]
         }
@@ -140,7 +140,7 @@ class Dialect:
         return fields if self.strict else {**fields, "bytes": list(token.text.encode())}
 
     def message(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """The message of a whole answer. Raises ToolFailed where TGI does: for a call that is not complete."""
+        """Assemble the message of a complete response. Raises ToolFailed where TGI does: for a truncated tool call."""
         text = "".join(piece.text for piece in pieces if piece.call is None)
         names = [piece.name for piece in pieces if piece.name is not None]
         parts: dict[int, list[str]] = defaultdict(list)
@@ -160,7 +160,7 @@ class Dialect:
         return {"role": "assistant", "content": text or None, "tool_calls": calls}
 
     def call_delta(self, piece: Piece) -> dict[str, Any]:
-        """A part of a tool call in a stream. Id and name come once; TGI repeats the id and has a null for the name."""
+        """Render a part of a streamed tool call. Only the first has the id and the name; TGI repeats the id with a null name."""
         function = {"name": piece.name, "arguments": piece.text}
         if self.strict:
             return {"index": 0, "id": "0", "type": "function", "function": function}
@@ -168,18 +168,18 @@ class Dialect:
             return {"index": piece.call, "function": {"arguments": piece.text}}
         return {"index": piece.call, "id": _call_id(), "type": "function", "function": function}
 
-    # what goes wrong
+    # errors
 
     def speaks(self, path: str) -> bool:
-        """Whether errors of a route have OpenAI's form."""
+        """Return whether errors of a route have OpenAI's format."""
         return not self.strict and path.startswith("/v1/")
 
     def status(self, error: RouterError) -> int:
-        """OpenAI's clients try again after 503, and take TGI's 424 for final."""
+        """Return the HTTP status of an error. OpenAI's clients retry after 503, but not after TGI's 424."""
         return 503 if isinstance(error, ShardLost) and not self.strict else error.status
 
     def error_response(self, error: RouterError) -> Response:
-        """OpenAI's error object, which still has TGI's `error_type`."""
+        """Render an error as OpenAI's error object, with TGI's `error_type` added."""
         status, headers = self.status(error), retry_headers(error)
         if status == 503:
             headers["x-should-retry"] = "true"
@@ -188,13 +188,13 @@ class Dialect:
         return Response(dumps(self._error_body(error)), status, headers, "application/json")
 
     def body_response(self, error: BodyRejected) -> Response:
-        """A body that cannot be read, in the same form."""
+        """Render the error of an unreadable body as OpenAI's error object."""
         fields = {"message": str(error), "type": "invalid_request_error", "param": None, "code": "invalid_body"}
         answer = dumps({"error": fields, "error_type": "invalid_body"})
         return Response(answer, error.status, {"x-should-retry": "false"}, "application/json")
 
     def error_event_json(self, error: RouterError) -> str:
-        """An error inside a stream. TGI's status is 422 whatever the error."""
+        """Render an error within a stream. TGI reports status 422 for every error."""
         if self.strict:
             return dumps({"error": {"message": str(error), "http_status_code": 422}})
         body = self._error_body(error)
@@ -206,7 +206,7 @@ class Dialect:
         return {"error": {"message": str(error), "type": kind, "param": None, "code": code}, "error_type": error.error_type}
 
     def respond(self, path: str, error: RouterError | BodyRejected) -> Response:
-        """The answer to a call of `path` that failed before it was answered."""
+        """Return the error response for a request to `path` that failed before its response began."""
         if isinstance(error, BodyRejected):
             return self.body_response(error) if self.speaks(path) else body_response(error)
         return self.error_response(error) if self.speaks(path) else error_response(error)
@@ -220,7 +220,7 @@ def _biases(given: dict[str, Any]) -> Iterator[tuple[int, float]]:
             yield (
                 int(token),
                 to_single(min(max(bias, -101), 101)),
-            )  # beyond is refused with the other rules, without a huge number
+            )  # validation rejects biases beyond the limits; clamped here, since a huge number is no float32
         except ValueError as error:
             raise ValidationFailed(f"`logit_bias`: {error}") from error
 
@@ -238,7 +238,7 @@ def _complete(arguments: str) -> str:
 
 
 def usage(choices: Sequence[Choice]) -> dict[str, Any]:
-    """Tokens of finished choices, summed; a prompt counts once however many choices it has."""
+    """Sum the tokens of finished choices; a prompt counts once, however many choices it has."""
     prompts = [choice for choice in choices if choice.sample == 0]
     prompt = sum(len(choice.request.input_ids) for choice in prompts)
     completion = sum(choice.finished.generated_tokens for choice in choices if choice.finished)
@@ -251,5 +251,5 @@ def usage(choices: Sequence[Choice]) -> dict[str, Any]:
 
 
 def usage_of(results: Sequence[Result]) -> dict[str, Any]:
-    """Tokens of results, summed."""
+    """Sum the tokens of results."""
     return usage([result.choice for result in results])

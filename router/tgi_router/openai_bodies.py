@@ -1,4 +1,4 @@
-"""The bodies of the routes under /v1."""
+"""Request bodies of the routes under /v1."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tgi_router.json_text import dumps
 from tgi_router.strict_types import F32, U32, U64, Body, ListOf, schema_keywords
 
 MAX_CHOICES = 16
-"""The largest `n`: each choice is a generation of its own. OpenAI's own limit of 128 is all the permits that there are by default."""
+"""Upper bound of `n`: each choice is a separate generation. OpenAI's limit of 128 would take all permits that exist by default."""
 
 
 class StreamOptions(Body):
-    """What a stream tells besides its text."""
+    """Options of a streamed response."""
 
     include_usage: bool = Field(
         default=False,
-        description="Whether a last chunk, without choices, tells how many tokens were read and written.",
+        description="Send a last chunk that has the token usage and no choices.",
         examples=[True],
     )
 
@@ -35,108 +35,114 @@ def _as_prompts(value: Any) -> Any:
 
 
 class OpenAIBody(FurtherSampling):
-    """What chat and completions have in common. OpenAI's clients may send null and bare strings where TGI's types refuse them."""
+    """Fields common to chat and text completions. Accepts null and bare strings, as OpenAI does, where TGI's types reject them."""
 
     model: str | None = Field(
         default=None,
-        description="The name of the model or of one of its adapters; `/v1/models` lists them. Any other name means the model itself.",
+        description="Name of the model or of one of its adapters; `/v1/models` lists them. Any other name selects the model itself.",
         examples=["tgi"],
     )
     max_tokens: Annotated[U32, schema_keywords(minimum=1)] | None = Field(
         default=None,
-        description="The most tokens to generate. Default: as many as the server has room for after the prompt.",
+        description="Maximum number of tokens to generate. Default: as many as the server's limits allow after the prompt.",
         examples=[32],
     )
     max_completion_tokens: Annotated[U32, schema_keywords(minimum=1)] | None = Field(
-        default=None, description="OpenAI's newer name for `max_tokens`. It wins if both are given.", examples=[32]
+        default=None, description="OpenAI's newer name for `max_tokens`; takes precedence over it.", examples=[32]
     )
     temperature: Annotated[F32, schema_keywords(minimum=0)] | None = Field(
         default=None,
-        description="What the logits are divided by before a token is drawn: 0.2 is more focused, 0.8 more random. "
-        "With 0 the most probable token is taken each time. Change this or `top_p`, not both. Default: 1.",
+        description="Sampling temperature: low values such as 0.2 give more focused output, high values such as 0.8 more random "
+        "output. With 0, decoding is greedy. Change this or `top_p`, not both. Default: 1.",
         examples=[1.0],
     )
     top_p: Annotated[F32, schema_keywords(exclusiveMinimum=0, maximum=1)] | None = Field(
         default=None,
-        description="Nucleus sampling: draw among the most probable tokens that together have this probability. Default: 1, all of them.",
+        description="Nucleus sampling: keep the most probable tokens that together have this probability. Default: 1, all tokens.",
         examples=[0.95],
     )
     seed: U64 | None = Field(
         default=None,
-        description="The seed of the random numbers: the same request with the same seed draws the same.",
+        description="Seed of the random number generator: equal requests with equal seeds sample the same tokens.",
         examples=[42],
     )
     stop: Annotated[ListOf[str], BeforeValidator(_as_list, str | list[str])] | None = Field(
         default=None,
-        description="End the text before any of these strings. At most the server's `max_stop_sequences`, of up to 1024 characters.",
+        description="Stop before any of these strings. At most the server's `max_stop_sequences`, of up to 1024 characters each.",
         examples=[["\n\n"]],
     )
     frequency_penalty: Annotated[F32, schema_keywords(minimum=-2, maximum=2)] | None = Field(
         default=None,
-        description="Is taken off a token's logit for each time that it has occurred, so that the same line is repeated less.",
+        description="Subtracted from a token's logit for each of its occurrences; positive values reduce verbatim repetition.",
         examples=[1.0],
     )
     presence_penalty: Annotated[F32, schema_keywords(minimum=-2, maximum=2)] | None = Field(
         default=None,
-        description="Is taken off a token's logit once it has occurred, so that new topics come up more.",
+        description="Subtracted from a token's logit once it has occurred; positive values encourage new topics.",
         examples=[0.1],
     )
     logit_bias: ListOf[F32] | dict[str, Any] | None = Field(
         default=None,
-        description="Is added to the logits of tokens: an object from token ids to numbers from -100, which all but bans a token, to "
-        "100, which all but forces it. TGI's form, a list, is taken and does nothing.",
+        description="Bias added to the logits of tokens: an object that maps token ids to numbers from -100, which practically bans "
+        "a token, to 100, which practically forces it. TGI's format, a list, is accepted and ignored.",
         examples=[{"42": -100}],
     )
     n: Annotated[U32, schema_keywords(minimum=1, maximum=MAX_CHOICES)] | None = Field(
-        default=None, description="How many answers to generate. Default: 1.", examples=[1]
+        default=None, description="Number of choices to generate. Default: 1.", examples=[1]
     )
-    stream: bool | None = Field(default=None, description="Whether to answer with a stream of chunks.", examples=[False])
+    stream: bool | None = Field(
+        default=None, description="Stream the response as server-sent events, one chunk each.", examples=[False]
+    )
     stream_options: StreamOptions | None = Field(
-        default=None, description="What a stream tells besides its text.", examples=[{"include_usage": True}]
+        default=None, description="Options of a streamed response.", examples=[{"include_usage": True}]
     )
 
 
 class CompletionBody(OpenAIBody):
-    """One prompt or several, and how to go on from them."""
+    """A text completion request: one or more prompts with generation parameters."""
 
     prompt: Annotated[ListOf[str], BeforeValidator(_as_prompts, str | list[str])] = Field(
-        description="The prompt, or a list of them. At most the server's `max_client_batch_size`.",
+        description="The prompt, or a list of prompts. At most the server's `max_client_batch_size`.",
         examples=["My name is Olivier and I"],
     )
     repetition_penalty: Annotated[F32, schema_keywords(minimum=1e-30, maximum=1e30)] | None = Field(
         default=None,
-        description="Makes tokens that have occurred, in the prompt too, less likely if it is above 1; 1 is no penalty.",
+        description="Penalty on tokens of the prompt and of the text so far: above 1 they become less likely; 1 is no penalty.",
         examples=[1.03],
     )
     suffix: str | None = Field(
-        default=None, description="Not supported: put what is to follow into the prompt, in the model's own way.", examples=[None]
+        default=None,
+        description="Not supported. For infilling, put the suffix into the prompt in the format of the model.",
+        examples=[None],
     )
-    echo: bool | None = Field(default=None, description="Put the prompt before the text. Excludes `logprobs`.", examples=[False])
+    echo: bool | None = Field(
+        default=None, description="Prepend the prompt to the text. Cannot be combined with `logprobs`.", examples=[False]
+    )
     logprobs: U32 | None = Field(
         default=None,
-        description="Tell the log probabilities of the text's tokens, and of this many of the most probable ones at each place.",
+        description="Return the log probabilities of the generated tokens, and of this many most probable tokens per position.",
         examples=[1],
     )
     best_of: U32 | None = Field(
         default=None,
-        description="Generate this many texts and answer with the `n` likeliest. At most the server's `max_best_of`; cannot be streamed.",
+        description="Generate this many texts and return the `n` most likely. At most the server's `max_best_of`. Cannot be streamed.",
         examples=[1],
     )
 
 
 class ImageUrl(Body):
-    """Where an image is."""
+    """Reference to an image."""
 
-    url: str = Field(description="The image's address.", examples=["https://example.com/cat.png"])
+    url: str = Field(description="URL of the image.", examples=["https://example.com/cat.png"])
 
 
 class MessageChunk(Body):
     """A part of a message's content."""
 
-    type: Literal["text", "image_url"] = Field(description="What the part is. Images are refused.", examples=["text"])
-    text: str | None = Field(default=None, description="The text of a part that is text.", examples=["What is Deep Learning?"])
+    type: Literal["text", "image_url"] = Field(description="Type of the part. Images are rejected.", examples=["text"])
+    text: str | None = Field(default=None, description="Text of a part of type `text`.", examples=["What is Deep Learning?"])
     image_url: ImageUrl | None = Field(
-        default=None, description="The image of a part that is one.", examples=[{"url": "https://example.com/cat.png"}]
+        default=None, description="Image of a part of type `image_url`.", examples=[{"url": "https://example.com/cat.png"}]
     )
 
     @model_validator(mode="after")
@@ -151,24 +157,28 @@ def _as_chunks(value: Any) -> Any:
 
 
 class Message(Body):
-    """One turn of a conversation: a content, or the tool calls of an assistant."""
+    """One message of a chat: its content, or the tool calls of the assistant."""
 
     role: str = Field(
-        description="Who speaks. The model's chat template decides which roles there are; `system`, `user`, `assistant` and `tool` "
-        "are usual.",
+        description="Role of the author. The model's chat template defines the valid roles; `system`, `user`, `assistant` and "
+        "`tool` are common.",
         examples=["user"],
     )
     content: Annotated[ListOf[MessageChunk], BeforeValidator(_as_chunks, str | list[MessageChunk])] | None = Field(
-        default=None, description="What is said: a string, or parts that are put together.", examples=["What is Deep Learning?"]
+        default=None,
+        description="Content of the message: a string, or parts that are concatenated.",
+        examples=["What is Deep Learning?"],
     )
     tool_calls: ListOf[dict[str, Any]] | None = Field(
         default=None,
-        description="The tools that the assistant called, as they were answered.",
+        description="Tool calls of the assistant, as returned in an earlier response.",
         examples=[[{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]],
     )
-    name: str | None = Field(default=None, description="The speaker's name, for templates that use it.", examples=["David"])
+    name: str | None = Field(default=None, description="Name of the author, for templates that use it.", examples=["David"])
     tool_call_id: str | None = Field(
-        default=None, description="The call that a message of the role `tool` answers.", examples=["call_1"]
+        default=None,
+        description="Identifier of the tool call to which a message with the role `tool` responds.",
+        examples=["call_1"],
     )
 
     @model_validator(mode="after")
@@ -179,14 +189,14 @@ class Message(Body):
 
     @property
     def text(self) -> str:
-        """The content as one string, which is all that a template sees."""
+        """The content as one string, or the tool calls as JSON text: what a template receives."""
         if self.content is None:
             return dumps(self.tool_calls)
         return "".join(chunk.text or "" for chunk in self.content if chunk.type == "text")
 
     @property
     def has_image(self) -> bool:
-        """Whether a part of it is no text."""
+        """Whether a part of the content is an image."""
         return any(chunk.type == "image_url" for chunk in self.content or ())
 
 
@@ -196,21 +206,23 @@ _ARGUMENTS = {"type": "object", "properties": {"city": {"type": "string"}}, "req
 class FunctionDefinition(Body):
     """A function that the model may call."""
 
-    name: str = Field(description="The function's name.", examples=["weather"])
-    description: str | None = Field(default=None, description="What it does, for the model.", examples=["The weather in a city"])
-    parameters: Any = Field(default=None, description="The JSON Schema of its arguments.", examples=[_ARGUMENTS])
+    name: str = Field(description="Name of the function.", examples=["weather"])
+    description: str | None = Field(
+        default=None, description="Purpose of the function, as shown to the model.", examples=["The weather in a city"]
+    )
+    parameters: Any = Field(default=None, description="JSON Schema of the arguments.", examples=[_ARGUMENTS])
     arguments: Any = Field(
-        default=None, description="TGI's name for `parameters`. It counts if there is none.", examples=[_ARGUMENTS]
+        default=None, description="TGI's name for `parameters`, which takes precedence.", examples=[_ARGUMENTS]
     )
 
     @property
     def schema_of_arguments(self) -> Any:
-        """OpenAI calls it `parameters`, TGI `arguments`."""
+        """JSON Schema of the arguments: OpenAI's field `parameters`, else TGI's `arguments`."""
         return self.arguments if self.parameters is None else self.parameters
 
 
 class Tool(Body):
-    """A tool; only functions exist."""
+    """A tool that the model may call; functions are the only type."""
 
     type: str = Field(description="`function`.", examples=["function"])
     function: FunctionDefinition = Field(
@@ -220,53 +232,53 @@ class Tool(Body):
 
 
 class FunctionName(Body):
-    """Which function."""
+    """Reference to a function."""
 
-    name: str = Field(description="The function's name.", examples=["weather"])
+    name: str = Field(description="Name of the function.", examples=["weather"])
 
 
 class NamedToolChoice(Body):
-    """The one function to call."""
+    """A tool choice that forces one function."""
 
-    type: Literal["function"] = Field(default="function", description="What is called.", examples=["function"])
-    function: FunctionName = Field(description="Which one.", examples=[{"name": "weather"}])
+    type: Literal["function"] = Field(default="function", description="Type of the tool.", examples=["function"])
+    function: FunctionName = Field(description="The function to call.", examples=[{"name": "weather"}])
 
 
 class ChatBody(OpenAIBody):
-    """A conversation, and how to answer it."""
+    """A chat completion request: the messages with generation parameters."""
 
     messages: ListOf[Message] = Field(
-        description="The conversation so far, oldest message first.",
+        description="Messages of the chat so far, oldest first.",
         examples=[[{"role": "user", "content": "What is Deep Learning?"}]],
     )
     logprobs: bool | None = Field(
-        default=None, description="Tell the log probabilities of the answer's tokens.", examples=[False]
+        default=None, description="Return the log probabilities of the generated tokens.", examples=[False]
     )
     top_logprobs: U32 | None = Field(
         default=None,
-        description="Tell this many of the most probable tokens at each place; needs `logprobs`. At most the server's "
+        description="Return this many of the most probable tokens at each position; requires `logprobs`. At most the server's "
         "`--max-top-n-tokens`.",
         examples=[5],
     )
     tools: ListOf[Tool] | None = Field(
         default=None,
-        description="The functions that the model may call. They exclude `response_format`.",
+        description="Functions that the model may call. Cannot be combined with `response_format`.",
         examples=[[{"type": "function", "function": {"name": "weather", "parameters": _ARGUMENTS}}]],
     )
     tool_choice: str | NamedToolChoice | None = Field(
         default=None,
-        description="`auto`: the model speaks or calls, as it sees fit. `none`: it speaks. `required`: it calls at least one. "
-        "A function, or its name: it calls that one. Default: `auto`.",
+        description="`auto`: the model decides between text and tool calls. `none`: it generates text. `required`: it calls at "
+        "least one tool. A function, or the name of one: it calls that function. Default: `auto`.",
         examples=["auto", "none", "required", {"type": "function", "function": {"name": "weather"}}],
     )
     parallel_tool_calls: bool | None = Field(
-        default=None, description="Whether more than one tool may be called at once. Default: true.", examples=[True]
+        default=None, description="Allow more than one tool call in a response. Default: true.", examples=[True]
     )
     tool_prompt: str | None = Field(
         default=None,
-        description="What is added to the last message when there are tools. Default: how to call them, in one sentence.",
+        description="Text appended to the last message if there are tools. Default: a one-sentence instruction for calling them.",
         examples=["Answer with a call of one of these functions."],
     )
     response_format: GrammarShape | None = Field(
-        default=None, description="What the answer must follow.", examples=[{"type": "json_object"}]
+        default=None, description="Grammar that constrains the response.", examples=[{"type": "json_object"}]
     )

@@ -32,24 +32,24 @@ from tgi_router.tools import TOOL_PROMPT, ToolUse, plan_tools
 from tgi_router.validation import Extras, Prompt
 
 PROMPT_FACTOR = 4
-"""A chat template may make of a conversation a prompt of at most so many times the largest body, in characters."""
+"""A rendered chat prompt may have at most this many times the largest body's bytes, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation that is ready to be answered."""
+    """A chat request that is ready to run."""
 
     body: ChatBody
     parameters: Parameters
     extras: Extras
     prompt: Prompt
     names: Names
-    """The functions that may be called."""
+    """Names of the functions that the model may call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The same before its template is rendered."""
+    """A chat request before its template is rendered."""
 
     parameters: Parameters
     extras: Extras
@@ -58,7 +58,7 @@ class _Plan:
 
 
 class ChatRoutes:
-    """The handlers of conversations."""
+    """Handlers of chat completions and of chat tokenization."""
 
     def __init__(self, inference: Inference, headers: ComputeHeaders, dialect: Dialect, templates: TemplatePool) -> None:
         self._inference = inference
@@ -69,7 +69,7 @@ class ChatRoutes:
         self._longest = PROMPT_FACTOR * inference.settings.payload_limit
 
     def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
+        """Return the endpoints."""
         return [
             Endpoint(
                 "POST",
@@ -96,15 +96,16 @@ class ChatRoutes:
         ]
 
     async def chat_completions(self, request: Request) -> Response:
-        """Answer a conversation, whole or as a stream.
+        """Create a chat completion.
 
-        OpenAI's chat. The model's chat template makes a prompt of the messages and tools. `response_format`, and a `tool_choice` other
-        than `auto` and `none`, hold the answer to a grammar. A stream is of chunks, and ends with `[DONE]`.
+        Compatible with OpenAI's chat completions. The model's chat template renders the messages and tools into a prompt.
+        `response_format`, and a `tool_choice` other than `auto` and `none`, constrain the output with a grammar. With `stream`, the
+        response is a series of chunks that ends with `[DONE]`.
         """
         return await self.answer(request, await read_body(request, ChatBody, self._inference.settings.payload_limit))
 
     async def answer(self, request: Request, body: ChatBody) -> Response:
-        """The same, for a body that has been read."""
+        """Create a chat completion for a parsed body."""
         scheduling = self._inference.scheduling(request)
         preparing = self.prepare(body, body_bytes(request))
         if body.stream:
@@ -119,10 +120,10 @@ class ChatRoutes:
         return await open_stream(self._dialect, self._chunks(chat, scheduling, writer), writer, headers)
 
     async def chat_tokenize(self, request: Request) -> Response:
-        """Tokenize a conversation.
+        """Render and tokenize a chat.
 
-        Tells the prompt that the chat template makes of the messages and tools, and its tokens. Nothing is generated: of the other
-        fields only those count that change the prompt.
+        Returns the prompt that the chat template renders from the messages and tools, and the tokens of that prompt. Nothing is
+        generated, and fields that do not affect the prompt have no effect.
         """
         body = await read_body(request, ChatBody, self._inference.settings.payload_limit)
         return await answer_unless_left(request, self._tokens(self.prepare(body, body_bytes(request))))
@@ -136,7 +137,7 @@ class ChatRoutes:
         return Response(answer, media_type="application/json")
 
     async def prepare(self, body: ChatBody, size: int) -> Chat:
-        """What precedes the generation. `size` is that of the HTTP body, in bytes. Raises RouterError."""
+        """Check a body and render its prompt. `size`: bytes of the HTTP body. Raises RouterError."""
         try:
             plan = await self._inference.workers.run(size, self._plan, body)
             rendered = await self._templates.render(plan.draft)
@@ -147,7 +148,7 @@ class ChatRoutes:
         return Chat(body, plan.parameters, plan.extras, prompt, plan.names)
 
     def _plan(self, body: ChatBody) -> _Plan:
-        """What takes time in proportion to the body. Raises RouterError."""
+        """Do the work that takes time in proportion to the body; runs in a worker. Raises RouterError."""
         if any(message.has_image for message in body.messages):
             raise ValidationFailed("image modality is not supported")
         tools = plan_tools(body)
@@ -174,7 +175,7 @@ class ChatRoutes:
         return self._inference.call((chat.prompt,), chat.parameters, scheduling, streaming=streaming, extras=chat.extras)
 
     def _envelope(self, body: ChatBody) -> Envelope:
-        """The client's name for the model is echoed, whatever it is, unless it is TGI's placeholder."""
+        """Create the envelope. It echoes the request's model name, whatever it is, unless that is TGI's placeholder."""
         return self._dialect.seal("chatcmpl", self._model.name if body.model is None or body.model == "tgi" else body.model)
 
     async def _complete(self, preparing: Awaitable[Chat], scheduling: SchedulingParams) -> Response:
@@ -197,5 +198,5 @@ class ChatRoutes:
 
 
 def _grammar(body: ChatBody) -> GrammarShape | None:
-    """The response format, unless it is OpenAI's way of asking for none."""
+    """Return the response format, or None for the type `text`, OpenAI's way of asking for no format."""
     return None if body.response_format is None or body.response_format.type == "text" else body.response_format

@@ -27,7 +27,7 @@ from tgi_router.validation import Extras, Prompt
 
 
 class CompletionRoutes:
-    """The handler of completions."""
+    """Handler of text completions."""
 
     def __init__(self, inference: Inference, headers: ComputeHeaders, dialect: Dialect) -> None:
         self._inference = inference
@@ -35,7 +35,7 @@ class CompletionRoutes:
         self._dialect = dialect
 
     def endpoints(self) -> list[Endpoint]:
-        """The endpoint."""
+        """Return the endpoint."""
         return [
             Endpoint(
                 "POST",
@@ -52,15 +52,15 @@ class CompletionRoutes:
         ]
 
     async def completions(self, request: Request) -> Response:
-        """Go on from one prompt or several, whole or as a stream.
+        """Create a text completion.
 
-        OpenAI's completions: `n` texts for each prompt. In a stream the chunks of all texts come as they are generated, told apart by
-        `index`; it ends with `[DONE]`.
+        Compatible with OpenAI's completions: generates `n` texts for each of one or more prompts. With `stream`, the chunks of all
+        texts are interleaved as they are generated, distinguished by `index`; the stream ends with `[DONE]`.
         """
         return await self.answer(request, await read_body(request, CompletionBody, self._inference.settings.payload_limit))
 
     async def answer(self, request: Request, body: CompletionBody) -> Response:
-        """The same, for a body that has been read."""
+        """Create a completion for a parsed body."""
         scheduling = self._inference.scheduling(request)
         parameters, extras = self._prepare(body)
         prompts = tuple(Prompt(text) for text in body.prompt)
@@ -88,7 +88,7 @@ class CompletionRoutes:
             raise
 
     def _extras(self, body: CompletionBody, greedy: bool) -> Extras:
-        """OpenAI's additions. Of `best_of` texts the `n` most likely are returned, once all are complete. TGI has none of this."""
+        """Return OpenAI's options, which TGI lacks. Once all `best_of` texts are complete, the `n` most likely are returned."""
         strict, best_of = self._dialect.strict, body.best_of
         extras = self._dialect.extras(body, not strict and body.logprobs is not None)
         if strict:
@@ -112,7 +112,7 @@ class CompletionRoutes:
         return self._dialect.seal("cmpl", self._inference.model.name)
 
     def _shown(self, body: CompletionBody) -> tuple[bool, bool]:
-        """Whether to tell the prompt, and whether the logprobs."""
+        """Return whether to echo the prompt, and whether to include log probabilities."""
         return (False, False) if self._dialect.strict else (bool(body.echo), body.logprobs is not None)
 
     async def _complete(self, call: Call, body: CompletionBody, parameters: Parameters) -> Response:

@@ -1,4 +1,4 @@
-"""Streams of the routes under /v1: how they begin, how they end, and what becomes of errors between."""
+"""Streams of the routes under /v1: how they begin and end, and how errors within them are reported."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tgi_router.stream_writer import StreamWriter
 async def open_stream(
     dialect: Dialect, chunks: AsyncGenerator[bytes, None], writer: StreamWriter, headers: Mapping[str, str]
 ) -> EventStream:
-    """An answer made of `chunks`, of which the first is `OPENED`. What goes wrong before that has a status of its own, and is
-    raised here; what TGI tells under status 200 all the same is an event when `strict`."""
+    """Open a stream of `chunks`, the first of which is `OPENED`. Errors before that chunk are raised here and get their own HTTP
+    status; when `strict`, they become events of a stream with status 200, as in TGI."""
     events = _events(dialect, chunks)
     if not dialect.strict:
         await anext(events)

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says that FastAPI cannot know: statuses, events of streams, parameters and groups of operations."""
+"""Parts of the OpenAPI document that FastAPI cannot infer: statuses, stream events, parameters and groups of operations."""
 
 from __future__ import annotations
 
@@ -29,53 +29,53 @@ from tgi_router.scheduling_headers import MAX_SALT, PRIORITIES, PRIORITY, SALT, 
 
 Json = dict[str, Any]
 
-DESCRIPTION = """The API of Hugging Face's text-generation-inference, and OpenAI's.
+DESCRIPTION = """The API of Hugging Face's text-generation-inference (TGI), with OpenAI-compatible routes.
 
-Streams are server-sent events. Errors of the routes under `/v1` have OpenAI's form, all others TGI's. If the server was started with
-`--api-key`, every operation but the probes needs it as a bearer token."""
+Streams are server-sent events. Errors have OpenAI's format on the routes under `/v1`, and TGI's on all others. If the server was
+started with `--api-key`, every operation except the probes requires that key as a bearer token."""
 
 TAGS = {
-    "TGI": "TGI's own routes for generation.",
-    "OpenAI": "Chat and completions as OpenAI's clients ask for them.",
-    "Tokens": "What a text or a conversation becomes before the model reads it.",
-    "Server": "The model that is served, its limits, metrics and this document.",
-    "Probes": "Whether to keep the process, and whether to send it requests.",
-    "KServe": "KServe's inference protocol, version 2.",
-    "Clouds": "The routes by which Amazon SageMaker and Google Vertex AI call a container.",
+    "TGI": "TGI's native text generation.",
+    "OpenAI": "OpenAI-compatible chat completions, text completions and models.",
+    "Tokens": "Tokenization of texts and chats.",
+    "Server": "Information about the served model, its limits and metrics, and this document.",
+    "Probes": "Liveness and readiness probes.",
+    "KServe": "KServe's Open Inference Protocol, version 2.",
+    "Clouds": "Container routes for Amazon SageMaker and Google Vertex AI.",
 }
 
 _PATH_PARAMETER = re.compile(r"{(\w+)}")
 _PATH_PARAMETERS: dict[str, Json] = {
-    "model": {"description": "Any name: the model that is served answers.", "example": "demo"},
-    "version": {"description": "Any version: there is one.", "example": "1"},
+    "model": {"description": "Name of the model. Any name is accepted: the served model responds.", "example": "demo"},
+    "version": {"description": "Version of the model. Any version is accepted: there is only one.", "example": "1"},
 }
 _HEADERS: dict[str, Json] = {
     PRIORITY: {
-        "description": f"One of {', '.join(f'`{name}`' for name in PRIORITIES)}: requests of a higher priority start first. "
+        "description": f"One of {', '.join(f'`{name}`' for name in PRIORITIES)}: requests with a higher priority start first. "
         "Default: `normal`.",
         "schema": {"type": "string", "examples": ["low"]},
     },
     TIMEOUT: {
-        "description": "How many seconds the answer may take, > 0; the status is 504 after that. The operator's limit holds as well.",
+        "description": "Time limit in seconds, > 0; when it expires, the status is 504. The server's own limit applies too.",
         "schema": {"type": "string", "examples": ["30"]},
     },
     SALT: {
-        "description": f"At most {MAX_SALT} characters. Only requests with the same salt share parts of the prefix cache.",
+        "description": f"Cache salt, at most {MAX_SALT} characters. Only requests with the same salt share prefix cache entries.",
         "schema": {"type": "string", "maxLength": MAX_SALT, "examples": ["tenant-7"]},
     },
 }
 
 _DESCRIPTIONS = {
-    400: "The body is not JSON.",
-    401: "The api key is missing or wrong.",
-    413: "The body is too large.",
-    415: "The body is not declared as JSON.",
-    422: "The body, or what it asks for, is not valid.",
-    424: "The device failed.",
-    429: "The server is full.",
-    500: "The answer is not complete.",
-    503: "The server does not answer requests now.",
-    504: "The request took longer than allowed.",
+    400: "The request body is not valid JSON.",
+    401: "The API key is missing or wrong.",
+    413: "The request body is too large.",
+    415: "The `Content-Type` of the request is not JSON.",
+    422: "The request failed validation.",
+    424: "Generation failed on the device.",
+    429: "The server is overloaded.",
+    500: "Generation ended before it was complete.",
+    503: "The server does not accept requests at the moment.",
+    504: "The request exceeded its time limit.",
 }
 
 _FAILURES: dict[int, RouterError] = {
@@ -92,15 +92,15 @@ _UNREAD = {
     415: BodyRejected(415, "Expected request with `Content-Type: application/json`"),
     422: BodyRejected(422, "Failed to deserialize the JSON body into the target type: missing field `inputs`"),
 }
-"""An error for each status, as an example; the second are of bodies that cannot be read."""
+"""Example errors by status; these are of bodies that cannot be read, those above of all other failures."""
 
 
 _REFERENCE = "#/components/schemas/{model}"
 
 
 def components(endpoints: Iterable[Endpoint]) -> Json:
-    """The schemas of all bodies, answers and events, by name. FastAPI's own lack those of events, and what went through FastAPI has
-    floating-point numbers for bounds, which cannot tell 2^64 - 1 from 2^64."""
+    """Return the schemas of all bodies, responses and events, by name. FastAPI's own schemas lack the events, and their bounds are
+    floating-point numbers, which cannot distinguish 2^64 - 1 from 2^64."""
     kinds: list[tuple[Any, str]] = [(ErrorResponse, "serialization"), (OpenAIErrorResponse, "serialization")]
     for each in endpoints:
         described = (each.body, "validation"), (each.answer, "serialization"), (each.events, "serialization")
@@ -112,13 +112,13 @@ def components(endpoints: Iterable[Endpoint]) -> Json:
 
 @cache
 def _schema(kind: Any) -> Json:
-    """What an answer is or holds, in terms of the components."""
+    """Return the schema of a response or an event, with references to the components."""
     inputs: Any = [("it", "serialization", TypeAdapter(kind))]
     return dict(TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)[0]["it", "serialization"])
 
 
 def parameters(endpoint: Endpoint) -> list[Json]:
-    """Those of its path, and of routes that generate the headers that they heed."""
+    """Return the path parameters of an operation and, where it generates, the scheduling headers."""
     string = {"type": "string"}
     names = _PATH_PARAMETER.findall(endpoint.path) if endpoint.documented else []
     found = [{"name": name, "in": "path", "required": True, **_PATH_PARAMETERS[name], "schema": string} for name in names]
@@ -128,7 +128,7 @@ def parameters(endpoint: Endpoint) -> list[Json]:
 
 
 def responses(endpoint: Endpoint, dialect: Dialect) -> dict[int | str, Json]:
-    """All that an operation may answer, but for a JSON answer that is as it should be."""
+    """Return all responses of an operation except a successful JSON response, which FastAPI documents."""
     found: dict[int | str, Json] = {}
     if endpoint.events is not None:
         found[200] = {"content": {"text/event-stream": {"schema": _event(endpoint)}}}
@@ -143,7 +143,7 @@ def responses(endpoint: Endpoint, dialect: Dialect) -> dict[int | str, Json]:
 
 
 def _event(endpoint: Endpoint) -> Json:
-    """OpenAPI 3.1 has no words for a stream; this is one event of it."""
+    """Return the schema of one event: OpenAPI 3.1 cannot describe a stream."""
     data: Json = {"type": "string", "contentMediaType": "application/json", "contentSchema": _schema(endpoint.events)}
     if endpoint.done:
         data = {"anyOf": [{"const": "[DONE]"}, data]}
@@ -151,7 +151,7 @@ def _event(endpoint: Endpoint) -> Json:
 
 
 def _error(endpoint: Endpoint, status: int, dialect: Dialect) -> Iterator[tuple[str, Json]]:
-    """Bodies that cannot be read are told in plain text, except to OpenAI's clients."""
+    """Yield the error content by media type: plain text for unreadable bodies, except on OpenAI's routes."""
     openai = dialect.speaks(endpoint.path)
     if status in UNREADABLE and not openai:
         yield "text/plain", {"schema": {"type": "string"}, "example": str(_UNREAD[status])}

@@ -1,4 +1,4 @@
-"""The routes for probes: whether to keep the process, and whether to send it requests."""
+"""Routes for liveness and readiness probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEALTH_PATHS = ("/", "/health", "/ping")
 
 
 class Probes:
-    """Handlers that tell the phase of the server's life. `healthy` asks the shard, `sound` whether its numbers are to be trusted."""
+    """Handlers that report the server's lifecycle phase. `healthy` queries the shard; `sound`: whether its output can be trusted."""
 
     def __init__(self, lifecycle: Lifecycle, healthy: Callable[[], Awaitable[bool]], sound: Callable[[], bool]) -> None:
         self._lifecycle = lifecycle
@@ -25,38 +25,39 @@ class Probes:
         self._sound = sound
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """The endpoints."""
+        """Yield the endpoints."""
         for path in HEALTH_PATHS:
             yield Endpoint("GET", path, self.health, "Probes", errors=(503,), public=True)
         for path, handler in (("/livez", self.livez), ("/readyz", self.readyz)):
             yield Endpoint("GET", path, handler, "Probes", answer=State, states=(503,), public=True)
 
     async def ready(self) -> bool:
-        """Whether requests can be served now. That the queue is full does not change it."""
+        """Return whether requests can be served now. A full queue does not count against it."""
         return self._lifecycle.ready and await self._healthy()
 
     async def health(self, request: Request) -> Response:
-        """Tell whether requests would be answered.
+        """Check health.
 
-        Status 200 with an empty body if so, 503 if not. Needs no key, as all probes. The environment variable `AIP_HEALTH_ROUTE` adds
-        another path for it.
+        Responds with status 200 and an empty body if the server can generate, else with 503. Like all probes, requires no API key.
+        The environment variable `AIP_HEALTH_ROUTE` adds another path for this operation.
         """
         if not await self.ready():
             raise Unhealthy
         return Response()
 
     async def livez(self, request: Request) -> Response:
-        """Tell whether the process is sound.
+        """Check liveness.
 
-        For a liveness probe. The status is 200 also while the model is loaded or a shard is restarted, and 503 once the process has to
-        be ended.
+        For liveness probes. The status is 200 even while the model is being loaded or a shard restarted, and 503 once the process
+        must be restarted.
         """
         return self._state(self._lifecycle.live)
 
     async def readyz(self, request: Request) -> Response:
-        """Tell whether requests should be sent here.
+        """Check readiness.
 
-        For a readiness probe: status 200 if so, 503 if not. The body tells the phase, and how far slow work has come.
+        For readiness probes. The status is 200 if the server accepts requests, else 503. The body has the lifecycle phase and the
+        progress of slow operations.
         """
         return self._state(self._sound() and await self.ready())
 

@@ -1,4 +1,4 @@
-"""Bodies for the OpenAPI document, by what they show: the bundled demo model answers each of them. Short, so that it does at once."""
+"""Example bodies for the OpenAPI document, by title. Short, so that the bundled demo model completes each of them at once."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ GENERATE: Examples = {
         "inputs": _INPUTS,
         "parameters": {"max_new_tokens": 20, "temperature": 0.5, "top_p": 0.95, "seed": 42, "details": True},
     },
-    "Until a string": {"inputs": _INPUTS, "parameters": {"max_new_tokens": 20, "stop": ["."]}},
-    "What a regular expression allows": {
+    "With a stop string": {"inputs": _INPUTS, "parameters": {"max_new_tokens": 20, "stop": ["."]}},
+    "Constrained by a regular expression": {
         "inputs": "The year is ",
         "parameters": {"max_new_tokens": 20, "grammar": {"type": "regex", "value": "[12][0-9]{3}"}},
     },
@@ -58,13 +58,13 @@ CHAT: Examples = {
         "stream": True,
         "stream_options": {"include_usage": True},
     },
-    "An answer of a given form": {
+    "Constrained by a JSON Schema": {
         "model": "tgi",
         "messages": [{"role": "user", "content": "Who are you?"}],
         "max_tokens": 64,
         "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": _PERSON}},
     },
-    "A tool to call": {
+    "With a tool call": {
         "model": "tgi",
         "messages": [{"role": "user", "content": "How is the weather in Paris?"}],
         "max_tokens": 64,
@@ -89,12 +89,12 @@ COMPLETIONS: Examples = {
 
 INVOCATIONS: Examples = {
     "A native request": COMPAT["Whole"],
-    "A conversation": CHAT["A question"],
+    "A chat": CHAT["A question"],
     "A completion": COMPLETIONS["One prompt"],
 }
 
 VERTEX: Examples = {
-    "A native request and a conversation": {
+    "A native request and a chat": {
         "instances": [{"inputs": _INPUTS}, {"messages": [_QUESTION], "max_tokens": 20}],
         "parameters": {"max_new_tokens": 20},
     }

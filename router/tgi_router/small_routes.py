@@ -1,4 +1,4 @@
-"""The routes that generate nothing: info, models, metrics, tokenize."""
+"""Routes that do not generate: info, models, metrics, tokenize."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tgi_router.request_examples import TOKENIZE
 
 
 class SmallRoutes:
-    """Handlers that ask the server about itself."""
+    """Handlers of server information and of tokenization."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
         self._models = dumps(_models(inference))
 
     def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
+        """Return the endpoints."""
         return [
             Endpoint("GET", "/info", self.info, "Server", answer=Info),
             Endpoint("GET", "/v1/models", self.models, "OpenAI", answer=ModelsInfo),
@@ -44,30 +44,30 @@ class SmallRoutes:
         ]
 
     async def info(self, request: Request) -> Response:
-        """Describe the model and the limits.
+        """Get information about the server.
 
-        What is served, what a request may ask for, and which kernels do the work.
+        Returns the served model, the limits for requests, and the kernels in use.
         """
         return Response(dumps(_info(self._inference)), media_type="application/json")
 
     async def models(self, request: Request) -> Response:
-        """List the models.
+        """List the available models.
 
-        The one that is served, and its LoRA adapters: names for the field `model`.
+        Returns the served model and its LoRA adapters. Their names are valid values of the field `model`.
         """
         return Response(self._models, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
-        """Tell the metrics.
+        """Get the metrics.
 
-        In Prometheus' text format. TGI's metrics have TGI's names; docs/observability.md lists them all.
+        Returns the metrics in Prometheus' text format, under TGI's names where TGI has them; docs/observability.md lists them all.
         """
         return Response(self._inference.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def tokenize(self, request: Request) -> Response:
-        """Tokenize a text.
+        """Tokenize text.
 
-        Tells each token of `inputs` with the bytes that it covers. Nothing is generated, and `parameters` are not looked at.
+        Returns each token of `inputs` with its range of bytes. Nothing is generated, and `parameters` are ignored.
         """
         body = await read_body(request, GenerateBody, self._inference.settings.payload_limit)
         return await answer_unless_left(request, self._tokens(body.inputs))
@@ -108,7 +108,7 @@ def _info(inference: Inference) -> dict[str, object]:
 
 
 def _models(inference: Inference) -> dict[str, object]:
-    """TGI lists the model alone."""
+    """Render the list of models. TGI lists only the model, without adapters."""
     name, strict = inference.model.name, inference.settings.strict_tgi
     names = [name, *(() if strict else inference.generator.info.capabilities.adapters)]
     return {"object": "list", "data": [{"id": each, "object": "model", "created": 0, "owned_by": name} for each in names]}
