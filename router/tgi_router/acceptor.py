@@ -1,8 +1,9 @@
-"""Accepts connections, and refuses at the door what comes whole and finds no room.
+"""Accepts connections, and rejects complete requests of an overloaded server before a connection is set up.
 
-A connection of asyncio's costs as much as all else that a refusal takes, and a server that can do no more than accept lets newcomers
-wait in the kernel. So while there is no room, the bytes that are there already are looked at before there is such a connection: a
-request that is complete and would be refused is answered, and its connection closed. All else becomes a connection as ever.
+Setting up an asyncio connection costs as much as the rest of a rejection, and a server that is busy accepting leaves new clients
+waiting in the kernel's backlog. So while there is no capacity, the acceptor peeks at the bytes that have already arrived: a
+complete request that would be rejected gets its response at once, and its socket is closed. All other sockets become connections
+as usual.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from tgi_router.rejection import Refused, check_head
 _log = logging.getLogger(__name__)
 
 _MOST_BYTES = 1 << 16
-"""A longer request is not looked at here."""
+"""Requests of this size or more are not parsed here."""
 _AT_ONCE, _MOST_WAITING = 32, 1024
-"""So many are taken in in one round of the event loop, and so many wait at most for their turn to be looked at."""
+"""Maximum number of sockets accepted per event loop iteration, and of accepted sockets that wait for their turn."""
 _RETRY_S = 0.5
-"""After which connections are accepted again when the system had no room for one."""
+"""Seconds without accepting after the system has run out of a resource, such as file descriptors."""
 
 Peer = tuple[str, int]
 Headers = list[tuple[bytes, bytes]]
 
 
 class _Whole:
-    """What a parser finds: one request, and whether it is complete."""
+    """Parser callbacks that collect one request and record whether it is complete."""
 
     def __init__(self) -> None:
         self.url = b""
@@ -54,8 +55,8 @@ class _Whole:
 
 
 class Acceptor:
-    """Accepts from a listening socket until closed; `protocol` makes the protocol of a connection. Stands in for an
-    `asyncio.Server`, which accepts all that is there before it looks at any. Belongs to one event loop."""
+    """Accepts connections from a listening socket until closed; `protocol` creates the protocol of a connection. Replaces
+    `asyncio.Server`, which accepts the whole backlog before it serves any connection. Bound to one event loop."""
 
     def __init__(
         self, listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], policy: ConnectionPolicy, defaults: Headers
@@ -65,7 +66,7 @@ class Acceptor:
         self._protocol = protocol
         self._policy = policy
         self._defaults = defaults
-        """The headers that all answers have."""
+        """Headers of all responses."""
         self._connecting: set[asyncio.Task[object]] = set()
         self._waiting = 0
         highest = policy.max_descriptor
@@ -74,7 +75,7 @@ class Acceptor:
         self._start()
 
     def close(self) -> None:
-        """Accept no more, and close the socket."""
+        """Stop accepting and close the listening socket."""
         self._stop()
         self._listener.close()
 
@@ -87,13 +88,13 @@ class Acceptor:
             self._loop.remove_reader(self._listener)
 
     def _accept(self) -> None:
-        """Take in who has come. The kernel keeps them in one line; here each address has its own."""
+        """Accept pending connections. The kernel's backlog is one queue; here each address has a queue of its own."""
         for _ in range(_AT_ONCE):
             try:
                 own, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor, no memory: the kernel would tell of the connection for ever
+            except OSError as error:  # out of descriptors or memory: the socket would stay readable, and the loop would spin
                 _log.warning("a connection cannot be accepted: %s; next try in %.1f s", error.strerror, _RETRY_S)
                 self._stop()
                 self._loop.call_later(_RETRY_S, self._start)
@@ -124,7 +125,7 @@ class Acceptor:
         self._look(own, peer)
 
     def _look(self, own: socket.socket, peer: Peer) -> None:
-        """Refuse what has come, or let it in."""
+        """Reject the request that has arrived, or set up its connection."""
         answer = self._refusal(own, peer)
         if answer is not None:
             _answer(own, answer)
@@ -140,7 +141,7 @@ class Acceptor:
             _log.warning("a connection cannot be served: %s", error)
 
     def _refusal(self, own: socket.socket, peer: Peer) -> bytes | None:
-        """The answer to a request that has come whole and finds no room. What has come is left there if there is none."""
+        """Return the rejection of a request that has fully arrived; None, with its bytes left in the socket, to serve it."""
         admission = self._policy.admission
         if admission is None or not admission.full or self._policy.closing:
             return None
@@ -153,19 +154,19 @@ class Acceptor:
             return None
         answer = admission.refuse(found.url, peer, found.headers, [*self._defaults, (b"connection", b"close")])
         if answer is not None:
-            own.recv(_MOST_BYTES)  # closed with bytes that nobody has read, the kernel would reset it
+            own.recv(_MOST_BYTES)  # closing with unread bytes would reset the connection
         return answer
 
 
 def _answer(own: socket.socket, answer: bytes) -> None:
-    """The first and last that a client hears."""
-    with suppress(OSError):  # it may have left; else a socket that has sent nothing takes so few bytes
+    """Send the only response of a connection, and close it."""
+    with suppress(OSError):  # the client may be gone; otherwise an empty send buffer takes so few bytes
         own.send(answer)
     own.close()
 
 
 def _parsed(data: bytes) -> _Whole | None:
-    """A request by POST, if that is what the bytes are, and no more than that."""
+    """Parse exactly one complete HTTP/1.1 POST request; None for anything else."""
     found = _Whole()
     parser = HttpRequestParser(found)
     try:

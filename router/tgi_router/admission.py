@@ -1,6 +1,6 @@
-"""Refuses requests by their heads while there is no room, as cheaply as possible: no task, no layer of the app, no log line each.
+"""Admission control: rejects requests of an overloaded server by their heads, without a task, app layers or a log line each.
 
-Cases that it cannot decide for certain are left to the app, which refuses with the same answer.
+Requests that it cannot decide with certainty are left to the app, which rejects them with the same response.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tgi_router.sse import event
 _log = logging.getLogger(__name__)
 
 _LEFT_TO_THE_APP = frozenset({b"origin", b"expect", b"x-forwarded-for", b"transfer-encoding"})
-"""Requests with one of these headers are left to the app: their answers need more headers, or their client is not the peer."""
+"""Requests with one of these headers are left to the app: their responses need more headers, or their client is not the peer."""
 _LOG_EVERY_S = 1.0
 
 HeaderList = list[tuple[bytes, bytes]]
 
 
 class AdmissionControl:
-    """In front of one app. `key` is the api key, if there is one."""
+    """Rejects requests in front of one app. `key` is the API key, if there is one."""
 
     def __init__(
         self, inference: Inference, lifecycle: Lifecycle, clients: Clients, answers: Mapping[bytes, bytes], key: str | None
@@ -46,11 +46,11 @@ class AdmissionControl:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room, so that `refuse` is worth calling."""
+        """Whether no permits are free; only then can `refuse` reject a request."""
         return self._permits.full
 
     def refuse(self, path: bytes, peer: tuple[str, int] | None, headers: HeaderList, defaults: HeaderList) -> bytes | None:
-        """The answer to a POST for which there is no room, with the headers of all answers; None to leave it to the app."""
+        """Return the rejection of a POST, with the headers of all responses; None to leave the request to the app."""
         answer = self._answers.get(path)
         if answer is not None and not self._permits.full:
             self._permits.expect()
@@ -69,7 +69,7 @@ class AdmissionControl:
         return None
 
     def _plain(self, headers: HeaderList) -> bool:
-        """Whether the request has no special headers, and the right key."""
+        """Return whether the request has the right key and none of the headers that are left to the app."""
         keys = 0
         for name, value in headers:
             if name in _LEFT_TO_THE_APP:
@@ -85,13 +85,13 @@ class AdmissionControl:
         self._refused += 1
         now = monotonic()
         if now - self._logged_at >= _LOG_EVERY_S:
-            _log.warning("Failed: overloaded, %d requests refused since there was no room", self._refused)
+            _log.warning("Failed: overloaded, %d requests rejected for lack of permits", self._refused)
             self._refused, self._logged_at = 0, now
 
 
 def refusals(endpoints: Iterable[Endpoint], dialect: Dialect, stream_headers: Mapping[str, str]) -> dict[bytes, bytes]:
-    """By path, how a POST is refused, with a place for more headers. Of two endpoints for one path the first counts. With --strict-tgi
-    routes that may stream are not among them: the app must know whether they do."""
+    """Return, by path, the rejection of a POST, with a placeholder for more headers. The first endpoint of a path takes precedence.
+    With --strict-tgi, routes that may stream are excluded: the response depends on whether the body asks for a stream."""
     found: dict[bytes, bytes] = {}
     for endpoint in endpoints:
         path = endpoint.path.encode()

@@ -1,4 +1,4 @@
-"""What comes from clients is looked at in turns, and what finds no room is refused before it becomes a request."""
+"""Parses input of clients in turns, and rejects requests of an overloaded server before they become tasks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tgi_router.connection_policy import ConnectionPolicy
 from tgi_router.pipelining import PipelinedProtocol
 
 _MOST_LATE = 1 << 16
-"""Bytes of a client that may have come before its turn does; then no more are read."""
+"""Unparsed bytes above which reading pauses until the connection's turn."""
 
 
 class _Answered:
-    """In place of the cycle of a request that was answered without one."""
+    """Stands in for the cycle of a request that was rejected without one."""
 
     response_complete = response_started = True
     disconnected = keep_alive = False
@@ -23,16 +23,16 @@ class _Answered:
 
 
 class AdmissionProtocol(PipelinedProtocol):
-    """A protocol that leaves time for others."""
+    """A protocol that takes turns with other connections and applies admission control."""
 
     def __init__(self, *arguments: Any, policy: ConnectionPolicy) -> None:
         super().__init__(*arguments)
         self._policy = policy
         self._late = False
-        """Whether something has come that is yet to be parsed, since it is not its turn."""
+        """Whether parsing of received bytes is deferred until the connection's turn."""
 
     def parse_in_turn(self) -> None:
-        """Take what has come, now or later."""
+        """Parse the received bytes, now or in the connection's turn."""
         if not (self._late or self._policy.rounds.full()):
             self.parse()
             return
@@ -43,7 +43,7 @@ class AdmissionProtocol(PipelinedProtocol):
             self.flow.pause_reading()
 
     def catch_up(self) -> None:
-        """Take it now. Harmless where nothing is late."""
+        """Parse deferred bytes now. No effect if there are none."""
         if self._late:
             self._late = False
             if not self.transport.is_closing():
@@ -51,7 +51,7 @@ class AdmissionProtocol(PipelinedProtocol):
                 self.parse()
 
     def refused_at_once(self) -> bool:
-        """Whether there was no room for the request whose head is complete: it has been answered, without the app."""
+        """Reject the request whose head is complete if there is no capacity. Return whether it was rejected."""
         answer = self._answer_at_once()
         if answer is None:
             self._policy.rounds.request_begun()

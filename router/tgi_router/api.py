@@ -1,8 +1,8 @@
-"""An endpoint as a route of FastAPI's: FastAPI writes its part of the OpenAPI document, the handler answers.
+"""FastAPI routes for endpoints: FastAPI generates the OpenAPI document, the handlers respond.
 
-FastAPI would read and check a body before the handler runs, without the limits and not in TGI's words, and it spends two exit stacks
-and a walk through its dependencies on every request. So it is shown a function that has the operation's parameters and is never
-called, and a request goes the way of Starlette's routes: `tgi_router.extract` reads its body.
+FastAPI would parse and validate a body before the handler runs, without the limits and with other error messages than TGI's, and it
+spends two exit stacks and a walk through its dependencies on every request. So it gets a function that has the operation's
+parameters but is never called, and requests are routed as in Starlette: `tgi_router.extract` reads their bodies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TEXT: dict[str | None, type[Response]] = {"text/plain": PlainTextResponse, "tex
 
 
 class Api(FastAPI):
-    """FastAPI with its own document pages off: `tgi_router.docs_page` has others. `endpoints` are those of its routes."""
+    """FastAPI without its own documentation pages, which `tgi_router.docs_page` replaces. `endpoints` are those of its routes."""
 
     def __init__(self, endpoints: Iterable[Endpoint], **settings: Any) -> None:
         super().__init__(
@@ -41,14 +41,14 @@ class Api(FastAPI):
             license_info={"name": "Apache 2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
             openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
             openapi_url=None,
-            # FastAPI's own, whatever the environment says: the server's is in `tgi_router.request_log`
+            # disables FastAPI's own, whatever the environment says: `tgi_router.request_log` has the server's
             telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
             **settings,
         )
         self._endpoints = tuple(endpoints)
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, made when first asked for."""
+        """Return the OpenAPI document, created on first use."""
         if self.openapi_schema is None:
             document = super().openapi()
             document["components"]["schemas"] = components(self._endpoints)
@@ -59,12 +59,13 @@ class Api(FastAPI):
         return self.openapi_schema
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Starlette's. FastAPI adds layers for dependencies, uploads and telemetry, which nothing here has."""
+        """Build Starlette's stack. FastAPI's has further layers for dependencies, uploads and telemetry, which are not used
+        here."""
         return Starlette.build_middleware_stack(self)
 
 
 class Operation(APIRoute):
-    """Serves one endpoint. `allowed` are all methods of its path."""
+    """A route that serves one endpoint. `allowed` are all methods of its path."""
 
     def __init__(self, endpoint: Endpoint, allowed: frozenset[str], gate: Gate, dialect: Dialect) -> None:
         super().__init__(
@@ -89,21 +90,21 @@ class Operation(APIRoute):
         self.app = request_response(serving(endpoint, gate))
 
     def restore(self, document: dict[str, Any]) -> None:
-        """Put back what FastAPI has taken out of the operation's errors: the nulls of their examples."""
+        """Restore the nulls in the examples of the operation's errors, which FastAPI drops."""
         operation = document["paths"][self.path][self._method]
         operation["responses"] |= {str(status): response for status, response in self.responses.items() if status != 200}
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Starlette's answer, with HEAD as a kind of GET."""
+        """Match as Starlette does, with HEAD as a variant of GET."""
         if self._fixed and not scope.get("root_path") and scope["path"] != self.path:
-            return Match.NONE, {}  # without a regular expression for each route that is passed by
+            return Match.NONE, {}  # avoids matching the regular expression of every other route
         match, found = Route.matches(self, scope)
         if match is Match.PARTIAL and scope["method"] in self._served:
             match = Match.FULL
         return match, found
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or tell what the path allows. Raises HTTPException."""
+        """Handle a request, or report the allowed methods. Raises HTTPException."""
         if scope["method"] not in self._served:
             raise HTTPException(status_code=405, headers={"Allow": ", ".join(sorted(self._allowed))})
         await self.app(scope, receive, send)

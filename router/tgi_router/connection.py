@@ -1,8 +1,7 @@
-"""One HTTP connection: uvicorn's, with the limits that it lacks.
-
-A head is bounded in bytes, in headers and in time, a body in time and in its framing, an idle connection in time, and so is a client
-that does not read; so are the requests that wait behind one that is answered. What two servers could read differently is refused. The
-limit of a body's size is the app's, which answers in the dialect of the route.
+"""One HTTP connection: uvicorn's protocol with the limits that it lacks.
+It limits the bytes, headers and receive time of a request head, the receive time and framing overhead of a body, the idle time of a
+connection, the time for which a client does not read, and the number of pipelined requests. Ambiguous requests, which two servers
+could parse differently, are rejected. The app enforces the size of a body, since it responds in the dialect of the route.
 """
 
 from __future__ import annotations
@@ -35,21 +34,22 @@ _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 5.0
 _WRITE_HIGH, _WRITE_LOW = 1 << 16, 7 << 13
-"""Unsent bytes at which a handler must wait, and from which it goes on: a client that reads 8 KiB is not stalled."""
+"""Write buffer limits in bytes: a handler pauses above the high one and resumes below the low one. A client that reads 8 KiB
+is not stalled."""
 
 _UNSENT = socket.TCP_NOTSENT_LOWAT
-"""The kernel, too, keeps no more than that of what a client does not take; it would keep megabytes, and nobody would notice."""
+"""Limits the unsent bytes in the kernel too: by default it would buffer megabytes and hide a client that does not read."""
 
 
 class _Waiting(Enum):
-    """What a connection waits for, if for anything."""
+    """What a connection is waiting to receive."""
 
     HEAD = "head"
     BODY = "body"
 
 
 class Connection(AdmissionProtocol):
-    """A connection that keeps to a policy."""
+    """A connection that enforces a policy."""
 
     def __init__(
         self,
@@ -66,21 +66,21 @@ class Connection(AdmissionProtocol):
         self._timer: TimerHandle | None = None
         self._stall: TimerHandle | None = None
         self._received = 0
-        """Bytes of the head, or of the body with its framing."""
+        """Bytes received of the current head, or of the current body with its framing."""
         self._in_body = self._deaf = self._over = self._ended = False
-        """Whether a body is coming, nothing more is read, the last answer is written, and the client has ended its side."""
+        """Whether a body is being received; input is discarded; the last response has been written; the client has half-closed."""
         self._lingering = Lingering(self.loop, self.reset)
         self._presence: Presence | None = None
-        """Watches a client that is not heard."""
+        """Probes for a disconnect while the connection is not read."""
         self._begun = self._crossed = False
-        """Whether a request has begun whose head is not complete, and whether the last bytes held the end of a head or of a body."""
+        """Whether a head is incomplete, and whether the bytes just parsed contained the end of a head or of a body."""
         self._refusal: Refused | None = None
         self._writers: list[Callable[[], None]] = []
 
-    # the life of a connection
+    # lifecycle
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """A client has come."""
+        """Set the buffer limits and wait for the first request."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(_WRITE_HIGH, _WRITE_LOW)
         own = transport.get_extra_info("socket")
@@ -88,7 +88,7 @@ class Connection(AdmissionProtocol):
         self._wait_for(_Waiting.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the handlers, and forget the timers."""
+        """Notify the handlers and cancel the timers."""
         self._wait_for(None)
         self._unset_keepalive_if_required()
         self._lingering.end()
@@ -99,17 +99,17 @@ class Connection(AdmissionProtocol):
         super().connection_lost(exc)
 
     def abandon(self, cycle: RequestResponseCycle) -> None:
-        """Nor is its body held any more."""
+        """Abandon a request and drop its buffered body."""
         super().abandon(cycle)
         self._policy.bodies.drop(cycle)
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is written to."""
+        """Apply backpressure and start the stall timer."""
         super().pause_writing()
         self._watch_stall()
 
     def resume_writing(self) -> None:
-        """It has read again."""
+        """Resume waiting writers and cancel the stall timer."""
         super().resume_writing()
         waiting, self._writers = self._writers, []
         for callback in waiting:
@@ -119,7 +119,7 @@ class Connection(AdmissionProtocol):
             self._stall = None
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called once the client has read again."""
+        """Call `callback` once the write buffer has drained below its low limit."""
         self._writers.append(callback)
 
     def _watch_stall(self) -> None:
@@ -127,38 +127,38 @@ class Connection(AdmissionProtocol):
             self._stall = self.loop.call_later(self._policy.stall_s, self._stalled)
 
     def _stalled(self) -> None:
-        _log.info("a client has not read for %.0f s; its connection is closed", self._policy.stall_s)
+        _log.info("closing a connection whose client has not read for %.0f s", self._policy.stall_s)
         self.reset()
 
     def reset(self) -> None:
-        """End at once. What is not sent yet is dropped: closed in the ordinary way, the kernel would go on trying."""
+        """Reset the connection. Drops unsent bytes, which the kernel would keep trying to send after an ordinary close."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing was asked for a while."""
+        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._watch_unsent()
 
     def be_last(self) -> None:
-        """Let the answer under way say that it is the last one here."""
+        """Make the response in progress the last one of this connection."""
         if self.cycle is not None:
             self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
-        """End, after the answer under way if there is one."""
+        """Close the connection, after the response in progress if there is one."""
         super().shutdown()
         self._watch_unsent()
 
     def _watch_unsent(self) -> None:
-        """A transport that is closed waits for its client to read, for ever if need be."""
+        """Start the stall timer for unsent bytes: a closing transport would wait for its client forever."""
         if self.transport.is_closing() and self.transport.get_write_buffer_size():
             self._watch_stall()
 
-    # what comes in
+    # receiving
 
     def data_received(self, data: bytes) -> None:
-        """Parse; then see what is still missing."""
+        """Parse input, or discard it after the last response."""
         self._lingering.hear(len(data))
         if not self._deaf:
             self._unset_keepalive_if_required()
@@ -166,7 +166,7 @@ class Connection(AdmissionProtocol):
             self.parse_in_turn()
 
     def take(self, piece: bytes) -> bool:
-        """Parse; then see what is still missing."""
+        """Parse `piece`, then update the timers for what is still missing. Return whether to go on parsing."""
         if self._deaf:
             return False
         self._crossed = False
@@ -181,47 +181,47 @@ class Connection(AdmissionProtocol):
         return not self._deaf
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Note the beginning of a head."""
         super().on_message_begin()
         self._begun = True
 
     def on_headers_complete(self) -> None:
-        """Judge the head, then start the request."""
+        """Check the head, then start the request."""
         try:
             check_head(self.url, self.headers, self.parser.get_http_version())
         except Refused as error:
             self._refusal = error
             raise
         if self.refused_at_once():
-            if not self.parser.should_keep_alive():  # as soon as what has come of its body is parsed
+            if not self.parser.should_keep_alive():  # once the received part of its body is parsed
                 self.loop.call_soon(self._end)
         else:
             super().on_headers_complete()
             if self.offered is not None:
                 return
             self._equip()
-        self.headers = []  # what follows a chunked body is no header of this request
+        self.headers = []  # trailers of a chunked body are not headers of this request
         self._begun, self._in_body, self._crossed = False, True, True
         self._wait_for(None)
         if self._policy.closing:
             self.cycle.keep_alive = False
 
     def _equip(self) -> None:
-        """What the request needs of its connection."""
+        """Give the request its transport, its stream writer and the callback that drops its body."""
         self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
         StreamWriter(self.cycle, self.transport, self.when_writable)
         when_read(self.cycle.scope, partial(self._policy.bodies.drop, self.cycle))
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body; what nobody wants is not kept."""
+        """Buffer a part of the body, unless its request is over."""
         cycle = self.cycle
         if not (self._deaf or cycle.response_complete or cycle.disconnected):
             super().on_body(body)
             self._policy.bodies.grow(cycle, len(body), lambda: self._give_up(cycle))
 
     def _give_up(self, cycle: RequestResponseCycle) -> None:
-        """There are more unfinished bodies than the server will hold, and this one goes; its client is told a moment later, since this
-        may be in the middle of its parsing."""
+        """Give up a body because unfinished bodies exceed the server's buffer limit. The response is deferred to the next event
+        loop iteration, since this may be called while the body is being parsed."""
         cycle.disconnected = True
         self.loop.call_soon(self._refuse_body, cycle)
 
@@ -235,7 +235,7 @@ class Connection(AdmissionProtocol):
             self._refuse(Refused(503, "The server holds too many unfinished request bodies"))
 
     def on_message_complete(self) -> None:
-        """The body is there."""
+        """Complete the body."""
         super().on_message_complete()
         if self.offered is not None:
             return
@@ -245,7 +245,7 @@ class Connection(AdmissionProtocol):
         self._policy.bodies.complete(self.cycle)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client has no more to say. What it has asked in full is answered all the same, if it is still there to read."""
+        """Handle a half-close: complete requests still get responses, provided that the client has not disconnected."""
         if self._ended:
             return True
         self.catch_up()
@@ -261,7 +261,7 @@ class Connection(AdmissionProtocol):
         return True
 
     def hold(self, unparsed: bytes) -> None:
-        """Nor is it heard meanwhile that the client leaves."""
+        """Pause reading while there is unparsed input; probe for a disconnect meanwhile, since EOF is not seen."""
         super().hold(unparsed)
         if unparsed:
             self._watch_presence()
@@ -275,12 +275,12 @@ class Connection(AdmissionProtocol):
             self._presence.look()
 
     def abandon_last(self) -> None:
-        """Its body has no end."""
+        """Abandon the last request, whose body will not be completed."""
         super().abandon_last()
         self._in_body = False
 
     def _probe(self) -> None:
-        """Send what means nothing to whoever reads it."""
+        """Send bytes without meaning to the client: a filler of the stream, or the first bytes of a status line."""
         running: Any = self.running
         if running is None or running.response_complete:
             return
@@ -296,20 +296,20 @@ class Connection(AdmissionProtocol):
             self._refuse(too_large())
         elif self._received:
             self._wait_for(_Waiting.HEAD)
-        elif self.cycle is not None and self.cycle.response_complete:  # it was answered before all of it had come
+        elif self.cycle is not None and self.cycle.response_complete:  # its response was complete before its body
             self._wait_idle()
 
     def _look_for_the_body(self) -> None:
         if self.cycle.response_complete:
             self._lingering.begin()
             return
-        if self._received > 2 * self._policy.body_bytes + MAX_HEAD_BYTES:  # chunks of a byte each take six
+        if self._received > 2 * self._policy.body_bytes + MAX_HEAD_BYTES:  # a one-byte chunk takes six bytes
             self._refuse(Refused(413, "Failed to buffer the request body: length limit exceeded"))
         else:
             self._wait_for(_Waiting.BODY)
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or wait for it."""
+        """Continue with the next pipelined request, or wait for one."""
         self._policy.bodies.drop(self.running)
         if self._over:
             self.server_state.total_requests += 1
@@ -329,7 +329,7 @@ class Connection(AdmissionProtocol):
             self._wait_for(_Waiting.HEAD)
 
     def _end(self) -> None:
-        """The last answer is written."""
+        """Close the connection after its last response."""
         if self.transport.is_closing():
             return
         self._over = True
@@ -347,10 +347,10 @@ class Connection(AdmissionProtocol):
             self.transport.write_eof()
         self._lingering.begin()
 
-    # waiting
+    # timeouts
 
     def _wait_for(self, what: _Waiting | None) -> None:
-        """Time counts from the moment at which the waiting began."""
+        """Start the timeout for `what`, or cancel it with None. A timeout that already runs for `what` is not restarted."""
         if what is self._waiting:
             return
         self._waiting = what
@@ -367,17 +367,17 @@ class Connection(AdmissionProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _overdue(self, what: _Waiting) -> None:
-        if self.flow.read_paused:  # it is us who do not read
+        if self.flow.read_paused:  # reading is paused on the server's side
             self._timer = self.loop.call_later(_LOOK_AGAIN_S, self._overdue, what)
         elif what is _Waiting.HEAD and not self._received:
             self.transport.close()
         else:
             self._refuse(Refused(408, f"The request's {what.value} took too long"))
 
-    # refusing
+    # rejecting
 
     def _refuse(self, refusal: Refused) -> None:
-        """Answer, unless other answers must come first, and end the connection. Nothing that still comes is read."""
+        """Respond, unless other responses must come first, and end the connection. Further input is discarded."""
         self._deaf = True
         self._wait_for(None)
         if self._in_body and self.cycle in self.unanswered():

@@ -1,4 +1,4 @@
-"""What the connections of a server share."""
+"""Limits and accounting shared by all connections of a server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tgi_router.body_buffers import BodyBuffers
 from tgi_router.rounds import Rounds
 
 PAYLOADS = 32
-"""So many of the largest bodies may be unfinished at once, unless the operator says otherwise."""
+"""Default buffer limit of request bodies, in bodies of the maximum size."""
 
 
 @dataclass(slots=True)
 class ConnectionPolicy:
-    """Limits and accounts. Times in seconds."""
+    """Limits and accounting shared by all connections. Times in seconds."""
 
     head_s: float
     body_s: float
@@ -24,17 +24,17 @@ class ConnectionPolicy:
     body_bytes: int
     bodies: BodyBuffers
     max_descriptor: int | None = None
-    """A connection with a higher file descriptor is refused, so that the server keeps some for its own work."""
+    """Connections with a higher file descriptor are rejected, which reserves some descriptors for the server itself."""
     closing: bool = False
-    """From now on each connection ends with the answer under way."""
+    """Whether each connection closes after its response in progress: the server is shutting down."""
     admission: AdmissionControl | None = None
-    """In front of the app, once it is there."""
+    """Admission control in front of the app; None until the app is up."""
     rounds: Rounds = field(default_factory=Rounds)
-    """In which what comes is looked at."""
+    """Spreads parsing over event loop iterations."""
 
     @classmethod
     def of(cls, settings: Settings) -> ConnectionPolicy:
-        """What the settings say."""
+        """Create the policy from the settings."""
         return cls(
             settings.header_timeout,
             settings.body_timeout,

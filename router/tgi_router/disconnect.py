@@ -1,4 +1,4 @@
-"""Cancelling work when a client disconnects. The server reports that, but stops no handler by itself."""
+"""Cancellation of work when a client disconnects. The server reports a disconnect, but does not stop the handler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import Receive
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[None]:
-    """Run the block; cancel it when the client disconnects. The request's body must have been read before."""
+    """Run the block; cancel it when the client disconnects. The body of the request must have been read already."""
     with CancelScope() as scope:
         watcher = asyncio.create_task(_watch(receive, scope))
         try:
@@ -25,7 +25,7 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
 
 
 async def answer_unless_left(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The answer of `work`, which is cancelled when the client disconnects; nobody then reads what is returned."""
+    """Return the response of `work`, which is cancelled when the client disconnects; the response is then discarded."""
     async with while_connected(request.receive):
         return await work
     return Response(status_code=499)

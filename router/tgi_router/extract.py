@@ -1,4 +1,4 @@
-"""From an HTTP body to a typed value, with TGI's plain-text answers to what cannot be read."""
+"""Parses HTTP bodies into typed values, with TGI's plain-text errors for unreadable ones."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tgi_router.errors import BodyRejected
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_NODES = 50_000
-"""Objects, arrays and fields of a body. Each costs a microsecond while nothing else runs, and 2 MB can hold a million of them."""
+"""Maximum number of objects, arrays and fields in a body. Each blocks for a microsecond, and 2 MB can hold a million of them."""
 
 _NODES = (b"{", b"[", b":")
 _OTHERS = bytes(set(range(256)) - set(b'{[:"'))
 _BYTES = "tgi_body_bytes"
 
 _WHEN_READ = "tgi.when_read"
-"""The name of the extension to ASGI."""
+"""Name of the ASGI extension."""
 
 
 def when_read(scope: Any, callback: Callable[[], None]) -> None:
-    """Have `callback` called once the body of a request has become a typed value, or cannot."""
+    """Call `callback` once the body of a request has been parsed and validated, or has failed to."""
     scope.setdefault("extensions", {})[_WHEN_READ] = callback
 
 
 async def read_body(request: Request, model: type[Body], limit: int) -> Body:
-    """The body as `model`. Checks content type, size, syntax and types, in this order. Raises BodyRejected."""
+    """Parse the body as `model`. Checks content type, size, syntax and types, in this order. Raises BodyRejected."""
     return await judge(request, await read_json(request, limit), model)
 
 
 async def judge(request: Request, value: Any, model: type[Body]) -> Body:
-    """A JSON value of a body that has been read as `model`; a large one in a thread. Raises BodyRejected."""
+    """Validate the JSON value of a body as `model`; a large one in a thread. Raises BodyRejected."""
     judging = request.app.state.workers.run(body_bytes(request), validate, value, model)
     try:
         judged: Body = await judging
@@ -45,13 +45,13 @@ async def judge(request: Request, value: Any, model: type[Body]) -> Body:
 
 
 def body_bytes(request: Request) -> int:
-    """The size of a body that has been read."""
+    """Return the size of a body that has been read, in bytes."""
     size: int = request.scope[_BYTES]
     return size
 
 
 async def read_json(request: Request, limit: int) -> Any:
-    """The body as JSON, of whatever type. Raises BodyRejected."""
+    """Parse the body as JSON of any type. Raises BodyRejected."""
     if not _is_json(request.headers.get("content-type", "")):
         raise BodyRejected(415, "Expected request with `Content-Type: application/json`")
     data = await _read(request, limit)
@@ -67,7 +67,7 @@ async def read_json(request: Request, limit: int) -> Any:
 
 
 def validate(value: Any, model: type[Body]) -> Body:
-    """A JSON value as `model`. Raises BodyRejected."""
+    """Validate a JSON value as `model`. Raises BodyRejected."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -79,14 +79,14 @@ def _count(data: bytes) -> int:
 
 
 def _without_strings(data: bytes) -> bytes:
-    """What counts of a body but for what its strings hold, in a few passes of C: 20 ms for 2 MB, whatever they are."""
+    """Strip a body to the counted characters outside of its strings, in a few C passes: 20 ms for 2 MB, whatever they contain."""
     kept = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
-    # two quotes side by side are a string that holds nothing, or an end and a beginning: without them, what is inside stays inside
+    # adjacent quotes are an empty string, or an end and a beginning: dropping them keeps the inside of strings inside
     return b"".join(kept.replace(b'""', b"").split(b'"')[::2])
 
 
 def _is_json(content_type: str) -> bool:
-    """`application/json` or `application/*+json`, whatever the parameters."""
+    """Return whether a content type is `application/json` or `application/*+json`, with any parameters."""
     kind, _, subtype = content_type.partition(";")[0].strip().lower().partition("/")
     return kind == "application" and (subtype == "json" or subtype.endswith("+json"))
 
@@ -105,7 +105,7 @@ async def _read(request: Request, limit: int) -> bytes:
 
 
 def _reason(error: ValidationError) -> str:
-    """The first fault, with its path; never the value, which is the client's."""
+    """Describe the first error with its path, without the value, which is the client's data."""
     first = error.errors(include_url=False, include_input=False)[0]
     path, text = list(first["loc"]), first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":

@@ -1,7 +1,7 @@
-"""How a connection ends so that its client gets to read the last answer.
+"""Lingering close: lets a client read the last response before its connection is closed.
 
-Closed while bytes of the client's are on their way, the kernel resets the connection, and the client loses an answer that it has not read
-yet. So the server says that it has no more to say, and reads on for a while what it does not want.
+If a socket is closed while the client is still sending, the kernel resets the connection, and the client loses a response that it
+has not read yet. So the server half-closes the connection, and keeps reading and discarding input for a while.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections.abc import Callable
 
 SILENCE_S = 5.0
-"""A client that sends nothing for so long has had its time to read."""
+"""Seconds without input after which the connection is closed: the client has had time to read."""
 LONGEST_S = 30.0
-"""So long it may go on sending."""
+"""Maximum seconds for which input is discarded."""
 MOST_BYTES = 1 << 26
-"""So much it may send."""
+"""Maximum bytes of input that are discarded."""
 
 
 class Lingering:
-    """Counts what a client sends that nobody will read; calls `over` when it is enough."""
+    """Limits the input that is discarded after the last response; calls `over` when a limit is reached."""
 
     def __init__(self, loop: AbstractEventLoop, over: Callable[[], None]) -> None:
         self._loop = loop
@@ -30,17 +30,17 @@ class Lingering:
 
     @property
     def on(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether the connection is lingering."""
         return self._timer is not None
 
     def begin(self) -> None:
-        """From now on nobody reads. Harmless while it is on."""
+        """Start lingering. No effect while it is on."""
         if self._timer is None:
             self._until, self._bytes, self._heard = self._loop.time() + LONGEST_S, 0, False
             self._timer = self._loop.call_later(SILENCE_S, self._look)
 
     def hear(self, count: int) -> None:
-        """The client has sent more."""
+        """Count `count` bytes of input."""
         self._bytes += count
         self._heard = True
         if self._timer is not None and self._bytes > MOST_BYTES:
@@ -48,7 +48,7 @@ class Lingering:
             self._over()
 
     def end(self) -> None:
-        """What comes now is wanted, or the connection is gone."""
+        """Stop lingering: input is wanted again, or the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -63,8 +63,8 @@ class Lingering:
 
 
 class AnswerTransport:
-    """What uvicorn writes one answer to: the transport of its connection, but for both ends of the answer. Its beginning may have been
-    sent ahead, and closing is the connection's, which may have to linger."""
+    """The transport to which uvicorn writes one response. It wraps the connection's transport, but skips the part of the response
+    that was sent ahead, and leaves closing to the connection, which may have to linger."""
 
     _BEGINNING = b"HTTP/1.1 "
 
@@ -75,12 +75,13 @@ class AnswerTransport:
         self._ahead = 0
 
     def write(self, data: bytes) -> None:
-        """A part of the answer, the first of which is a status line."""
+        """Write a part of the response; the first part begins with the status line."""
         ahead, self._ahead = self._ahead, 0
         self._transport.write(data[ahead:])
 
     def send_ahead(self) -> None:
-        """Send a byte of what any answer begins with, while there is one. To be called before the first `write`."""
+        """Send the next byte of `HTTP/1.1 `, with which every response begins, if any is left. Call before the first `write`
+        only."""
         if self._ahead < len(self._BEGINNING):
             self._transport.write(self._BEGINNING[self._ahead : self._ahead + 1])
             self._ahead += 1

@@ -1,7 +1,7 @@
-"""Requests that come on one connection before the one in front of them is answered.
+"""HTTP pipelining: requests that a client sends before it has the response to an earlier one.
 
-They are answered one after another. A few are looked at, so that their bodies may come and a client that leaves is noticed; what follows
-them waits as bytes, of which no more are read.
+Responses are sent in the order of the requests. A few pipelined requests are parsed ahead, so that their bodies are received and a
+disconnect is noticed; input after them stays unparsed, and reading pauses.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
 MOST_WAITING = 16
-"""Requests that are looked at while one is answered."""
+"""Maximum number of pipelined requests that are parsed while an earlier one is served."""
 _PIECE = 2048
-"""Bytes that are looked at in one go, however many requests they hold."""
+"""Bytes parsed at a time, however many requests they contain."""
 
 
 class _Flow(FlowControl):
-    """uvicorn's, whose reading can be held up."""
+    """uvicorn's flow control, with a hold on reading."""
 
     held = False
-    """Whether nothing more is to be read, whoever wants to go on."""
+    """Whether reading stays paused, regardless of `resume_reading`."""
 
     def resume_reading(self) -> None:
-        """Unless it is held up."""
+        """Resume reading unless it is held."""
         if not self.held:
             super().resume_reading()
 
 
 class PipelinedProtocol(HttpOnlyProtocol):
-    """A protocol with bounds on what waits. `cycle` is the request that came last, `running` the one that is being answered."""
+    """A protocol with bounded pipelining. `cycle` is the latest request, `running` the one being served."""
 
     flow: _Flow
 
@@ -47,29 +47,29 @@ class PipelinedProtocol(HttpOnlyProtocol):
         self.unparsed = b""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Nothing has come yet."""
+        """Set up flow control."""
         super().connection_made(transport)
         self.flow = _Flow(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits any more: uvicorn tells only the request that came last."""
+        """Abandon all unfinished requests; uvicorn notifies only the latest one."""
         for cycle in self.unanswered():
             self.abandon(cycle)
         self.pipeline.clear()
         super().connection_lost(exc)
 
     def unanswered(self) -> list[RequestResponseCycle]:
-        """The request that is being answered, if one is, and those that wait, in order."""
+        """Return the request being served, if any, and the pipelined ones, in order."""
         running = [] if self.running is None or self.running.response_complete else [self.running]
         return [*running, *(cycle for cycle, _ in reversed(self.pipeline))]
 
     def abandon(self, cycle: RequestResponseCycle) -> None:
-        """Its handler stops, and what it still says is not sent."""
+        """Mark a request as disconnected: its handler stops, and its further output is discarded."""
         cycle.disconnected = True
         cycle.message_event.set()
 
     def abandon_last(self) -> None:
-        """The request that came last is not complete, and will not be."""
+        """Abandon the latest request, which will not be completed."""
         self.abandon(self.cycle)
         if self.pipeline:
             self.pipeline.popleft()
@@ -78,11 +78,11 @@ class PipelinedProtocol(HttpOnlyProtocol):
             self.running = None
 
     def take(self, piece: bytes) -> bool:
-        """Parse what comes next; whether the rest is wanted."""
+        """Parse `piece`; return whether to go on parsing."""
         raise NotImplementedError
 
     def parse(self) -> None:
-        """Take what has come, as far as there is room for requests."""
+        """Parse the received bytes until the limit of pipelined requests is reached."""
         data, place, wanted = self.unparsed, 0, True
         while wanted and place < len(data) and len(self.pipeline) < MOST_WAITING:
             wanted = self.take(data[place : place + _PIECE])
@@ -90,7 +90,7 @@ class PipelinedProtocol(HttpOnlyProtocol):
         self.hold(data[place:] if wanted else b"")
 
     def hold(self, unparsed: bytes) -> None:
-        """Read no more while there are bytes that are not parsed."""
+        """Keep unparsed bytes, and pause reading while there are any."""
         held, self.flow.held = self.flow.held, bool(unparsed)
         self.unparsed = unparsed
         if unparsed:
@@ -99,9 +99,9 @@ class PipelinedProtocol(HttpOnlyProtocol):
             self.flow.resume_reading()
 
     def on_headers_complete(self) -> None:
-        """A request, which may have to wait."""
+        """Start the request, or queue it behind the one being served."""
         super().on_headers_complete()
-        self.flow.resume_reading()  # paused for requests that wait: a client that leaves would not be noticed
+        self.flow.resume_reading()  # uvicorn pauses it for pipelined requests, which would hide a disconnect
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self.running = cycle

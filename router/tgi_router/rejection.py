@@ -1,4 +1,4 @@
-"""Which heads of requests are refused, and the answers to them."""
+"""Checks of request heads, and the responses to rejected ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 
 
 class Refused(Exception):
-    """Ends the parsing of a request, and with it its connection."""
+    """A request was rejected while being parsed. Ends its connection."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -22,7 +22,7 @@ class Refused(Exception):
 
     @property
     def answer(self) -> bytes:
-        """The whole answer."""
+        """The complete response, with its head."""
         text = str(self).encode()
         again = b"retry-after: 1\r\nretry-after-ms: 1000\r\n" if self.status == 503 else b""
         headers = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -33,12 +33,13 @@ class Refused(Exception):
 
 
 def too_large() -> Refused:
-    """For a head without an end in sight, or with one that is too far."""
+    """Return the rejection of a head that exceeds the limits, complete or not."""
     return Refused(431, "The request's head is too large")
 
 
 def check_head(url: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
-    """Bounds, and everything that two servers could read differently. Names are in lower case. Raises Refused."""
+    """Check the limits of a head and reject ambiguities that two servers could parse differently. `headers` have lower-case names.
+    Raises Refused."""
     hosts, size = 0, len(url)
     for name, value in headers:
         size += len(name) + len(value) + 4

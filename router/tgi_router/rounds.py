@@ -1,8 +1,8 @@
-"""Work that is done a little at a time, so that each iteration of the event loop stays short.
+"""Spreads work over event loop iterations, so that each iteration stays short.
 
-Whatever the server does takes a few rounds: a step of the model, and letting in a request. Where hundreds of clients ask at once, and
-all of them were looked at in one round, those that were let in would wait for it, and nobody would know yet who takes the last place.
-Nor does one address with hundreds of connections keep those of others waiting.
+A model step and the admission of a request each take several iterations. If one iteration parsed the requests of hundreds of
+clients at once, the admitted ones would wait for it, and no permit would be taken yet when the last request is parsed. Taking
+turns by address keeps an address with hundreds of connections from delaying the others.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Callable
 from time import monotonic
 
 ROUND_S = 0.001
-"""How long deferred work may take in one round."""
+"""Time limit for deferred work in one round, in seconds."""
 AT_ONCE = 4
-"""How many pieces of work are done at once in a round, and how many requests reach the app."""
+"""Maximum number of pieces of work per round that run without being deferred, and of requests that start."""
 
 
 class Rounds:
-    """Does deferred work of several owners, taking turns between them; on one event loop."""
+    """Runs deferred work of several owners in turns; used on one event loop."""
 
     def __init__(self) -> None:
         self._work: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
-        """By owner; the one whose turn is next comes first."""
+        """By owner; the next in turn is first."""
         self._done = self._begun = 0
         self._scheduled = False
 
     def request_begun(self) -> None:
-        """A piece of work has started a request, which counts toward the round."""
+        """Count a request that a piece of work has started toward the round."""
         self._begun += 1
 
     def full(self) -> bool:
-        """Whether a piece of work must be deferred. Ask before each piece, since this counts it."""
+        """Return whether a piece of work must be deferred. Call once before each piece, since this counts it."""
         if not self._done:
             asyncio.get_running_loop().call_soon(self._begin)
         self._done += 1
@@ -56,7 +56,7 @@ class Rounds:
         try:
             while self._work and self._begun < AT_ONCE and monotonic() < until:
                 self._next()()
-        finally:  # whatever one piece of work has come to
+        finally:  # even if a piece of work raised
             self._scheduled = False
             self._schedule_round()
 

@@ -1,7 +1,7 @@
-"""Writes the body of a streamed answer straight to its connection, in the callback that produced it.
+"""Writes the body of a streamed response directly to its connection, in the callback that produced it.
 
-ASGI would cost a task switch, a message and a pass through every layer of the app for each token. Only the head and the end of an answer
-go through it.
+ASGI would cost a task switch, a message and a pass through every layer of the app for each token. Only the head and the end of a
+response go through it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _KEY = "tgi.writer"
-"""The name of the extension to ASGI."""
+"""Name of the ASGI extension."""
 
 WhenWritable = Callable[[Callable[[], None]], None]
-"""Calls a function once the connection can be written to again."""
+"""Registers a function to call once the connection is writable again."""
 
 
 class StreamWriter:
-    """The writer of one request, once the head of its answer has been sent."""
+    """Writes the body of one response, once its head has been sent."""
 
     def __init__(self, cycle: RequestResponseCycle, transport: Transport, when_writable: WhenWritable) -> None:
         scope: Any = cycle.scope
@@ -31,21 +31,21 @@ class StreamWriter:
         self._transport = transport
         self._chunked = True
         self.filler = b""
-        """Bytes that mean nothing between two writes: a comment."""
+        """Bytes that have no meaning between two writes, such as a comment."""
         self._when_writable = when_writable
         self.written_at = monotonic()
         self.listeners: list[Callable[[], None]] = []
-        """Called when there is room again after `write` has returned false."""
+        """Called when the connection is writable again after `write` has returned False."""
 
     @classmethod
     def of(cls, scope: Scope) -> StreamWriter:
-        """The writer of a request, on a server that uses `Connection`."""
+        """Return the writer of a request, on a server that uses `Connection`."""
         writer: StreamWriter = scope["extensions"][_KEY]
         return writer
 
     def open(self, filler: bytes) -> None:
-        """Call this before the head of a streamed answer. HTTP/1.0 has no chunked encoding: there the answer ends with the connection.
-        `filler` is bytes that mean nothing between two writes."""
+        """Prepare the stream; call before the head of the response is sent. HTTP/1.0 has no chunked encoding: there the end of the
+        connection ends the response. `filler`: bytes that have no meaning between two writes."""
         self.filler = filler
         if self._cycle.scope["http_version"] == "1.0":
             self._chunked = self._cycle.chunked_encoding = False
@@ -55,7 +55,8 @@ class StreamWriter:
         self.write(self.filler)
 
     def write(self, data: bytes) -> bool:
-        """Write a part of the body, however full the connection is; returns whether there is room for more. Drops it after a disconnect."""
+        """Write a part of the body, even if the write buffer is full. Return whether to write more. Drops `data` after a
+        disconnect."""
         cycle = self._cycle
         if cycle.disconnected or not data:
             return True

@@ -1,4 +1,4 @@
-"""Types that request bodies are made of, as strict as serde: no coercion, unknown fields ignored, null only where a field is optional."""
+"""Field types of request bodies, as strict as serde: no coercion, unknown fields ignored, null only where a field is optional."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 from tgi_router.json_text import single
 
 _LEAST = 2.0**-126
-"""The smallest float32 that is not denormal. Devices take smaller ones for 0, and their inverses for infinite."""
+"""The smallest normal float32. Devices may flush smaller ones to 0, and their inverses overflow."""
 
 
 def to_single(value: float) -> float:
-    """The nearest float32. Raises ValueError for a number that would become 0, denormal or infinite."""
+    """Return the nearest float32. Raises ValueError for a number that would become 0, denormal or infinite."""
     try:
         nearest = single(value)
     except OverflowError:
@@ -32,7 +32,7 @@ U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
 
 
 def schema_keywords(**keywords: Any) -> Any:
-    """Keywords of JSON Schema for the OpenAPI document only: `tgi_router.validation` holds requests to them, in TGI's order and words."""
+    """JSON Schema keywords for the OpenAPI document only: `tgi_router.validation` enforces them, in TGI's order and wording."""
     return Field(json_schema_extra=keywords)
 
 
@@ -41,14 +41,14 @@ Item = TypeVar("Item")
 
 @dataclass(unsafe_hash=True)
 class _FirstFault(FailFast):
-    """Hashable, unlike its base, so that it may stand in a union."""
+    """A hashable FailFast, so that it can be used within a union."""
 
 
 ListOf = Annotated[list[Item], _FirstFault()]
-"""A list that is judged by its first fault: a megabyte of faults would otherwise be collected one by one."""
+"""A list whose validation stops at the first error: collecting a megabyte of errors would be slow."""
 
 
 class Body(BaseModel):
-    """Base of all bodies."""
+    """Base of all request bodies."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)

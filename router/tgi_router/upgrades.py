@@ -1,4 +1,4 @@
-"""Offers to speak another protocol, as Java's client makes with each request: they are declined, and HTTP/1.1 goes on."""
+"""Protocol upgrade offers, which Java's client sends with each request: they are declined, and HTTP/1.1 continues."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ _OFFER = (b"upgrade", b"connection", b"http2-settings")
 
 
 class HttpOnlyProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which would leave the body of such a request to the other protocol."""
+    """uvicorn's protocol, except that it ignores upgrade offers; uvicorn would leave the body of such a request to the new
+    protocol."""
 
     offered: bytes | None = None
-    """The method of a request with an offer, until it is parsed again without."""
+    """Method of a request with an upgrade offer, until it is parsed again without the offer."""
 
     def feed(self, data: bytes) -> None:
-        """Parse. Raises HttpParserError."""
+        """Parse `data`. Raises HttpParserError."""
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
@@ -26,14 +27,14 @@ class HttpOnlyProtocol(HttpToolsProtocol):
             self.feed(self._head_without_offer(method) + data[upgrade.args[0] :])
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless it has an offer."""
+        """Start the request, unless it has an upgrade offer."""
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self.offered = self.parser.get_method()
         else:
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The end of the head only, where there is an offer."""
+        """Complete the request; with an upgrade offer, only its head is complete."""
         if self.offered is None:
             super().on_message_complete()
 
