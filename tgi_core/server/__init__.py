@@ -1,1 +1,1 @@
-"""The model server ("shard"): token ids on the backend's side, text on the scheduler's."""
+"""The model server ("shard"): exchanges token ids with the backend and text with the scheduler."""

@@ -1,4 +1,4 @@
-"""Token ids to text as they arrive, in whole characters."""
+"""Incremental detokenization: token ids to text, in complete characters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tgi_core.tokenizer import Tokenizer
 
 _REPLACEMENT = "�"
 _CONTEXT = 4
-"""Prompt tokens that are decoded with the first new one, since some decoders treat the start of a text specially."""
+"""Number of prompt tokens decoded together with the first new one, since some decoders treat the start of a text specially."""
 
 
 class Detokenizer:
@@ -24,10 +24,11 @@ class Detokenizer:
             context = []
         self._ids = context
         self._read = len(context)
-        """Tokens of `_ids` whose text was returned."""
+        """Number of tokens in `_ids` whose text has been returned."""
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, "" while a character is incomplete. Between whole characters that is a table lookup."""
+        """Return the text that `token` completes; "" while a character is incomplete. Between complete characters, this is a table
+        lookup."""
         if self._read and self._read == len(self._ids):
             piece = self._tokenizer.piece(token)
             if piece is not None:
@@ -42,7 +43,7 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """What is held back, incomplete characters as U+FFFD."""
+        """Return the text held back, with incomplete characters as U+FFFD."""
         text = self._unread_text()
         self._read = len(self._ids)
         return text

@@ -1,7 +1,7 @@
-"""Where a shard listens: a unix socket in a folder of its own, or a TCP port.
+"""The address on which a shard listens: a unix socket in a folder of its own, or a TCP port.
 
-Whoever can connect to a shard can read what its users write, so a socket lives in a folder that nobody else can enter, and a port
-wants a token.
+A client that can connect to a shard can read its users' prompts. So a socket lives in a folder that only the shard's user can
+enter, and a port requires a token.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def prepare_unix(path: Path, shared: bool = False) -> str:
 
 @contextmanager
 def bound_for_us_alone() -> Generator[None, None, None]:
-    """A socket that is made in this block can be connected to by nobody else."""
+    """Within this block, create sockets to which only this user can connect."""
     before = os.umask(0o177)
     try:
         yield
@@ -44,7 +44,7 @@ def bound_for_us_alone() -> Generator[None, None, None]:
 
 
 def check_socket(address: str) -> None:
-    """In a folder like /tmp anybody can make a socket, and wait for what we would send. Raises StartupError."""
+    """Check that the socket is ours: in a folder like /tmp, any user can create one to intercept requests. Raises StartupError."""
     if not address.startswith("unix:"):
         return
     path = Path(address.removeprefix("unix:"))
@@ -57,7 +57,7 @@ def check_socket(address: str) -> None:
 
 
 def prepare_tcp(host: str, port: int) -> str:
-    """gRPC's address for a port; `tgi_core.shard_access` says who may call there. Raises StartupError."""
+    """Return gRPC's address for a port; `tgi_core.shard_access` controls access to it. Raises StartupError."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError as error:
@@ -66,7 +66,7 @@ def prepare_tcp(host: str, port: int) -> str:
 
 
 def _is_sticky(folder: Path) -> bool:
-    """Whether others can put files there, and not take ours away."""
+    """Return whether other users can create files in the folder, but cannot remove ours (the sticky bit)."""
     return folder.is_dir() and bool(folder.stat().st_mode & stat.S_ISVTX)
 
 
@@ -81,7 +81,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Raises StartupError when somebody listens there, or it is not a socket."""
+    """Remove a stale socket. Raises StartupError if a process listens on it, or if it is not a socket."""
     if not path.exists():
         return
     if not path.is_socket():

@@ -1,4 +1,4 @@
-"""What routers have a shard prepare."""
+"""Grammars that a router has the shard prepare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.wire.preparing import decode_prepare
 
 
 class PreparedGrammars:
-    """The method `Prepare`, and what it keeps for the router that has the shard. Thread-safe."""
+    """Implements the method `Prepare` and holds the prepared grammars of the current router. Thread-safe."""
 
     def __init__(self, host: ShardHost) -> None:
         self._host = host
@@ -21,8 +21,8 @@ class PreparedGrammars:
         self._kept: Counter[Grammar] = Counter()
 
     def answer(self, request: pb.PrepareRequest, heard: Callable[[], bool]) -> pb.PrepareResponse:
-        """Compile a grammar and keep it, or keep it no longer; waits for that, not for the shard's thread. What is not `heard` any more
-        is not kept. Raises BackendError."""
+        """Compile and keep a grammar, or release it. Waits for the compilation, not for the shard's thread. A grammar is released
+        if `heard` reports that the client has disconnected. Raises BackendError."""
         server = self._host.model().server
         grammar, cost = decode_prepare(request)
         if request.release:
@@ -43,7 +43,7 @@ class PreparedGrammars:
         return pb.PrepareResponse()
 
     def clear(self) -> None:
-        """The router is gone."""
+        """Release all grammars of a router that has disconnected."""
         with self._lock:
             kept, self._kept = self._kept, Counter()
         for grammar in kept.elements():
@@ -53,5 +53,5 @@ class PreparedGrammars:
         with self._lock:
             had = self._kept[grammar]
             self._kept[grammar] = max(had - 1, 0)
-            self._kept += Counter()  # what is not kept takes no room
+            self._kept += Counter()  # drops entries with count 0
         return had > 0

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An open model: its server, and the tokenizer with its hash for routers to compare."""
+    """An open model: its server, its tokenizer, and the tokenizer's hash, which routers compare with theirs."""
 
     server: ModelServer
     tokenizer: Tokenizer
@@ -31,7 +31,7 @@ class Model:
 
 
 class ShardHost:
-    """Opens a model, warms it up once and carries out turns. Thread-safe. `lost` is called when the backend is beyond use."""
+    """Opens a model, warms it up once and executes turns. Thread-safe. `lost` is called when the backend becomes unusable."""
 
     def __init__(self, lost: Callable[[], None] = lambda: None) -> None:
         self._lost = lost
@@ -48,17 +48,17 @@ class ShardHost:
         self._turns = 0
 
     def show(self, what: str, done: int, total: int, unit: str) -> None:
-        """Report slow work, in the shard's health; a `tgi_core.backend.Progress`."""
+        """Report the progress of slow work in the shard's health; a `tgi_core.backend.Progress`."""
         self._work = Work(what, done, total, unit)
         if self._progress is not None:
             self._progress(what, done, total, unit)
 
     def report_to(self, progress: Progress) -> None:
-        """Report progress to `progress` as well."""
+        """Report progress to `progress`, too."""
         self._progress = progress
 
     def open(self, opener: Callable[[], Model]) -> Future[Model]:
-        """Start to open the model; the future has the model or the error."""
+        """Start opening the model; the future yields the model or the error."""
         opening = self._thread.submit(self._open, opener)
         opening.add_done_callback(self._settle)
         return opening
@@ -68,11 +68,12 @@ class ShardHost:
         return self._opened.result()
 
     def warmup(self, plan: WarmupPlan) -> Capacity:
-        """Warm up. A warm shard repeats its promise, whoever asks. Raises BackendError."""
+        """Warm up. A shard that is warm already returns the same capacity again. Raises BackendError."""
         return self.run(lambda: self._warmup(plan))
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run a call in the shard's thread, which may be the caller's, and wait for it. Raises DeviceLost once the shard is closed."""
+        """Run a call in the shard's thread, which may be the caller's, and return its result. Raises DeviceLost once the shard is
+        closed."""
         if threading.get_ident() == self._ident:
             return work()
         try:
@@ -82,7 +83,7 @@ class ShardHost:
         return future.result()
 
     def exchange(self, turn: Turn) -> TurnResult:
-        """Carry out a turn; for callers in the shard's thread."""
+        """Execute a turn; call from the shard's thread."""
         self._turn_began_ns = time.monotonic_ns()
         try:
             result = self.model().server.exchange(turn)
@@ -96,7 +97,7 @@ class ShardHost:
         return result
 
     def health(self) -> ShardHealth:
-        """The shard's health, without waiting for its thread."""
+        """Return the shard's health, without waiting for its thread."""
         now, began, ended = time.monotonic_ns(), self._turn_began_ns, self._turn_ended_ns
         return ShardHealth(
             state=self._state,
@@ -107,7 +108,7 @@ class ShardHost:
         )
 
     def close(self, seconds: float) -> bool:
-        """Close the model; False if the shard's thread does not return in that time."""
+        """Close the model. Return False if the shard's thread does not finish within `seconds`."""
         closing = self._thread.submit(self._close)
         self._thread.shutdown(wait=False)
         try:
@@ -125,7 +126,7 @@ class ShardHost:
         return model
 
     def _settle(self, opening: Future[Model]) -> None:
-        """Routers may have been waiting since before it began."""
+        """Pass the outcome of the opening to routers, which may have been waiting since before it began."""
         error = opening.exception()
         if error is None:
             self._opened.set_result(opening.result())

@@ -1,4 +1,4 @@
-"""TGI's own verbs, for routers that know nothing of steps and grants. Every verb waits for its steps."""
+"""TGI's native verbs, for routers without steps and grants. Every verb blocks until its steps have completed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LockStep", "VerbFailed"]
 
 
 class LockStep:
-    """The batches of one TGI router. Thread-safe: one verb at a time. Every method raises VerbFailed."""
+    """The batches of one TGI router. Thread-safe: executes one verb at a time. All methods raise VerbFailed."""
 
     def __init__(self, tenancy: Tenancy, model: Model, capacity: Capacity) -> None:
         self._tenancy, self._model, self._capacity = tenancy, model, capacity
@@ -27,7 +27,7 @@ class LockStep:
         self._batches: dict[int, Batch] = {}
 
     def prefill(self, request: pb.PrefillRequest) -> pb.PrefillResponse:
-        """Run the prompts of a new batch; the running batch that it joins generates its next token as well."""
+        """Prefill a new batch; the running batch that it joins generates its next token as well."""
         with self._verb() as rows:
             joined = [self._find(request.cached_batch.id)] if request.HasField("cached_batch") else []
             fresh = rows.admit(request.batch.requests)
@@ -41,7 +41,7 @@ class LockStep:
             return pb.PrefillResponse(generations=made, batch=self._settle(rows, id, whole, results), **_timings(results))
 
     def decode(self, request: pb.DecodeRequest) -> pb.DecodeResponse:
-        """One token for every row of the batches, which become one."""
+        """Merge the batches and generate one token for every row."""
         with self._verb() as rows:
             if not request.batches:
                 raise VerbFailed("Must provide at least one batch")
@@ -56,7 +56,7 @@ class LockStep:
             return pb.DecodeResponse(generations=made, batch=left, **_timings(results))
 
     def filter(self, request: pb.FilterBatchRequest) -> pb.FilterBatchResponse:
-        """Keep some rows of a batch, in the order given."""
+        """Keep only some rows of a batch, in the given order."""
         with self._verb() as rows:
             batch = self._find(request.batch_id)
             if not request.request_ids:
@@ -71,7 +71,7 @@ class LockStep:
             return pb.FilterBatchResponse(batch=self._settle(rows, request.batch_id, batch, []))
 
     def clear(self, request: pb.ClearCacheRequest) -> pb.ClearCacheResponse:
-        """Drop a batch, if it is there; or everything, which also takes the shard over from another router."""
+        """Drop a batch, if it exists; or drop everything, which also takes the shard over from another router."""
         if not request.HasField("id"):
             with self._lock:
                 self._take_over()
@@ -84,7 +84,7 @@ class LockStep:
 
     @contextmanager
     def _verb(self) -> Generator[Rows, None, None]:
-        """The first verb of a router takes a free shard; a shard that another router has must be cleared first."""
+        """Take a free shard with the router's first verb. A shard that another router holds must be cleared first."""
         with self._lock:
             rows = self._rows
             if rows is None or self._tenancy.tenant is not rows.tenant:
@@ -100,7 +100,7 @@ class LockStep:
 
     @contextmanager
     def _dropping(self, rows: Rows, taken: list[Batch], left: list[Batch]) -> Generator[None, None, None]:
-        """If a verb fails, the batches that it took are gone, as in TGI; `left` is what they became."""
+        """Consume batches for a verb. If the verb fails, they are lost, as in TGI; otherwise `left` replaces them."""
         try:
             yield
         except EverythingLost:
@@ -119,7 +119,7 @@ class LockStep:
         return self._batches[id]
 
     def _settle(self, rows: Rows, id: int, batch: Batch, results: list[StepResult]) -> pb.CachedBatch | None:
-        """Drop the rows that have ended; keep the rest under an id."""
+        """Drop finished rows; keep the rest under an id."""
         rows.drop_ended(batch, [item for result in results for item in result.generations])
         if not batch.rows:
             self._batches.pop(id, None)

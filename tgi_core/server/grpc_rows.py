@@ -1,8 +1,8 @@
-"""The rows of a TGI router in our model server: their blocks, and the steps that one of its verbs takes.
+"""Rows of a TGI router in the model server: their blocks, and the steps that each verb takes.
 
-Such a router reserves blocks for prompt and answer up front and names them in each request. The shard takes that as a reservation of
-size and allots blocks of its own: then requests without blocks (generate.v2, health checks), block 0 and models with several kinds of
-cache are no special cases.
+A TGI router reserves blocks for prompt and output up front and lists them in each request. The shard uses only the size of that
+reservation and allocates blocks itself. So requests without blocks (generate.v2, health checks), block 0 and models with several
+kinds of cache need no special cases.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tgi_core.wire.types import (
 
 
 class VerbFailed(Exception):
-    """A verb of a TGI router failed; the text is for the router."""
+    """A verb of a TGI router failed. The message is sent to the router."""
 
 
 class EverythingLost(VerbFailed):
-    """A step failed, and with it all batches that the shard had."""
+    """A step failed, and all batches of the shard are lost."""
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A request, and the id that the router gave it."""
+    """A request with the id that the router assigned to it."""
 
     router_id: int
     item: ShardRequest
@@ -49,16 +49,16 @@ class Row:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Rows by our ids, and the model server's batches that hold them."""
+    """Rows by the shard's request ids, and the model server's batches that hold them."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     names: dict[int, list[int]] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
-    """The router's ids of rows that have ended; it may still name them in a filter."""
+    """Router's ids of finished rows, which a filter may still name."""
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
-    """One batch of all rows."""
+    """Merge two sets of rows into one batch."""
     whole = Batch()
     for batch in batches:
         whole.rows |= batch.rows
@@ -68,7 +68,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
 
 
 class Rows:
-    """Carries out the steps of one tenant. Every method raises VerbFailed."""
+    """Executes the steps of one tenant. All methods raise VerbFailed."""
 
     def __init__(self, tenant: Tenant, model: Model, capacity: Capacity) -> None:
         self.tenant = tenant
@@ -77,7 +77,7 @@ class Rows:
         self._ids, self._steps = itertools.count(1), itertools.count(1)
 
     def admit(self, requests: Sequence[pb.Request]) -> Batch:
-        """Rows with blocks for prompt and answer; all of them or none."""
+        """Create rows with blocks for prompt and output: all of them, or none."""
         batch = Batch()
         try:
             for request in requests:
@@ -89,15 +89,15 @@ class Rows:
         return batch
 
     def prefill(self, batch: Batch) -> list[StepResult]:
-        """Run all prompts, in as many steps as they need."""
+        """Prefill all rows, in as many steps as needed."""
         return [result for rows in self._groups(list(batch.rows.values())) for result in self._prefill_group(batch, rows)]
 
     def decode(self, batch: Batch) -> list[StepResult]:
-        """One token for every row; the shard's batches become one."""
+        """Generate one token for every row; the shard's batches are merged."""
         return [self._decode(batch, tuple(batch.names))] if batch.names else []
 
     def drop(self, batch: Batch, gone: set[int]) -> None:
-        """Take rows out of the shard's batches and free their blocks."""
+        """Remove rows from the shard's batches and free their blocks."""
         verbs: list[Bookkeeping] = []
         for name, ids in list(batch.names.items()):
             keep = [id for id in ids if id not in gone]
@@ -113,14 +113,14 @@ class Rows:
             self._blocks.release(batch.rows.pop(id).item.request.blocks)
 
     def drop_ended(self, batch: Batch, generations: Sequence[Generation]) -> None:
-        """Drop the rows that ended with these generations."""
+        """Drop the rows that finished with these generations."""
         ended = {item.request_id for item in generations if item.finished is not None}
         batch.ended.update(batch.rows[id].router_id for id in ended)
         if ended:
             self.drop(batch, ended)
 
     def held(self, batch: Batch, id: int) -> pb.CachedBatch:
-        """The description of a batch that the router gets."""
+        """Return the batch descriptor for the router."""
         size = self._capacity.groups[0].block_size
         return pb.CachedBatch(
             id=id,
@@ -131,9 +131,9 @@ class Rows:
         )
 
     def _row(self, request: pb.Request) -> Row:
-        """Raises ValueError for a request that this shard cannot take."""
+        """Check that the shard can serve a request. Raises ValueError if not."""
         ids, info = input_ids(request, self._model.tokenizer), self._model.server.info
-        # the last token is never computed, so it needs no position
+        # the last token is not fed back into the model, so it needs no position
         positions = len(ids) + max_new_tokens(request) - 1
         if not ids or positions >= self._capacity.max_row_tokens:
             raise ValueError(f"a request of {len(ids)} + {max_new_tokens(request)} tokens; {self._capacity.max_row_tokens} fit")
@@ -147,7 +147,7 @@ class Rows:
         return Row(request.id, replace(made, request=replace(made.request, blocks=self._blocks.allocate(counts))))
 
     def _groups(self, rows: list[Row]) -> Iterator[list[Row]]:
-        """Rows whose first chunks fit into one step together."""
+        """Group rows whose first chunks fit into one step together."""
         group: list[Row] = []
         for row in rows:
             tokens = sum(each.item.request.take for each in group) + row.item.request.take
@@ -159,7 +159,7 @@ class Rows:
             yield group
 
     def _prefill_group(self, batch: Batch, rows: list[Row]) -> Iterator[StepResult]:
-        """A prompt that is longer than a step has a group of its own."""
+        """A prompt longer than a step gets a group of its own."""
         step, first = next(self._steps), rows[0].item.request
         yield self._run(Prefill(step, tuple(row.item for row in rows)), batch, [row.item.id for row in rows])
         done = first.take

@@ -1,4 +1,4 @@
-"""The gRPC server of a shard: it listens before the model is read, so that health and progress can be asked for."""
+"""The gRPC server of a shard. It listens before the model is loaded, so that health and progress can be queried."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tgi_core.wire.methods import TOKEN, UNLIMITED
 _log = logging.getLogger(__name__)
 
 _CALLS = 16
-"""Calls at once: a stream of steps holds one for its life, each unary verb one while it waits."""
+"""Maximum number of concurrent calls: a stream of steps occupies one for its lifetime, a unary verb one while it blocks."""
 
 _LOG_EVERY_S = 60.0
 
 _OPTIONS = (
     *UNLIMITED,
-    ("grpc.so_reuseport", 0),  # or a second shard could share the port
-    ("grpc.keepalive_time_ms", 30_000),  # a router whose machine is gone must not hold the shard
+    ("grpc.so_reuseport", 0),  # otherwise a second shard could share the port
+    ("grpc.keepalive_time_ms", 30_000),  # a router whose machine has failed must not hold the shard
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
 
 class ShardServer:
-    """A shard's server on one address. `address` is where it listens, with the port that was chosen."""
+    """A shard's server on one address. `address` is the bound address, with the actual port."""
 
     def __init__(self, host: ShardHost, address: str, access: ShardAccess = ShardAccess()) -> None:  # noqa: B008  frozen
         self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="grpc")
@@ -55,7 +55,7 @@ class ShardServer:
         service.url = self.address.replace("unix:", "unix://")
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start serving calls."""
         self._server.start()
 
     def _bind(self, address: str, tls: Tls | None) -> int:
@@ -67,13 +67,13 @@ class ShardServer:
         return self._server.add_secure_port(address, grpc.ssl_server_credentials([tls.own], tls.authorities, mutual))
 
     def stop(self) -> None:
-        """End all calls."""
+        """Stop the server and all calls."""
         self._server.stop(None).wait()
         self._threads.shutdown(wait=False)
 
 
 class _TokenGuard(grpc.ServerInterceptor):
-    """Refuses calls without the token, whatever their method, before it reads what they send."""
+    """Rejects calls without the token, for any method, before their messages are read."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -83,7 +83,7 @@ class _TokenGuard(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Any], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """Hand the call on, or to a handler that ends it."""
+        """Return the handler of a call, or one that rejects it."""
         given = [value for name, value in handler_call_details.invocation_metadata or () if name == TOKEN]
         if len(given) == 1 and hmac.compare_digest(str(given[0]).encode(), self._token):
             return continuation(handler_call_details)

@@ -27,13 +27,13 @@ from tgi_core.wire.turns import decode_turn
 _log = logging.getLogger(__name__)
 
 _V2_BLOCK = 16
-"""A v2 router counts its requests in blocks of this many tokens, whatever the shard's block size."""
+"""Block size, in tokens, in which a v2 router accounts for requests, whatever the shard's block size."""
 
 Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
 
 class ShardService:
-    """Answers routers. `url` is the answer of service discovery: rank 0 speaks for all ranks."""
+    """Implements the shard's services. `url` is returned by service discovery: rank 0 represents all ranks."""
 
     def __init__(self, host: ShardHost) -> None:
         self.url = ""
@@ -44,7 +44,7 @@ class ShardService:
         self._making = threading.Lock()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """One handler per version of the interface."""
+        """Return the handlers, one per version of the interface."""
         behaviours: dict[str, Behaviour] = {name: getattr(self, f"_{_snake(name)}") for name in V3}
         older = behaviours | {"Prefill": self._prefill_v2, "Warmup": self._warmup_v2}
         third = {name: _handler(V3[name], behaviours[name]) for name in V3}
@@ -56,7 +56,7 @@ class ShardService:
 
     def _health(self, request: pb.HealthRequest, context: grpc.ServicerContext) -> pb.HealthResponse:
         health = self._host.health()
-        if health.state is ShardState.LOST:  # a TGI router only reads success or failure
+        if health.state is ShardState.LOST:  # a TGI router reads only success or failure
             raise DeviceLost("the backend has failed; the shard's log says how")
         return encode_health(health)
 
@@ -74,7 +74,7 @@ class ShardService:
         return self._warmup_of_tgi(request)
 
     def _warmup_of_tgi(self, request: pb.WarmupRequest) -> pb.WarmupResponse:
-        """TGI's shard measures its memory with the batch; our backend reserves memory by the limits."""
+        """Warm up. TGI's shard measures its memory with the given batch; here, the backend reserves memory by the limits."""
         block_size = self._host.model().server.info.capabilities.block_sizes[0]
         capacity = self._host.warmup(
             WarmupPlan(
@@ -94,7 +94,8 @@ class ShardService:
         )
 
     def _warmup_v2(self, request: pb.WarmupRequest, context: grpc.ServicerContext) -> pb.WarmupResponse:
-        """A v2 router rounds requests up to small blocks, the shard to its own; the possible difference is subtracted in advance."""
+        """Return the capacity for a v2 router, which rounds requests up to its own small blocks: the maximum difference from the
+        shard's rounding is subtracted in advance."""
         response, capacity = self._warmup_of_tgi(request), self._capacity()
         size = max(group.block_size for group in capacity.groups if group.kind is not CacheKind.STATE)
         lost = capacity.max_rows * (size - 1) if size > _V2_BLOCK else 0
@@ -102,7 +103,7 @@ class ShardService:
         return response
 
     def _prefill_v2(self, request: pb.PrefillRequest, context: grpc.ServicerContext) -> pb.PrefillResponse:
-        """A v2 router cannot ask for no special tokens."""
+        """Convert a v2 request, which always adds special tokens."""
         for item in request.batch.requests:
             item.add_special_tokens = True
         return self._prefill(request, context)
@@ -117,12 +118,12 @@ class ShardService:
         return self._verbs().filter(request)
 
     def _clear_cache(self, request: pb.ClearCacheRequest, context: grpc.ServicerContext) -> pb.ClearCacheResponse:
-        if self._host.capacity is None:  # a router's first call: nothing to clear yet
+        if self._host.capacity is None:  # the first call of a router, with nothing to clear yet
             return pb.ClearCacheResponse()
         return self._verbs().clear(request)
 
     def _steps(self, requests: Iterable[pb.Turn], context: grpc.ServicerContext) -> Iterator[pb.TurnResult]:
-        """The stream of one of our own routers."""
+        """Serve the stream of turns of a tgi-core router."""
         self._capacity()
         tenant = self.tenancy.admit()
         try:
@@ -133,7 +134,7 @@ class ShardService:
             self._grammars.clear()
 
     def _prepare(self, request: pb.PrepareRequest, context: grpc.ServicerContext) -> pb.PrepareResponse:
-        """Our own routers use this too: a step must not wait for a grammar."""
+        """Prepare a grammar. tgi-core's routers use this, too, since a step must not wait for a grammar."""
         return self._grammars.answer(request, context.is_active)
 
     def _capacity(self) -> Capacity:
@@ -156,7 +157,7 @@ def _handler(method: Method, behaviour: Behaviour) -> grpc.RpcMethodHandler[Any,
 
 
 def _guarded(behaviour: Behaviour) -> Behaviour:
-    """As in TGI, every error is INTERNAL with the error's text."""
+    """Abort a call with an error. As in TGI, every error has status INTERNAL and the error's message."""
 
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         try:
@@ -172,7 +173,7 @@ def _guarded_stream(behaviour: Behaviour) -> Behaviour:
         try:
             yield from behaviour(requests, context)
         except grpc.RpcError:
-            return  # the router has left
+            return  # the router has disconnected
         except Exception as error:  # noqa: BLE001  it is answered
             _abort(context, error)
 
@@ -188,7 +189,7 @@ def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 
 
 def _as_v2(behaviour: Behaviour, newer: Method, older: Method) -> Behaviour:
-    """A v2 message is a v3 message that lacks some fields, and the other way round it has some that nobody may see."""
+    """Convert between v2 and v3 messages. v2 lacks some fields of v3; those must not be sent to a v2 router."""
 
     def answer(request: Message, context: grpc.ServicerContext) -> Message:
         response = behaviour(newer.request.FromString(request.SerializeToString()), context)

@@ -1,7 +1,7 @@
 """One router's use of a shard.
 
-Routers number requests from 1, and a shard may outlive its router, while no request id may ever come twice to a backend. So a tenant
-after the first has its ids shifted past those that were used before; and what its predecessor left is read and dropped.
+Routers number requests from 1, and a shard may outlive its router, while no request id may ever come twice to a backend. So a
+tenant after the first has its ids shifted past those that were used before; and what its predecessor left is read and dropped.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from tgi_core.wire.types import Bookkeeping, Clear, Fault, Filter, Prefill, Step
 
 
 class Superseded(Exception):
-    """Another router has taken the shard over."""
+    """Another router has taken over the shard."""
 
 
 class Tenant:
-    """Carries out a router's turns until another router takes the shard over; its next turn then fails."""
+    """Executes a router's turns until another router takes over the shard; the next turn then fails."""
 
     def __init__(self, tenancy: Tenancy, base: int) -> None:
         self.last_id = base
-        """The largest request id that the backend has seen."""
+        """Largest request id that the backend has received."""
         self.unread: list[int] = []
         self._tenancy = tenancy
         self._base = base
 
     def exchange(self, turn: Turn) -> TurnResult:
-        """One turn, in the shard's thread. Raises Superseded."""
+        """Execute one turn in the shard's thread. Raises Superseded."""
         return self._tenancy.host.run(lambda: self._exchange(turn))
 
     def leave(self) -> None:
-        """Drop everything of this router, if it still has the shard."""
+        """Drop everything of this router, if it still holds the shard."""
         with suppress(DeviceLost):
             self._tenancy.host.run(lambda: self._tenancy.vacate(self))
 
@@ -55,7 +55,7 @@ class Tenant:
 
 
 class Tenancy:
-    """Which router has the shard."""
+    """Tracks which router holds the shard."""
 
     def __init__(self, host: ShardHost) -> None:
         self.host = host
@@ -63,11 +63,12 @@ class Tenancy:
         self._last_id = 0
 
     def admit(self) -> Tenant:
-        """Give the shard to a new router."""
+        """Hand the shard to a new router."""
         return self.host.run(self._admit)
 
     def vacate(self, tenant: Tenant) -> None:
-        """Read the steps that a tenant left unread, and clear; does nothing if it was superseded. In the shard's thread."""
+        """Read a tenant's unread steps, and clear the shard; no effect if the tenant was superseded. Call from the shard's
+        thread."""
         if self.tenant is not tenant:
             return
         for step in tenant.unread:
@@ -83,13 +84,13 @@ class Tenancy:
 
 
 def shifted_turn(turn: Turn, by: int) -> Turn:
-    """A turn with an offset added to all its request ids."""
+    """Return a turn with an offset added to all its request ids."""
     launch = None if turn.launch is None else _shifted_launch(turn.launch, by)
     return Turn(tuple(_shifted_bookkeeping(verb, by) for verb in turn.bookkeeping), launch, turn.read)
 
 
 def shifted_result(result: TurnResult, by: int) -> TurnResult:
-    """A result with an offset added to all its request ids."""
+    """Return a result with an offset added to all its request ids."""
     step = result.result
     if step is not None:
         generations = tuple(replace(item, request_id=item.request_id + by) for item in step.generations)

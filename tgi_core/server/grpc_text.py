@@ -1,4 +1,4 @@
-"""Requests and generations as TGI's own routers send and expect them: text, single-precision parameters."""
+"""Requests and generations in the format of TGI's routers: text, single-precision parameters."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _REASONS = {
 
 
 def input_ids(request: pb.Request, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens of a request's text, the last `truncate` of them. Chunks go before `inputs`; images are dropped, as TGI does."""
+    """Tokenize a request's text and keep the last `truncate` tokens. Chunks take precedence over `inputs`; images are dropped, as
+    in TGI."""
     chunks = request.input_chunks.chunks
     if any(chunk.WhichOneof("chunk") == "image" for chunk in chunks):
-        _log.warning("request %d: its images are left out", request.id)
+        _log.warning("request %d: dropping its images", request.id)
     text = "".join(chunk.text for chunk in chunks) if chunks else request.inputs
     return tokenizer.encode(text, add_special_tokens=request.add_special_tokens).ids[-request.truncate :]
 
 
 def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int, info: ShardInfo) -> ShardRequest:
-    """One of our requests, without blocks. Raises ValueError for what this shard does not have."""
+    """Convert to a tgi-core request, without blocks. Raises ValueError for features that this shard does not support."""
     if request.parameters.watermark:
         raise ValueError("`watermark` is not supported")
     stopping = request.stopping_parameters
@@ -46,7 +47,7 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
         sampling=decode_parameters(request.parameters),
         want=OutputOptions(Feature.LOGPROBS in info.capabilities.features, request.top_n_tokens, request.prefill_logprobs),
         masked=grammar is not None,
-        # an unknown name means the model itself: TGI's routers pass on the name that their clients give
+        # an unknown name selects the model itself: TGI's routers pass on any name that a client sends
         adapter=request.adapter_id if request.adapter_id in info.capabilities.adapters else None,
     )
     ends = Stopping(max_new_tokens(request), tuple(stopping.stop_sequences), stopping.ignore_eos_token)
@@ -54,7 +55,7 @@ def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int,
 
 
 def max_new_tokens(request: pb.Request) -> int:
-    """At least 1, since every prefill generates a token."""
+    """Return the number of new tokens: at least 1, since every prefill generates a token."""
     return max(1, request.stopping_parameters.max_new_tokens)
 
 
@@ -64,7 +65,7 @@ def _grammar(given: pb.NextTokenChooserParameters) -> Grammar | None:
 
 
 def encode_generation(made: Generation, request_id: int, how: Sampling, with_top: bool) -> pb.Generation:
-    """The result of a step for a request of a TGI router."""
+    """Convert the result of a step for a request of a TGI router."""
     message = pb.Generation(request_id=request_id, tokens=_tokens(made.tokens))
     if made.prompt:
         message.prefill_tokens.CopyFrom(

@@ -1,7 +1,7 @@
-"""Grammar masks: which tokens each constrained row may choose next.
+"""Grammar masks: the tokens that each constrained row may sample next.
 
-A request's grammar is prepared before the request comes. Only what a router of TGI's sends, which prepares nothing, is tried and
-compiled while the forward pass of its prompt runs; so is what ran on a shard that was lost.
+Grammars are normally prepared before their requests arrive. A TGI router does not prepare grammars, so those are compiled during
+the forward pass of the prompt; so are grammars of requests that move here from a lost shard.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tgi_core.grammar.matching import readable
 _log = logging.getLogger(__name__)
 
 _RENEWAL_TOKENS = 64
-"""Tokens that a row must generate before it may have a new lexer again."""
+"""Number of tokens that a row must generate before its lexer may be renewed again."""
 
 
 class Constraint:
-    """One request's place in its grammar."""
+    """One request's position in its grammar."""
 
     def __init__(self, compiled: CompiledGrammar, made: Sequence[int]) -> None:
         self._compiled = compiled
@@ -36,11 +36,12 @@ class Constraint:
 
     @property
     def tokens(self) -> int:
-        """How many tokens its matcher has seen."""
+        """Number of tokens that the matcher has consumed."""
         return len(self._made)
 
     def mask(self, tokens: Sequence[int]) -> bytes:
-        """The mask after these tokens: a bit per token of the vocabulary; once the grammar is complete, only end-of-sequence tokens.
+        """Return the mask after these tokens: one bit per token of the vocabulary; once the grammar is complete, only
+        end-of-sequence tokens.
 
         Raises InvalidGrammar when the tokens break the grammar, or it grows beyond its limits.
         """
@@ -54,17 +55,17 @@ class Constraint:
         self._made += tokens
         mask = self._consume(tokens)
         if self._matcher.is_error() and self._may_renew():
-            # all rows of a grammar share one lexer: a row must not fail because others have filled it
+            # all rows of a grammar share a lexer: a row must not fail because others have exhausted its limits
             self._renewed_at = len(self._made)
             self._compiled.renew(self._lexer)
             self._lexer, self._matcher = self._compiled.matcher()
             mask = self._consume(self._made)
-        if self._matcher.is_error():  # its mask would end the answer as if it were complete
+        if self._matcher.is_error():  # the mask of a failed matcher would end the text as if it were complete
             raise InvalidGrammar(readable(self._matcher.get_error()))
         return mask
 
     def _check_end(self, tokens: Sequence[int]) -> None:
-        """A backend that runs ahead asks for masks beyond the end of the answer."""
+        """Check tokens after the end of the grammar: a backend that runs ahead requests masks beyond the end of the text."""
         allowed = int.from_bytes(self._mask, "little")
         if not all(allowed >> token & 1 for token in tokens):
             raise InvalidGrammar("tokens follow its end")
@@ -78,14 +79,14 @@ class Constraint:
 
 
 class _Begun(NamedTuple):
-    """The constraint of a live request, and the compiled grammar that it holds."""
+    """Constraint of a live request, with the compiled grammar that it holds."""
 
     constraint: Constraint
     kept: KeptGrammar
 
 
 class GrammarMasks:
-    """The mask source of a shard: one constraint per live constrained request. Thread-safe."""
+    """Mask source of a shard: one constraint per live constrained request. Thread-safe."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self.compiler = compiler
@@ -98,12 +99,13 @@ class GrammarMasks:
 
     @classmethod
     def for_model(cls, directory: Path, eos_ids: frozenset[int]) -> GrammarMasks | None:
-        """Masks for the model in a directory; None, with a warning, if its tokenizer does not support grammars. Takes up to a second."""
+        """Create masks for the model in a directory; None, with a warning, if its tokenizer does not support grammars. Takes up to
+        1 s."""
         compiler = GrammarCompiler.for_model(directory, eos_ids)
         return None if compiler is None else cls(compiler)
 
     def attach(self, vocab_size: int) -> None:
-        """Set the size of the model's vocabulary; the tokenizer may have more tokens or fewer."""
+        """Set the vocabulary size of the model, which may differ from the tokenizer's."""
         self._vocab_size = vocab_size
         ending = sum(1 << id for id in set(self.compiler.eos_ids))
         self._ending = self._fit(ending.to_bytes(self.compiler.vocab_size // 8 + 1, "little"))
@@ -113,11 +115,11 @@ class GrammarMasks:
         return self.compiler.prepare(grammar, cost)
 
     def release(self, grammar: Grammar) -> None:
-        """Undo one `prepare`: no more requests will need the grammar."""
+        """Undo one `prepare`."""
         self.compiler.release(grammar)
 
     def begin(self, request_id: int, grammar: Grammar, made: Sequence[int]) -> None:
-        """Start the grammar of a request that has generated `made` before. Returns at once; errors show in its masks."""
+        """Start the grammar of a request that has already generated `made`. Returns at once; errors surface in its masks."""
         with self._lock:
             self._live[request_id] = self._beginning.submit(self._begin, grammar, tuple(made))
 
@@ -133,7 +135,7 @@ class GrammarMasks:
             begun.add_done_callback(self._give_back)
 
     def failure(self, request_id: int) -> str | None:
-        """Why the masks of a live request allow no token, if so."""
+        """Return why the mask of a live request allows no token; None if it does allow some."""
         return self._failures.get(request_id)
 
     @property
@@ -147,7 +149,7 @@ class GrammarMasks:
         return b"".join(self._mask(row) for row in rows)
 
     def close(self) -> None:
-        """Forget everything and end the threads. Idempotent."""
+        """Forget all requests and stop the threads. Idempotent."""
         self.end(list(self._live))
         self._beginning.shutdown(wait=False, cancel_futures=True)
         self.compiler.close()
@@ -186,7 +188,7 @@ class GrammarMasks:
 
     @property
     def _width(self) -> int:
-        """Bytes of one row's mask."""
+        """Size of one row's mask, in bytes."""
         return -(-self._vocab_size // 32) * 4
 
     def _fit(self, bits: bytes) -> bytes:

@@ -1,6 +1,6 @@
-"""The model server: carries out turns on one open backend, and converts its rows to text.
+"""The model server: executes turns on one open backend, and converts its rows to text.
 
-Synchronous and single-threaded; whoever owns it (a thread in process, a child process) calls it one turn at a time.
+Synchronous and single-threaded; its owner (a thread of this process, or a child process) calls it one turn at a time.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _log = logging.getLogger(__name__)
 
 
 class _Batch(NamedTuple):
-    """A live batch: the backend's handle, and the ids of its rows."""
+    """A live batch: the backend's handle and the ids of its rows."""
 
     handle: Handle
     members: tuple[int, ...]
 
 
 class ModelServer:
-    """One shard: batches and steps by the scheduler's numbers, and one transcript per live request. The session's wrapper `Metrics` notes
-    its calls in `verbs`, and each turn's answer carries them."""
+    """One shard: batches and steps by the scheduler's numbers, and one transcript per live request. The session's wrapper
+    `Metrics` notes its calls in `verbs`, and each turn's answer carries them."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ModelServer:
         return self._masks
 
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Warm the backend up."""
+        """Warm up the backend."""
         return self._session.warmup(plan, progress)
 
     def close(self) -> None:
@@ -105,8 +105,8 @@ class ModelServer:
             self._masks.close()
 
     def prepare(self, grammar: Grammar, cost: Cost) -> Future[CompiledGrammar]:
-        """Compile a grammar and keep it until `release`; may be called from any thread, and does not wait. Raises GrammarsBusy,
-        InvalidRequest; the future InvalidGrammar."""
+        """Start compiling a grammar, and keep it until `release`. Non-blocking; may be called from any thread. Raises
+        GrammarsBusy, InvalidRequest; the future raises InvalidGrammar."""
         if self._masks is None:
             raise InvalidRequest("this shard has no grammars")
         return self._masks.prepare(grammar, cost)
@@ -117,7 +117,7 @@ class ModelServer:
             self._masks.release(grammar)
 
     def exchange(self, turn: Turn) -> TurnResult:
-        """Bookkeeping, launch, read. Never raises `BackendError`: faults are in the result."""
+        """Execute a turn: bookkeeping, launch, read. Never raises `BackendError`: faults are in the result."""
         refused, disowned = None, False
         verb: Bookkeeping | StepVerb | None = None
         try:
@@ -135,7 +135,7 @@ class ModelServer:
         return TurnResult(refused, result, self._verbs.take())
 
     def _knows(self, verb: Bookkeeping | StepVerb | None) -> bool:
-        """Whether all batches of a verb exist here: if the backend does not know one of them, it has lost it."""
+        """Return whether the server knows all batches of a verb. If so, a batch unknown to the backend is one that it has lost."""
         match verb:
             case Prefill(cached=batch) | Filter(batch=batch) | Clear(batch=batch):
                 return batch is None or batch in self._batches
@@ -170,7 +170,7 @@ class ModelServer:
         self._steps[verb.step], self._batches[verb.step] = step, _Batch(step.handle, members)
 
     def _transcript(self, item: ShardRequest) -> Transcript:
-        """Raises InvalidRequest for a request whose prompt cannot be decoded, which fails that request alone."""
+        """Start a transcript. Raises InvalidRequest if the prompt cannot be decoded, which fails only that request."""
         try:
             return Transcript(self._tokenizer, item)
         except Exception as error:
@@ -179,7 +179,7 @@ class ModelServer:
             raise InvalidRequest(text, request_ids=(item.id,)) from error
 
     def _prefill(self, verb: Prefill, cached: Handle) -> Step:
-        """Start grammars first: a backend may ask for masks before its verb returns."""
+        """Start grammars before the verb: a backend may request masks before the verb returns."""
         try:
             for item in verb.requests:
                 self._begin_grammar(item)
@@ -189,7 +189,7 @@ class ModelServer:
             raise
 
     def _begin_grammar(self, item: ShardRequest) -> None:
-        """Raises InvalidRequest for a grammar that cannot start, which fails that request alone."""
+        """Start a grammar. Raises InvalidRequest if it cannot start, which fails only that request."""
         if item.grammar is None or self._masks is None:
             return
         try:
@@ -204,7 +204,7 @@ class ModelServer:
             self._masks.end(request_ids)
 
     def _check_tokens(self, request: Request) -> None:
-        """Check token ids before they are decoded. The router has checked them, but a shard does not trust its router."""
+        """Check token ids before decoding. The router has checked them, but a shard does not trust its router."""
         if not all(0 <= token < self.info.capabilities.vocab_size for token in request.tokens):
             raise InvalidRequest(f"request {request.id}: a token id is outside the vocabulary", request_ids=(request.id,))
 
@@ -219,7 +219,7 @@ class ModelServer:
         return StepResult(number, tuple(generations), forward_ns=rows.forward_ns, sample_ns=rows.sample_ns)
 
     def _generation(self, row: Row) -> Generation | None:
-        """The result of a row; None for a late row of a request that is gone. A failure to decode fails that row alone."""
+        """Convert a row to its result; None for a late row of a dropped request. A decoding failure fails only that row."""
         transcript = self._transcripts.get(row.request_id)
         if transcript is None:
             return None
@@ -237,13 +237,13 @@ class ModelServer:
         return made
 
     def _explained(self, row: Row) -> Row:
-        """A failed row; if its mask allowed no token, with the reason."""
+        """Return the result of a failed row, with the reason if its mask allowed no token."""
         reason = self._masks.failure(row.request_id) if self._masks is not None else None
         return replace(row, fault=RowFault(RowFaultKind.MASK, reason)) if reason is not None else row
 
     def _drop_everything(self) -> None:
-        """An error from `rows` ends the step's batch and all batches derived from it. The scheduler keeps one chain of them, so that is
-        everything. Clearing the session also gives up the unread steps."""
+        """Handle an error from `rows`, which ends the step's batch and all batches derived from it. The scheduler keeps a single
+        chain of batches, so everything is lost. Clearing the session also discards the unread steps."""
         self._steps.clear()
         self._batches.clear()
         self._end_grammars(list(self._transcripts))
@@ -254,7 +254,7 @@ class ModelServer:
             _log.warning("clearing after a failed step failed: %s", error)
 
     def _forget(self, batch: int, keep: tuple[int, ...]) -> None:
-        """Drop a batch's name and the transcripts of the rows it does not keep."""
+        """Forget a batch and the transcripts of the rows that it does not keep."""
         gone = set(self._batches.pop(batch).members).difference(keep)
         for id in gone:
             self._transcripts.pop(id, None)
@@ -273,7 +273,7 @@ class ModelServer:
 
 
 def _of_step(error: BackendError) -> BackendError:
-    """The meaning of an error of `rows`: a session that does not know a step that it launched is beyond use."""
+    """Classify an error of `rows`. A session that does not know a step that it launched is unusable."""
     if not isinstance(error, InvalidRequest) or error.request_ids:
         return error
     lost = BackendBug(f"the backend does not know a step that it has launched: {error}")

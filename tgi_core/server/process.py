@@ -1,4 +1,4 @@
-"""A shard's process: it ends with the process that started it, whatever happens to that one."""
+"""Ties the lifetime of a shard's process to that of its parent, however the parent ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends (Linux). Exits at once if the parent is gone already.
+    """Have the kernel kill this process when its parent ends (Linux). Exits at once if the parent is gone already.
 
-    The kernel watches the thread that started this process, so that must be one that lives as long as its process.
+    The kernel tracks the parent's thread that started this process, so that thread must live as long as the parent.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -26,7 +26,8 @@ def die_with(parent: int) -> None:
 
 
 def watch_parent(ended: Callable[[], None]) -> None:
-    """Call `ended`, in a thread, when standard input ends: the parent holds the other end, and closes it to say goodbye."""
+    """Call `ended` from a thread at the end of standard input: the parent holds the other end and closes it to shut this process
+    down."""
 
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 1 << 10):

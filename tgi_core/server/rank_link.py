@@ -1,4 +1,4 @@
-"""The connection between rank 0 and one other rank: messages in order, and the news when one side is gone."""
+"""The connection between rank 0 and another rank: ordered messages, and detection of a lost peer."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tgi_core.shard_access import HOW_TO_SHARE
 
 _MAX_BYTES = 1 << 30
 _MEETING_S = 600.0
-"""How long the ranks of a group may take to start one after the other."""
+"""Seconds that the ranks of a group may take to connect to rank 0."""
 _HELLO_S = 10.0
 _HELLO_BYTES = 1 << 10
-"""What somebody gets to say who has not proved yet to be a rank."""
+"""Limits of a handshake message, in seconds and bytes, from a peer that has not authenticated yet."""
 
 _log = logging.getLogger(__name__)
 
 
 class LinkClosed(Exception):
-    """The other side is gone."""
+    """The peer has closed the connection, or it failed."""
 
 
 class Link:
@@ -52,7 +52,7 @@ class Link:
             raise LinkClosed(error.strerror or "closed") from error
 
     def receive(self, timeout_s: float | None = None, limit: int = _MAX_BYTES) -> Any:
-        """The next message, of at most `limit` bytes. Raises LinkClosed, and TimeoutError if it has not arrived in time."""
+        """Receive the next message, of at most `limit` bytes. Raises LinkClosed; TimeoutError if it does not arrive in time."""
         try:
             return json.loads(self._frames.receive(limit, timeout_s))
         except TimeoutError:
@@ -61,7 +61,8 @@ class Link:
             raise LinkClosed(str(error)) from error
 
     def end_with_it(self, seconds: float) -> None:
-        """End this process, from a thread, some time after the other side is gone: what it may wait for then never comes."""
+        """From a thread, end this process `seconds` after the peer is gone: the process may be waiting for the peer on the device,
+        forever."""
         poll = select.poll()
         poll.register(self._stream.fileno(), select.POLLRDHUP)
 
@@ -73,14 +74,14 @@ class Link:
         threading.Thread(target=wait, name="rank 0", daemon=True).start()
 
     def close(self) -> None:
-        """Leave. Idempotent."""
+        """Close the connection. Idempotent."""
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
 
 
 def accept(host: str, port: int, world: int, token: str) -> dict[int, Link]:
-    """Wait, as rank 0, for the other ranks; by rank. Raises StartupError."""
+    """As rank 0, wait for the other ranks to connect. Return their links by rank. Raises StartupError."""
     links: dict[int, Link] = {}
     end = time.monotonic() + _MEETING_S
     try:
@@ -105,7 +106,7 @@ def accept(host: str, port: int, world: int, token: str) -> dict[int, Link]:
 
 
 def join(host: str, port: int, rank: int, token: str) -> Link:
-    """Reach rank 0, which may start later. Raises StartupError, also where rank 0 has another token."""
+    """Connect to rank 0, which may start later. Raises StartupError, also if rank 0 has a different token."""
     end = time.monotonic() + _MEETING_S
     where = f"--master-addr {host}, --master-port {port - 1}"
     while True:
@@ -130,14 +131,15 @@ def join(host: str, port: int, rank: int, token: str) -> Link:
 
 
 def _welcomed(link: Link, token: str, missing: Collection[int], whence: str) -> int | None:
-    """The rank of one that is missing and knows the token; it is shown that this side knows it too."""
+    """Authenticate a peer and return its rank; None if it does not know the token or is not a missing rank. Mutual: rank 0 also
+    proves that it knows the token."""
     challenge = os.urandom(16).hex()
     try:
         link.send(challenge)
         rank, theirs, proof = link.receive(_HELLO_S, _HELLO_BYTES)
         if not hmac.compare_digest(str(proof).encode(), _proof(token, rank, challenge).encode()):
             _log.warning(
-                "somebody at %s who does not know the ranks' token was turned away; for a rank, %s", whence, HOW_TO_SHARE
+                "rejected a connection from %s that does not know the ranks' token; for a rank, %s", whence, HOW_TO_SHARE
             )
             link.send(["refused", f"it does not know rank 0's token; {HOW_TO_SHARE}"])
         elif rank not in missing:
@@ -151,7 +153,8 @@ def _welcomed(link: Link, token: str, missing: Collection[int], whence: str) -> 
 
 
 def _introduce(link: Link, token: str, rank: int, where: str) -> None:
-    """Prove to rank 0 that this rank knows the token, and have it proved back. Raises StartupError, LinkClosed, TimeoutError."""
+    """Authenticate to rank 0 with the token, and verify that rank 0 knows it, too. Raises StartupError, LinkClosed,
+    TimeoutError."""
     mine = os.urandom(16).hex()
     link.send([rank, mine, _proof(token, rank, link.receive(_HELLO_S, _HELLO_BYTES))])
     try:

@@ -1,4 +1,4 @@
-"""Verbs as JSON, between ranks: dataclasses become lists of their fields. There is no pickle, so a message can only be a value."""
+"""JSON encoding of verbs between ranks: dataclasses become lists of their fields. Without pickle, a message can carry only data."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "filter": (Handle, tuple[int, ...]),
     "clear": (Handle | None,),
 }
-"""The arguments of each verb that ranks carry out together."""
+"""Argument types of each verb that the ranks execute together."""
 
 
 def encode(value: Any) -> bytes:
-    """A value as JSON."""
+    """Encode a value as JSON."""
     return json.dumps(value, default=_plain, separators=(",", ":")).encode()
 
 
 def plain(value: Any) -> Any:
-    """What the other side sees of a value before it knows its type; equal values look equal."""
+    """Return the untyped form of a value, as the peer decodes it. Equal values have equal forms."""
     return json.loads(encode(value))
 
 
 def decode_arguments(verb: str, arguments: Any) -> tuple[Any, ...]:
-    """The arguments of a verb. Raises BackendBug for what is not one."""
+    """Decode the arguments of a verb. Raises BackendBug for an unknown verb or wrong arguments."""
     if verb not in VERBS:
         raise BackendBug(f"rank 0 sent {str(verb)[:20]!r}, which is no verb")
     try:
@@ -60,7 +60,7 @@ Decode = Callable[[Any], Any]
 
 @cache
 def _decoder(kind: Any) -> Decode:
-    """From JSON back to a type."""
+    """Convert decoded JSON to a type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         inner = _decoder(next(item for item in arguments if item is not types.NoneType))

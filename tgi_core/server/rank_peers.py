@@ -1,4 +1,4 @@
-"""The other ranks, as rank 0 sees them: what it tells them, what they report, and how the group ends when one is gone."""
+"""Rank 0's view of the other ranks: the verbs sent to them, their reports, and the end of the group when a rank is lost."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from tgi_core.server.rank_messages import plain
 _log = logging.getLogger(__name__)
 
 AGREE_S = 10.0
-"""How long a rank that failed waits for the others to say the same."""
+"""Seconds that a failed rank waits for the others to report the same failure."""
 
 _STUCK_S = 30.0
-"""How long rank 0 may go on with a verb after another rank is gone."""
+"""Seconds that rank 0 may continue with a verb after another rank is lost."""
 
 
 class Process(Protocol):
-    """A rank's process, where rank 0 has started it."""
+    """A rank's process, if rank 0 has started it."""
 
     def kill(self) -> None:
-        """End it at once. Idempotent."""
+        """Kill the process. Idempotent."""
 
     def outcome(self, seconds: float) -> str | None:
-        """How it has ended ("was killed by SIGKILL"); None if it lives on after that time."""
+        """Return how the process ended ("was killed by SIGKILL"); None if it is still alive after `seconds`."""
 
 
 class Peer:
-    """Another rank, as rank 0 sees it. A thread collects what it reports; None in `reports` means that it is gone."""
+    """Another rank. A thread collects its reports; None in `reports` means that the rank is lost."""
 
     def __init__(self, rank: int, link: Link, process: Process | None = None) -> None:
         self.rank, self.link, self.process = rank, link, process
         self.reports: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self.failure = ""
-        """What it said last of an error of its own."""
+        """Last error that the rank reported."""
 
     def reason(self) -> str:
-        """Why it is gone."""
+        """Return why the rank is lost."""
         ended = self.process.outcome(1.0) if self.process is not None else None
         return self.failure or f"rank {self.rank} {ended or 'is gone'}"
 
     def end(self) -> None:
-        """Let go of it; a process of ours is killed."""
+        """Close the link, and kill the process if rank 0 has started it."""
         self.link.close()
         if self.process is not None:
             self.process.kill()
 
 
 class Peers:
-    """All other ranks. `lost` is called once, from a thread, when one of them is gone before its time."""
+    """All other ranks. `lost` is called once, from a thread, when one of them is lost before `close`."""
 
     def __init__(self, peers: Mapping[int, Peer], group: Group, lost: Callable[[], None] | None = None) -> None:
         self.group = group
@@ -65,20 +65,20 @@ class Peers:
         self._lock = threading.Lock()
         self._ended, self._over = False, threading.Event()
         self.busy = 0
-        """The number of the verb that rank 0 is carrying out; 0 between verbs."""
+        """Number of the verb that rank 0 is executing; 0 between verbs."""
         self.lost = ""
-        """Why the group is over; empty while all is well."""
+        """Why the group has ended; empty while it is alive."""
         for peer in peers.values():
             threading.Thread(target=self._collect, args=(peer,), name=f"rank {peer.rank}", daemon=True).start()
 
     def place(self) -> None:
-        """Tell each rank its place."""
+        """Send each rank its place in the group."""
         for peer in self._peers.values():
-            # Ranks of one machine count from rank 0's; those of others know their own.
+            # local ranks on rank 0's machine count from rank 0; ranks on other machines know their own
             self._send(peer, [0, "open", plain(replace(self.group, rank=peer.rank, local_rank=peer.rank))])
 
     def broadcast(self, verb: str, *arguments: Any) -> int:
-        """Send a verb to all; its number. Raises PeerLost."""
+        """Send a verb to all ranks. Return its number. Raises PeerLost."""
         if wrong := self.trouble():
             self.lose(wrong)
         self._number += 1
@@ -87,17 +87,17 @@ class Peers:
             for peer in self._peers.values():
                 self._send(peer, [self._number, verb, arguments])
         except BaseException:
-            self.busy = 0  # nobody has begun it, so nobody can hang in it
+            self.busy = 0  # rank 0 has not begun it, so it cannot hang in it
             raise
         return self._number
 
     def trouble(self, seconds: float = 0.0) -> str:
-        """What is wrong with another rank, as far as is known after that time; empty if nothing is."""
+        """Return the failure of another rank that is known within `seconds`; empty if there is none."""
         self._over.wait(seconds)
         return self.lost or next((peer.failure for peer in self._peers.values() if peer.failure), "")
 
     def collect(self, number: int, seconds: float) -> dict[int, list[Any]]:
-        """What every rank reports of a verb, by rank. Raises PeerLost where one is gone, or says nothing in time."""
+        """Return the reports of all ranks on a verb, by rank. Raises PeerLost if a rank is lost or does not report in time."""
         end, found = time.monotonic() + seconds, {}
         for peer in self._peers.values():
             try:
@@ -112,7 +112,7 @@ class Peers:
         return found
 
     def settle(self, number: int, error: BackendError) -> None:
-        """Rank 0 failed: go on if all ranks failed alike. Raises PeerLost if they did not."""
+        """After a failure of rank 0, continue if all ranks failed alike. Raises PeerLost if they did not."""
         if isinstance(error, PeerLost):
             gone = next((peer for peer in self._peers.values() if peer.process and peer.process.outcome(0.2)), None)
             self.lose(gone.reason() if gone is not None else self.lost or str(error))
@@ -124,12 +124,12 @@ class Peers:
         self.broadcast("agreed")
 
     def lose(self, reason: str) -> NoReturn:
-        """The group is over. Raises PeerLost."""
+        """End the group. Raises PeerLost."""
         self._note(reason)
         raise PeerLost(self.lost)
 
     def close(self, seconds: float) -> None:
-        """Say goodbye, then insist. Idempotent."""
+        """Ask all ranks to close; after `seconds`, close their links and kill the processes that rank 0 has started. Idempotent."""
         with self._lock:
             ended, self._ended = self._ended, True
         if not ended:
@@ -157,7 +157,7 @@ class Peers:
                 report = peer.link.receive()
                 if report[1] == "failed":
                     peer.failure = f"rank {peer.rank} failed with {report[2]}: {report[3]}"
-                    if report[0] not in (0, self.busy):  # rank 0 has done that verb, and well
+                    if report[0] not in (0, self.busy):  # rank 0 has completed that verb successfully
                         self._note(peer.failure)
                 peer.reports.put(report)
         except (LinkClosed, TypeError, IndexError):
@@ -165,7 +165,7 @@ class Peers:
             self._note(None, peer)
 
     def _note(self, reason: str | None, peer: Peer | None = None) -> None:
-        """The first loss counts: all ranks end with it."""
+        """Record a loss and end all ranks; only the first one counts."""
         if self._ended:
             return
         said = reason or (peer.reason() if peer is not None else "")
@@ -173,7 +173,7 @@ class Peers:
             if self._ended:
                 return
             self._ended, self.lost = True, said
-        _log.error("%s: the group of %d ranks ends", said, self.group.world)
+        _log.error("%s: ending the group of %d ranks", said, self.group.world)
         self._over.set()
         for other in self._peers.values():
             other.end()
@@ -185,7 +185,7 @@ class Peers:
             self._tell_lost()
 
     def _end_if_stuck(self, number: int) -> None:
-        """A device that waits for a rank that is gone may wait for ever; only the end of its process cures it."""
+        """End this process if it still executes the verb: a device that waits for a lost rank may wait forever."""
         if self.busy == number:
-            _log.error("rank 0 still waits for a rank that is gone; its process ends")
+            _log.error("rank 0 is still waiting for a lost rank; ending its process")
             end_at_once(1)

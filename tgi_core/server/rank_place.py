@@ -1,4 +1,4 @@
-"""Which rank this process is, where each rank is started by itself, by torchrun or by hand."""
+"""The rank of this process, if each rank is started separately, by torchrun or by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgi_core.errors import StartupError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Rank `rank` of `world`; the `local_rank`th of `local_world` on this machine."""
+    """Rank `rank` of `world`, and `local_rank` of the `local_world` ranks on this machine."""
 
     rank: int
     world: int
@@ -19,7 +19,7 @@ class Place:
 
 
 def own_place(environ: Mapping[str, str], num_shard: int | None) -> Place | None:
-    """What RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE say; None where there is no such group. Raises StartupError."""
+    """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; None if they are not set. Raises StartupError."""
     if not environ.get("RANK") or not environ.get("WORLD_SIZE"):
         return None
     rank, world = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")

@@ -1,4 +1,4 @@
-"""A rank in a process that rank 0 has started."""
+"""The process of a rank that rank 0 has started."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import subprocess
 
 
 class RankProcess:
-    """A rank that this process has started."""
+    """A rank that this process has started as a child."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self._child = child
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self._child.kill()
         self._child.wait()
 
     def outcome(self, seconds: float) -> str | None:
-        """How it has ended; None if it lives on."""
+        """Return how the process ended; None if it is alive."""
         try:
             status = self._child.wait(seconds)
         except subprocess.TimeoutExpired:

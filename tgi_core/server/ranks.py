@@ -1,7 +1,7 @@
-"""Several ranks behind one session: rank 0 tells the others each verb, with its number, before it carries it out itself.
+"""Several ranks behind one session: rank 0 sends each verb, with its number, to the others before executing it itself.
 
-The others hold a session and nothing else: no tokenizer, no grammar. What fails on all ranks alike is an ordinary error. A rank that
-fails alone, or dies, ends the whole group: its part of the model is gone.
+The other ranks have only a session: no tokenizer, no grammars. A failure on all ranks alike is an ordinary error. If a rank fails
+alone, or dies, the whole group ends, since a part of the model is lost.
 
     rank 0 → others   [number, verb, arguments]      others → rank 0   [number, "failed", kind, message]
                       [number, "agreed", []]                           [number, "done", value]
@@ -44,26 +44,26 @@ from tgi_core.server.rank_peers import AGREE_S, Peers
 T = TypeVar("T")
 
 _GOODBYE_S = 3.0
-"""How long the others get to end by themselves; they have nothing to lose."""
+"""Seconds until ranks that have not exited are killed. Short, since they have no state to save."""
 
 _OPENED_S = 120.0
-"""How long the last ranks may take to open after the first; they meet while they do."""
+"""Seconds that other ranks may take longer than rank 0 to open or warm up, which all ranks do together."""
 
 
 class Leader:
-    """Rank 0's session over those of all ranks; it answers with its own results."""
+    """Rank 0's session, which drives the sessions of all ranks and returns its own results."""
 
     def __init__(self, own: Session, peers: Peers) -> None:
         self._own, self._peers = own, peers
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Its own; all ranks' are alike."""
+        """Return rank 0's capabilities; those of all ranks are equal."""
         return self._own.capabilities()
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Warm all ranks up. Raises BackendBug where they promise different limits."""
+        """Warm up all ranks. Raises PeerLost if their capacities differ."""
         number = self._peers.broadcast("warmup", plan)
         capacity = self._carried_out(number, lambda: self._own.warmup(plan, progress))
         mine = plain(replace(capacity, memory=()))
@@ -74,19 +74,19 @@ class Leader:
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Start requests on all ranks."""
+        """Prefill requests on all ranks."""
         number = self._peers.broadcast("prefill", batch, cached, grants)
         return self._carried_out(number, lambda: self._own.prefill(batch, cached, grants))
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Go on with batches on all ranks."""
+        """Decode batches on all ranks."""
         number = self._peers.broadcast("decode", batches, grants)
         return self._carried_out(number, lambda: self._own.decode(batches, grants))
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Wait for a step."""
+        """Wait for a step and return rank 0's rows."""
         number = self._peers.broadcast("rows", step)
         return self._carried_out(number, lambda: self._own.rows(step))
 
@@ -109,7 +109,7 @@ class Leader:
 
     @hookimpl
     def close(self) -> Closed:
-        """End all ranks' sessions, and the processes that rank 0 has started. Idempotent."""
+        """Close the sessions of all ranks, and end the processes that rank 0 has started. Idempotent."""
         self._peers.close(_GOODBYE_S)
         return self._own.close()
 
@@ -127,7 +127,7 @@ class Leader:
 
 
 def lead(peers: Peers, name: str, open_own: Callable[[Group], object]) -> Leader:
-    """Open the session of all ranks. Raises StartupError, BackendError, as opening a single one does; PeerLost."""
+    """Open the session of all ranks. Raises StartupError and BackendError, as opening a single session does; PeerLost."""
     try:
         peers.place()
         own = Session(_opened_beside(peers, lambda: open_own(peers.group)), name)
@@ -142,7 +142,8 @@ def lead(peers: Peers, name: str, open_own: Callable[[Group], object]) -> Leader
 
 
 def _opened_beside(peers: Peers, open_own: Callable[[], object]) -> object:
-    """What `open_own` returns; it waits for the others, so it runs beside us, and is given up when one of them is gone."""
+    """Run `open_own` and return its result. It waits for the other ranks, so it runs in a thread that is abandoned if one is
+    lost."""
     done: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -158,7 +159,7 @@ def _opened_beside(peers: Peers, open_own: Callable[[], object]) -> object:
             opened, error = done.get(timeout=0.1)
             break
         except queue.Empty:
-            if peers.trouble() and end is None:  # the same mistake may end us too
+            if peers.trouble() and end is None:  # rank 0 may be about to fail in the same way
                 end = time.monotonic() + AGREE_S
             if end is not None and time.monotonic() > end:
                 raise StartupError(peers.trouble()) from None
@@ -170,7 +171,7 @@ def _opened_beside(peers: Peers, open_own: Callable[[], object]) -> object:
 
 
 def follow(link: Link, open_session: Callable[[Group], Session]) -> None:
-    """Carry out what rank 0 says until it says goodbye. Raises StartupError when this rank fails alone."""
+    """Execute the verbs of rank 0 until it closes. Raises StartupError if this rank fails alone."""
     number, _, place = link.receive()
     group = Group(*place)
     try:
@@ -178,7 +179,7 @@ def follow(link: Link, open_session: Callable[[Group], Session]) -> None:
         link.send([0, "done", session.capabilities()])
     except (BackendError, StartupError) as error:
         link.send([0, "failed", type(error).__name__, str(error)])
-        link.receive(_OPENED_S)  # rank 0 ends the connection; it has an error of its own to tell
+        link.receive(_OPENED_S)  # wait until rank 0 closes the connection: it reports the error
         raise
     link.end_with_it(AGREE_S)
     while True:
@@ -204,7 +205,8 @@ def _carry_out(link: Link, session: Session, number: int, verb: str, arguments: 
 
 
 def _agreed(link: Link, group: Group, number: int, error: BackendError) -> int:
-    """The number of the message that says that all ranks failed alike. Raises StartupError if this one failed alone."""
+    """Wait for rank 0's confirmation that all ranks failed alike; return its message number. Raises StartupError if this rank
+    failed alone."""
     link.send([number, "failed", type(error).__name__, str(error)])
     try:
         following, verb, _ = link.receive(AGREE_S)

@@ -1,4 +1,4 @@
-"""Turns of the router that started this process, over the socket pair that this process inherited."""
+"""Turns of the parent router, over a socket pair that this process has inherited."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _log = logging.getLogger(__name__)
 
 
 class StepsLink:
-    """Answers turns in the shard's own thread, which reads, computes and writes, so that nothing passes between threads. The link has that
-    thread from the router's first turn, after the warm-up, until the router disconnects."""
+    """Answers turns in the shard's own thread, which reads, computes and writes, so that nothing passes between threads. The link
+    has that thread from the router's first turn, after the warm-up, until the router disconnects."""
 
     def __init__(self, stream: socket.socket, tenancy: Tenancy) -> None:
         self._stream = stream
         self._tenancy = tenancy
 
     def start(self) -> None:
-        """Wait for the first turn, in a thread for that alone."""
+        """Wait for the first turn in a thread of its own."""
         threading.Thread(target=self._wait, name="steps", daemon=True).start()
 
     def close(self) -> None:
-        """Read no more turns, so that the shard's thread is free again. Idempotent."""
+        """Stop reading turns, which frees the shard's thread. Idempotent."""
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""When an answer ends."""
+"""Stop conditions of a generation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class StopMatcher:
         self._tail = ""
 
     def push(self, piece: str) -> int | None:
-        """How many characters of `piece` belong to the text if a stop string ends in it, else None."""
+        """Return the number of characters of `piece` up to the end of a stop string; None if no stop string ends in it."""
         if not self._longest or not piece:
             return None
         window = self._tail + piece
@@ -26,17 +26,17 @@ class StopMatcher:
 
 
 class StoppingCriteria:
-    """Length first, then end of sequence, then stop strings: TGI's order, so the last allowed token always reports length."""
+    """Stop conditions in TGI's order: length, end of sequence, stop strings. So the last allowed token always reports length."""
 
     def __init__(self, stopping: Stopping, eos_ids: frozenset[int]) -> None:
         self._max_new_tokens = stopping.max_new_tokens
         self._eos_ids = frozenset() if stopping.ignore_eos else eos_ids
         self._matcher = StopMatcher(stopping.stop)
         self.generated = 0
-        """Tokens seen."""
+        """Number of generated tokens."""
 
     def push(self, token: int, text: str) -> tuple[FinishReason | None, int]:
-        """The reason to end, if any, and how much of `text` belongs to the answer. A stop string stays in the answer."""
+        """Return the finish reason, if any, and the number of characters of `text` to keep. A stop string is kept."""
         self.generated += 1
         end = self._matcher.push(text)
         if self.generated >= self._max_new_tokens:

@@ -1,4 +1,4 @@
-"""The text of one request as it is generated: rows in, generations out."""
+"""The text of one request: converts rows to generations as they arrive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Transcript:
         self._prompt = prompt = item.request.tokens[: item.request.prompt_len]
         self._context = prompt[-1:]
         self._detokenizer = Detokenizer(tokenizer, prompt)
-        # nothing may follow the end of a grammar, so that end counts even with ignore_eos
+        # the end of a grammar is final, even with ignore_eos
         stopping = item.stopping if item.grammar is None else replace(item.stopping, ignore_eos=False)
         self._stopping = StoppingCriteria(stopping, tokenizer.eos_ids)
         self._generated: list[int] = []
@@ -29,7 +29,7 @@ class Transcript:
             self._generated.append(token)
 
     def push(self, row: Row) -> Generation | None:
-        """The generation of a row, None if it has no token yet. One with `finished` or `fault` is the last."""
+        """Convert a row to a generation; None if it has no token yet. One with `finished` or `fault` is the last."""
         if row.fault is not None:
             return Generation(row.request_id, fault=row.fault)
         self._prompt_logprobs.extend(row.prompt_logprobs)
@@ -58,7 +58,8 @@ class Transcript:
         return Token(id, text, logprob, id in self._tokenizer.special_ids, top), finished
 
     def _whole_text(self, cut: int) -> str:
-        """All generated tokens without special ones, less `cut` characters; one prompt token in front keeps a leading space."""
+        """Decode all generated tokens, except special ones, without the last `cut` characters. Decoding starts with one prompt
+        token, which preserves a leading space."""
         before = self._tokenizer.decode(self._context, skip_special_tokens=True)
         text = self._tokenizer.decode([*self._context, *self._generated], skip_special_tokens=True)[len(before) :]
         return text[: len(text) - cut]

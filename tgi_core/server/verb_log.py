@@ -1,4 +1,4 @@
-"""The backend calls of a turn, on their way to the router's metrics."""
+"""Records the backend calls of a turn for the router's metrics."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from tgi_core.wire.types import VerbCall
 
 
 class VerbLog:
-    """Notes each call of a hook until the turn's answer takes them along; a `tgi_core.backend.wrappers.Observe`.
+    """Records hook calls until the turn's result carries them to the router; a `tgi_core.backend.wrappers.Observe`.
 
-    Calls come from one thread, the shard's.
+    Called only from the shard's thread.
     """
 
     def __init__(self) -> None:
         self._calls: list[VerbCall] = []
 
     def __call__(self, verb: str, seconds: float, error: str) -> None:
-        """Note a call that has ended."""
+        """Record a completed call."""
         self._calls.append(VerbCall(verb, round(seconds * 1e9), error))
 
     def take(self) -> tuple[VerbCall, ...]:
-        """Return and forget the calls noted since the last time."""
+        """Return and clear the recorded calls."""
         calls, self._calls = tuple(self._calls), []
         return calls
