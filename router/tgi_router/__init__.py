@@ -1,4 +1,4 @@
-"""The HTTP side of tgi-core: TGI's routes and OpenAI's, on top of anything that keeps the `Generator` protocol."""
+"""The HTTP server of tgi-core: TGI's and OpenAI's routes, on top of any implementation of the `Generator` protocol."""
 
 from tgi_router.admission import AdmissionControl
 from tgi_router.app import create_app

@@ -8,15 +8,15 @@ from tgi_core.adapters import can_be_name
 
 
 class AdapterNames:
-    """The model's own name, and those of its adapters."""
+    """Names of the model and of its adapters."""
 
     def __init__(self, model: str, adapters: Iterable[str]) -> None:
         self._model, self._adapters = model, frozenset(adapters) - {model}
 
     def allows(self, asked: str | None) -> bool:
-        """Whether it is known, or might be an adapter's somewhere else; a path, or nothing that one could type, is refused."""
+        """Return whether a name is known or at least plausible; paths and unprintable names are rejected."""
         return not asked or asked == self._model or asked in self._adapters or can_be_name(asked)
 
     def find(self, asked: str | None) -> str | None:
-        """The adapter of that name. One that nobody knows means the model itself, as in TGI: clients send names of their own making."""
+        """Return the adapter with that name. An unknown name selects the model itself, as in TGI: clients send arbitrary names."""
         return asked if asked in self._adapters else None

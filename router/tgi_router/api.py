@@ -111,28 +111,29 @@ class Operation(APIRoute):
 
 
 def make_operations(endpoints: Iterable[Endpoint], gate: Gate, dialect: Dialect) -> list[Operation]:
-    """One route per path and method. Of two endpoints for both the first counts."""
+    """Create one route per path and method. The first endpoint for both takes precedence."""
     kept = distinct(endpoints)
     allowed = methods_by_path(kept)
     return [Operation(each, allowed[each.path], gate, dialect) for each in kept]
 
 
 def _response_class(endpoint: Endpoint) -> type[Response]:
-    """Tells FastAPI the media type of the answer."""
+    """Return a response class that tells FastAPI the media type."""
     if endpoint.answer is not None:
         return JSONResponse
     return _TEXT.get(endpoint.text, Response)
 
 
 def _extra(endpoint: Endpoint) -> dict[str, Any]:
-    """What its signature cannot say: its parameters, for which FastAPI would promise a 422, and that it may need no key."""
+    """Return what the signature cannot express: the parameters, for which FastAPI would document a 422, and that the key is
+    optional."""
     extra: dict[str, Any] = {} if endpoint.public else {"security": [{}]}
     found = parameters(endpoint)
     return extra | {"parameters": found} if found else extra
 
 
 def _described(endpoint: Endpoint) -> Callable[..., Any]:
-    """A function with the operation's body and key as its parameters, for FastAPI to read."""
+    """Return a function with the operation's body and key as parameters, for FastAPI to inspect."""
 
     async def described() -> None: ...
 

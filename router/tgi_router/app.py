@@ -1,4 +1,4 @@
-"""The app: routes, middleware and the answers to errors."""
+"""The app: routes, middleware and error responses."""
 
 from __future__ import annotations
 
@@ -61,11 +61,9 @@ def create_app(
     traces: Traces | None = None,
     lifecycle: Lifecycle | None = None,
 ) -> FastAPI:
-    """The ASGI app that serves a model. The generator must be up: its limits and capabilities are read here, once.
-
-    `/metrics` shows everything in `registry`, to which the app adds its own metrics; default: a new one. `lifecycle` decides
-    whether requests are taken; default: always.
-    """
+    """Create the ASGI app that serves a model. The generator must be running: its limits and capabilities are read here, once.
+    `/metrics` exports everything in `registry`, to which the app adds its own metrics; default: a new one. `lifecycle` decides
+    whether requests are accepted; default: always."""
     lifecycle = lifecycle or Lifecycle(Phase.SERVING)
     workers = Workers(settings.validation_workers)
     metrics = Metrics(registry or CollectorRegistry(), generator, effective_limits(settings, generator.limits))
@@ -88,19 +86,22 @@ def create_app(
         tokenizing.close()
         await inference.validator.grammars.close()
 
-    from tgi_router.api import Api, make_operations  # FastAPI takes time to load, in which the server can answer probes already
+    from tgi_router.api import (
+        Api,
+        make_operations,
+    )  # FastAPI is slow to import; the server can already respond to probes meanwhile
 
     operations = make_operations(endpoints, gate(lifecycle, inference, settings.strict_tgi), dialect)
     app = assemble(partial(Api, endpoints), settings, endpoints, operations, dialect, traces, lifespan)
-    app.state.workers = workers  # which judge large bodies
+    app.state.workers = workers  # which validate large bodies
     answers = refusals(endpoints, dialect, headers.stream(0)) if traces is None else {}
     app.state.admission = AdmissionControl(inference, lifecycle, clients, answers, settings.api_key)
     return app
 
 
 def gate(lifecycle: Lifecycle, inference: Inference, strict: bool) -> Gate:
-    """Open while requests are taken, and while there is room for one more of whoever asks: before anything is done for it. TGI tells
-    streams inside of them that there is no room, for which their bodies must be read."""
+    """Return a gate that lets a request through if the server accepts requests and has a permit for the client, before any work is
+    done for it. TGI reports overload within streams, which requires reading their bodies."""
 
     def check(endpoint: Endpoint, request: Request) -> None:
         if lifecycle.over:
@@ -122,7 +123,8 @@ def assemble(
     traces: Traces | None,
     lifespan: Lifespan[Starlette] | None = None,
 ) -> App:
-    """An app of routes, with what all have in common. `kind` makes it; `endpoints` says which of the routes are public."""
+    """Create an app from routes, with the middleware common to all. `kind` is its class; `endpoints` defines which routes are
+    public."""
     app = kind(
         routes=routes,
         middleware=[Middleware(RequestLog, traces=traces), *_middleware(settings, endpoints)],
@@ -141,7 +143,7 @@ def assemble(
 def _endpoints(
     inference: Inference, probes: Probes, headers: ComputeHeaders, dialect: Dialect, templates: TemplatePool
 ) -> list[Endpoint]:
-    """All of them. Of two for one path and method the first counts."""
+    """Return all endpoints. The first for a path and method takes precedence."""
     small, native = SmallRoutes(inference), NativeRoutes(inference, headers)
     chat, completions = ChatRoutes(inference, headers, dialect, templates), CompletionRoutes(inference, headers, dialect)
     cloud = CloudRoutes(inference, native, chat, completions)
@@ -159,7 +161,7 @@ def _endpoints(
 
 
 def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middleware]:
-    """CORS comes first: a browser's preflight carries no key."""
+    """Return the middleware. CORS comes first: a browser's preflight request has no key."""
     origins = settings.cors_allow_origin or ("*",)
     stack = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
     if settings.api_key is not None:
@@ -175,10 +177,10 @@ def _answering(render: Callable[[str, Any], Response]) -> Callable[[Request, Exc
 
 
 def _empty(path: str, error: HTTPException) -> Response:
-    """404 and 405 have no body."""
+    """Respond to 404 and 405 without a body."""
     return Response(status_code=error.status_code, headers=error.headers)
 
 
 def _unread(path: str, error: ClientDisconnect) -> Response:
-    """The client left before its body was complete; nobody reads this."""
+    """Respond to a client that disconnected before its body was complete; the response is discarded."""
     return Response(status_code=400)

@@ -1,4 +1,4 @@
-"""The api key."""
+"""API key authentication."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class BearerAuth:
-    """Lets a request through if its one Authorization header holds the key, byte for byte, or if one of the routes in `public`, which
-    are for probes, answers it. Everything else, known or not, needs the key."""
+    """Lets a request through if its only Authorization header has exactly the key, or if it is for one of the routes in `public`,
+    which are for probes. All other paths, known or not, require the key."""
 
     def __init__(self, app: ASGIApp, key: str, public: Sequence[BaseRoute]) -> None:
         self._app = app

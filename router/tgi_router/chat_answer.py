@@ -1,4 +1,4 @@
-"""What a chat answers: one object, or a stream of chunks."""
+"""Rendering of chat completions: one object, or a stream of chunks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Names = frozenset[str]
 
 _ROLE = '"role":"assistant",'
 _REST = '"logprobs":null,"finish_reason":null}],"usage":null}'
-"""How a chunk ends that is not the last."""
+"""End of every chunk but the last."""
 
 
 def answer_json(
     dialect: Dialect, envelope: Envelope, results: Sequence[Result], stops: Sequence[str], names: Names, logprobs: bool
 ) -> str:
-    """The whole answer. `names` are the functions that may be called. Raises ToolFailed where TGI does."""
+    """Render a complete response. `names` are the functions that may be called. Raises ToolFailed where TGI does."""
     choices = []
     for result in results:
         pieces = _read(cut(result.text.text, stops), names)
@@ -58,21 +58,21 @@ def _read(text: str, names: Names) -> list[Piece]:
 
 
 class _Speaker:
-    """The state of one choice of a stream."""
+    """State of one choice of a stream."""
 
     def __init__(self, stops: Sequence[str], names: Names) -> None:
         self.silent = True
-        """Nothing has been sent yet."""
+        """Whether nothing has been sent yet."""
         self._filter = StopFilter(stops)
         self._reader = ToolCallReader(names) if names else None
 
     @property
     def called(self) -> bool:
-        """Whether there were tool calls."""
+        """Whether the choice has tool calls."""
         return self._reader is not None and self._reader.calls > 0
 
     def push(self, text: str, last: bool) -> list[Piece]:
-        """What a token adds; without tools one piece, though it may be empty."""
+        """Return the pieces that a token adds; without tools, exactly one, which may be empty."""
         text = self._filter.push(text)
         if last:
             text += self._filter.finish()
@@ -82,7 +82,7 @@ class _Speaker:
 
 
 class Chunks:
-    """The chunks of one stream; all that repeats is rendered once."""
+    """Renders the chunks of one stream; repeated parts are rendered only once."""
 
     def __init__(self, dialect: Dialect, envelope: Envelope, stops: Sequence[str], names: Names, logprobs: bool) -> None:
         self._head = (
@@ -96,7 +96,7 @@ class Chunks:
         self._speakers: dict[int, _Speaker] = defaultdict(lambda: _Speaker(stops, names))
 
     def events(self, choice: Choice, generation: Generation) -> bytes:
-        """What a step adds; without tools one event per token."""
+        """Render the result of a step; without tools, one event per token."""
         if self._plain and generation.finished is None and choice.index in self._speakers:
             return b"".join([self._text(choice.index, token) for token in generation.tokens])
         return b"".join(
@@ -108,18 +108,18 @@ class Chunks:
         )
 
     def _text(self, index: int, token: Token) -> bytes:
-        """The event of most tokens: not the first, not the last, and nothing but text."""
+        """Render the event of an ordinary token: not the first, not the last, only text."""
         text = '""' if token.special else quote(token.text)
         return f'data: {self._head}{{"index":{index},"delta":{{{self._role}"content":{text}}},{_REST}\n\n'.encode()
 
     def _token(self, choice: Choice, token: Token, ending: FinishReason | None) -> Iterator[str]:
-        """The chunks with what a token adds: without tools exactly one."""
+        """Render the chunks of a token; without tools, exactly one."""
         speaker = self._speakers[choice.index]
         pieces = speaker.push("" if token.special else token.text, ending is not None)  # special tokens add no text
         reason = None if ending is None else self._dialect.finish_reason(ending, speaker.called)
         deltas = [self._delta(speaker, piece) for piece in pieces]
         if reason is not None and speaker.called:
-            if self._dialect.strict:  # TGI ends a tool call without a word
+            if self._dialect.strict:  # TGI ends a tool call with an empty delta
                 reason = None
             else:
                 deltas.append("{}")
@@ -135,7 +135,7 @@ class Chunks:
         return f'{self._head}{{"index":{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":{ended}}}],"usage":null}}'
 
     def _delta(self, speaker: _Speaker, piece: Piece) -> str:
-        """The role comes once; TGI repeats it, which OpenAI's own client would join to one long word."""
+        """Render a delta. Only the first has the role; TGI repeats it, and OpenAI's client would concatenate the repetitions."""
         role = _ROLE if speaker.silent or self._dialect.strict else ""
         speaker.silent = False
         if piece.call is None:
@@ -143,5 +143,5 @@ class Chunks:
         return f'{{{role}"tool_calls":[{dumps(self._dialect.call_delta(piece))}]}}'
 
     def usage(self, tokens: dict[str, Any]) -> str:
-        """The chunk without a choice that ends a stream on demand."""
+        """Render the last chunk, which has the usage and no choices, for streams that request it."""
         return f'{self._head}],"usage":{dumps(tokens)}}}'

@@ -1,4 +1,4 @@
-"""Which client a request comes from: by the address of its connection, or by a header that a gateway sets."""
+"""Identification of clients, by the address of the connection or by a header that a gateway sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ EVERYBODY = "*"
 
 
 class Clients:
-    """Identifies clients, and knows whose urgent requests go before those of others. Raises ValueError for an invalid network."""
+    """Identifies clients and those whose urgent requests precede the requests of others. Raises ValueError for an invalid
+    network."""
 
     def __init__(self, header: str | None = None, urgent: tuple[str, ...] = ()) -> None:
         self._header = header
@@ -25,18 +26,18 @@ class Clients:
 
     @classmethod
     def of_settings(cls, settings: Settings) -> Clients:
-        """As the settings say."""
+        """Create from the settings."""
         return cls(settings.client_header, settings.high_priority_from)
 
     def of(self, scope: Scope, headers: Headers) -> str:
-        """A short name of the sender. Of a list in the header the last item counts, which the nearest gateway has added."""
+        """Return a short name of the client. In a header with a list, the last item counts, which the nearest gateway has added."""
         value = headers.get(self._header) if self._header is not None else None
         if value is not None:
             return _name(value.rpartition(",")[2].strip())
         return _neighbourhood(_host(scope))
 
     def may_be_urgent(self, scope: Scope, client: str) -> bool:
-        """Whether the requests of a client may go before those of others."""
+        """Return whether the requests of a client may precede those of others."""
         if self._everybody or client in self._names:
             return True
         host = _host(scope)
@@ -48,7 +49,7 @@ def _host(scope: Scope) -> str:
 
 
 def _name(value: str) -> str:
-    """A hash: it has a fixed length and shows no secret."""
+    """Return a hash, which has a fixed length and reveals no secret."""
     return blake2b(value.encode(), digest_size=12).hexdigest()
 
 
@@ -58,7 +59,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _neighbourhood(host: str) -> str:
-    """An IPv4 address, or the first 64 bits of an IPv6 address, since its owner can choose the others."""
+    """Return an IPv4 address, or the first 64 bits of an IPv6 address, since its owner can choose the rest."""
     if ":" not in host:
         return host
     address = _address(host)

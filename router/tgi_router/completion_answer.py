@@ -1,4 +1,4 @@
-"""What a text completion answers: one object, or a stream of chunks."""
+"""Rendering of text completions: one object, or a stream of chunks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tgi_router.stop_strings import StopFilter, cut
 
 
 class _Logprobs:
-    """OpenAI's logprobs of one text, which say where in it each token begins, in characters."""
+    """Renders OpenAI's logprobs of one text, with the offset of each token in it, in characters."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
 
     def of(self, tokens: Sequence[Token]) -> str:
-        """Of the next tokens, as JSON."""
+        """Render the logprobs of the next tokens, as JSON."""
         return dumps(
             {
                 "tokens": [token.text for token in tokens],
@@ -37,7 +37,8 @@ class _Logprobs:
 
 
 def _top(token: Token) -> dict[str, float | None]:
-    """The likeliest tokens by their texts, the token itself among them; of two with one text the likelier counts."""
+    """Return the logprobs of the most likely tokens and of the token itself, by text; of tokens with equal texts, the most likely
+    counts."""
     found = {token.text: shortest(token.logprob)}
     for candidate in token.top:
         found.setdefault(candidate.text, shortest(candidate.logprob))
@@ -45,7 +46,7 @@ def _top(token: Token) -> dict[str, float | None]:
 
 
 class Chunks:
-    """The chunks of one stream. With `echo` each text begins with its prompt."""
+    """Renders the chunks of one stream. With `echo`, each text begins with its prompt."""
 
     def __init__(self, dialect: Dialect, envelope: Envelope, stops: Sequence[str], echo: bool, logprobs: bool) -> None:
         self.envelope = envelope
@@ -56,12 +57,12 @@ class Chunks:
         self._logprobs: dict[int, _Logprobs] = {}
 
     def events(self, choice: Choice, generation: Generation) -> bytes:
-        """One event per token."""
+        """Render one event per token."""
         return b"".join([event(self._chunk(choice, token, ending)) for token, ending in tokens_of(generation)])
 
     def _chunk(self, choice: Choice, token: Token, ending: GeneratedText | None) -> str:
-        """A chunk with the text that a token adds. The last one of each text is shaped like a whole answer and tells the usage,
-        as in TGI."""
+        """Render the chunk of a token. As in TGI, the last chunk of each text has the fields of a complete response, with the
+        usage."""
         prompt = choice.prompt.text if self._echo and choice.index not in self._filters else ""
         filter = self._filters[choice.index]
         text = filter.push("" if token.special else token.text) + ("" if ending is None else filter.finish())
@@ -83,7 +84,7 @@ class Chunks:
 def answer_json(
     dialect: Dialect, envelope: Envelope, results: Sequence[Result], stops: Sequence[str], echo: bool, logprobs: bool, best: int
 ) -> str:
-    """The whole answer, with the `best` texts of each prompt; the usage is that of all."""
+    """Render a complete response with the `best` texts of each prompt; the usage includes all texts."""
     choices = [
         _choice_json(
             index,
@@ -97,7 +98,8 @@ def answer_json(
 
 
 def _chosen(results: Sequence[Result], best: int) -> Iterator[tuple[int, Result]]:
-    """The results to return, with their indices: all in order, or of a prompt with more than `best` texts the most likely ones."""
+    """Return the results to render, with their indices: all in order, or only the most likely ones of a prompt with more than
+    `best`."""
     samples = max(result.choice.sample for result in results) + 1
     if samples == best:
         yield from ((result.choice.index, result) for result in results)
@@ -108,7 +110,7 @@ def _chosen(results: Sequence[Result], best: int) -> Iterator[tuple[int, Result]
 
 
 def final_json(envelope: Envelope, choices: str, tokens: dict[str, int]) -> str:
-    """An answer with its usage."""
+    """Render a response with its usage."""
     return (
         f'{{"object":"text_completion","id":{quote(envelope.id)},"created":{envelope.created},"model":{quote(envelope.model)},'
         f'"system_fingerprint":{quote(FINGERPRINT)},"choices":[{choices}],"usage":{dumps(tokens)}}}'

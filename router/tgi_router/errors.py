@@ -1,11 +1,11 @@
-"""The errors that a client can get in place of an answer.
+"""The errors that a client can receive instead of a result.
 
     RouterError                 error_type                        status  counted as
     ├── ValidationFailed        validation                        422     validation
     │   ├── StreamRuleBroken    validation                        422     validation
     │   └── PromptTooLong       validation                        422     validation
     ├── ModelOverloaded         overloaded                        429     overloaded
-    ├── ForeignTextError        (those of which a backend or a template has written a part)
+    ├── ForeignTextError        (a backend or a template has written a part of the message)
     │   ├── ShardFailed         generation                        424     generation
     │   │   ├── NotFinite       generation                        424     nan
     │   │   └── ShardLost       generation                        424     generation
@@ -24,7 +24,7 @@
     │   └── ShuttingDown        shutting_down                     503     unavailable
     └── Unhealthy               healthcheck                       503     -
 
-`BodyRejected` stands apart: a body that cannot be read is answered in plain text, as TGI does.
+`BodyRejected` is separate: unreadable bodies are reported in plain text, as in TGI.
 
 What is rendered here is TGI's form. `tgi_router.openai` has the form for the routes under /v1.
 """
@@ -41,37 +41,37 @@ from tgi_router.json_text import dumps
 
 
 class RouterError(Exception):
-    """Base of the tree. Its text is what the client reads."""
+    """Base of the tree. Its message is sent to the client."""
 
     status: ClassVar[int] = 422
     error_type: ClassVar[str]
     failure: ClassVar[str] = "validation"
-    """The value of the label `err` of tgi_request_failure."""
+    """Value of the label `err` of tgi_request_failure."""
     prefix: ClassVar[str] = ""
     retry_after_s: float | None = None
-    """When another try may fare better; None if it would not."""
+    """Seconds after which a retry may succeed; None if it would fail again."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(self.prefix + detail)
 
 
 class ValidationFailed(RouterError):
-    """A parameter breaks a rule of `tgi_router.validation`."""
+    """A parameter violates a rule of `tgi_router.validation`."""
 
     error_type = "validation"
     prefix = "Input validation error: "
 
 
 class StreamRuleBroken(ValidationFailed):
-    """A parameter that only streams refuse."""
+    """A parameter is not supported for streams."""
 
 
 class PromptTooLong(ValidationFailed):
-    """Prompt and answer do not fit. OpenAI's clients know it by a code of its own."""
+    """The prompt and the requested tokens exceed a limit. OpenAI's clients identify this error by a separate code."""
 
 
 class ModelOverloaded(RouterError):
-    """No permit or no room in the queue."""
+    """No permit is free, or the queue is full."""
 
     status = 429
     error_type = "overloaded"
@@ -84,18 +84,18 @@ class ModelOverloaded(RouterError):
 
 
 _INNER = re.compile(r"0x[0-9a-fA-F]{6,}|(?:\w:)?(?:/[\w.@+~-]+){2,}")
-"""Addresses and paths, which are the operator's business; logs have them."""
+"""Addresses and paths, which must not reach clients; logs have them."""
 
 
 class ForeignTextError(RouterError):
-    """Part of its text was written by a backend, or by a template from the model's files."""
+    """A backend, or a template from the model's files, has written a part of the message."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(_INNER.sub("…", detail))
 
 
 class ShardFailed(ForeignTextError):
-    """The device failed this request; another try would most likely fail the same way."""
+    """The device failed this request; a retry would most likely fail in the same way."""
 
     status = 424
     error_type = "generation"
@@ -104,19 +104,19 @@ class ShardFailed(ForeignTextError):
 
 
 class NotFinite(ShardFailed):
-    """The model computed no number for this request. Several of them in a short time are the device's fault."""
+    """The model computed NaN for this request. Several of these within a short time indicate a faulty device."""
 
     failure = "nan"
 
 
 class ShardLost(ShardFailed):
-    """The shard went away with the request; it may be back for the next try."""
+    """The shard was lost with the request; it may be back for a retry."""
 
     retry_after_s = 1.0
 
 
 class TimedOut(RouterError):
-    """The request took longer than its client or the operator allowed."""
+    """The request exceeded the time limit of its client or of the operator."""
 
     status = 504
     error_type = "timeout"
@@ -125,7 +125,7 @@ class TimedOut(RouterError):
 
 
 class Incomplete(RouterError):
-    """The results ended before the answer was complete."""
+    """The results ended before the generation was complete."""
 
     status = 500
     error_type = "incomplete_generation"
@@ -134,7 +134,7 @@ class Incomplete(RouterError):
 
 
 class IncompleteStream(Incomplete):
-    """The same, as an event of a stream."""
+    """`Incomplete`, as an event of a stream."""
 
     error_type = "incomplete_generation_stream"
     prefix = "Incomplete generation stream"
@@ -149,42 +149,42 @@ class TemplateFailed(ForeignTextError):
 
 
 class ToolFailed(RouterError):
-    """Tools were asked for in a way that cannot be honoured."""
+    """The tools or the tool choice of a request cannot be satisfied."""
 
     error_type = "tool_error"
     prefix = "Tool error: "
 
 
 class SuffixNotSupported(RouterError):
-    """Completions with a suffix."""
+    """A completion request has a suffix."""
 
     error_type = "suffix not supported"
     prefix = "Suffix is not supported and can be achieved by preprocessing the prompt."
 
 
 class BatchSizeExceeded(RouterError):
-    """Too many prompts in one call."""
+    """A request has too many prompts."""
 
     error_type = "batch size exceeded"
     prefix = "Number of prompts exceeds the maximum allowed batch size of "
 
 
 class NoInstances(RouterError):
-    """Vertex without an instance."""
+    """A Vertex AI request has no instances."""
 
     error_type = "Input validation error"
     prefix = "Input validation error"
 
 
 class LengthMismatch(RouterError):
-    """KServe with more inputs than outputs, or less."""
+    """The numbers of inputs and outputs of a KServe request differ."""
 
     error_type = "length mismatch"
     prefix = "Inputs and outputs length mismatch"
 
 
 class NotUtf8(RouterError):
-    """KServe with bytes that are no text."""
+    """The bytes of a KServe input are not UTF-8."""
 
     error_type = "utf8"
 
@@ -199,7 +199,7 @@ class ReadTooSlowly(RouterError):
 
 
 class NotServing(RouterError):
-    """Requests are not taken now: the model is loading, or the shard is being restarted."""
+    """Requests are not accepted: the model is loading, or the shard is being restarted."""
 
     status = 503
     error_type = "unavailable"
@@ -209,14 +209,14 @@ class NotServing(RouterError):
 
 
 class ShuttingDown(NotServing):
-    """The server ends before the answer is complete; another one, or the next, can give it."""
+    """The server shuts down before the generation is complete; a retry on another server, or after a restart, can succeed."""
 
     error_type = "shutting_down"
     prefix = "The server is shutting down"
 
 
 class Unhealthy(RouterError):
-    """The shard does not answer."""
+    """The shard does not respond."""
 
     status = 503
     error_type = "healthcheck"
@@ -224,7 +224,7 @@ class Unhealthy(RouterError):
 
 
 class BodyRejected(Exception):
-    """The body cannot be read: `status` is 400, 413, 415 or 422."""
+    """The request body is unreadable. `status` is 400, 413, 415 or 422."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -232,7 +232,7 @@ class BodyRejected(Exception):
 
 
 def retry_headers(error: RouterError) -> dict[str, str]:
-    """For errors that pass by themselves: when to come back. OpenAI's clients read the milliseconds first."""
+    """Return Retry-After headers for temporary errors. OpenAI's clients prefer the one in milliseconds."""
     seconds = error.retry_after_s
     return (
         {}
@@ -242,16 +242,16 @@ def retry_headers(error: RouterError) -> dict[str, str]:
 
 
 def error_json(error: RouterError) -> str:
-    """TGI's error object."""
+    """Render TGI's error object."""
     return dumps({"error": str(error), "error_type": error.error_type})
 
 
 def error_response(error: RouterError) -> Response:
-    """The error object with its status, and `Retry-After` where clients should retry."""
-    headers = retry_headers(error) if error.status in (429, 503) else None  # a 424 is final for TGI's clients
+    """Render the error object with its status, and with `Retry-After` if clients should retry."""
+    headers = retry_headers(error) if error.status in (429, 503) else None  # TGI's clients do not retry after 424
     return Response(error_json(error), status_code=error.status, media_type="application/json", headers=headers)
 
 
 def body_response(error: BodyRejected) -> Response:
-    """The plain text that TGI answers to a body it cannot read."""
+    """Render the plain text with which TGI reports an unreadable body."""
     return PlainTextResponse(str(error), status_code=error.status)

@@ -1,6 +1,6 @@
-"""Metrics as text for Prometheus, with counters named exactly as TGI names them.
+"""Prometheus text exposition, with counters named exactly as in TGI.
 
-The library's own writer insists on the suffix `_total` and adds `_created` series; dashboards made for TGI know neither.
+The client library's writer forces the suffix `_total` and adds `_created` series; dashboards for TGI expect neither.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def expose(registry: CollectorRegistry) -> str:
-    """The text of all metrics of a registry. Names, help texts and label values are our own words and need no escaping."""
+    """Render all metrics of a registry. Names, help texts and label values are constants of this project and need no escaping."""
     return "".join(line for metric in registry.collect() for line in _lines(metric))
 
 

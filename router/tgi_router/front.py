@@ -1,4 +1,4 @@
-"""What answers before the app can: the socket is open while the model loads."""
+"""The front app, which responds while the model loads and the actual app does not exist yet."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class Front:
-    """An ASGI app in place of one that is yet to come: it answers probes, and everything else 503."""
+    """An ASGI app that serves probes and responds with 503 to everything else, until the actual app replaces it."""
 
     def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
         self._app = _starting_app(settings, lifecycle)
 
     def pass_to(self, app: ASGIApp) -> None:
-        """From now on `app` answers."""
+        """Pass all further requests to `app`."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

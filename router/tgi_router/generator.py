@@ -1,4 +1,4 @@
-"""What the router needs of a scheduler."""
+"""The interface of the router to a scheduler."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from tgi_core.wire.types import ShardInfo
 
 
 class Load(Protocol):
-    """How busy the scheduler is at one moment."""
+    """Snapshot of the scheduler's load."""
 
     @property
     def queued(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
 
     @property
     def running(self) -> int:
-        """Requests in the batch."""
+        """Number of requests in the batch."""
 
     @property
     def blocks_free(self) -> int:
-        """Blocks of the KV cache that nobody holds."""
+        """Number of free blocks of the KV cache."""
 
     @property
     def blocks_total(self) -> int:
-        """Blocks of the KV cache."""
+        """Number of blocks of the KV cache."""
 
     @property
     def query_tokens(self) -> int:
-        """Tokens of all requests so far when their first step began."""
+        """Prompt tokens of all requests so far, counted when their first step began."""
 
     @property
     def hit_tokens(self) -> int:
-        """Those of them that were found in the cache."""
+        """Number of those tokens that were found in the cache."""
 
 
 class Generator(Protocol):
-    """Turns validated requests into streams of generations. Everything here is called on the event loop."""
+    """Turns validated requests into streams of generations. All methods are called on the event loop."""
 
     @property
     def info(self) -> ShardInfo:
-        """The model that is open behind it, and what its backend declared."""
+        """The open model and the capabilities of its backend."""
 
     @property
     def limits(self) -> Limits:
-        """What a request may be; constant once the generator is up."""
+        """The limits of a request; constant once the generator is running."""
 
     @property
     def sound(self) -> bool:
-        """Whether what is computed is to be trusted: several rows of NaN in a short time are the device's fault."""
+        """Whether the output can be trusted: several rows of NaN within a short time indicate a faulty device."""
 
     @property
     def prefix_caching(self) -> bool:
-        """Whether prompts are looked up in the cache."""
+        """Whether prefix caching is enabled."""
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Make ready for a request with that grammar, which needs it until the release. Raises InvalidGrammar, GrammarsBusy."""
+        """Prepare a grammar, which is kept until it is released. Raises InvalidGrammar, GrammarsBusy."""
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises `tgi_core.scheduler.types.Overloaded`."""
 
     async def healthy(self) -> bool:
-        """Whether a request would be answered now."""
+        """Return whether a request would be served now."""
 
     def snapshot(self) -> Load:
-        """The present load; cheap."""
+        """Return the current load; cheap."""

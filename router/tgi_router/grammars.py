@@ -1,4 +1,4 @@
-"""Checks grammars before they reach the shard, so that an invalid one is an error of its request."""
+"""Validation of grammars before they reach the shard, so that an invalid one fails only its request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tgi_router.errors import ModelOverloaded, ValidationFailed
 
 @dataclass(frozen=True, slots=True)
 class CheckedGrammar:
-    """A grammar that compiles, and the cost of compiling it."""
+    """A valid grammar with the cost of compiling it."""
 
     grammar: Grammar
     cost: Cost
 
 
 class GrammarChecker:
-    """Parses grammars in a thread and compiles them in worker processes as a trial. Used on one event loop."""
+    """Parses grammars in a thread and test-compiles them in worker processes. Used on one event loop."""
 
     def __init__(self, settings: Settings, capabilities: Capabilities) -> None:
         self._possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
@@ -45,14 +45,14 @@ class GrammarChecker:
             return None if grammar is None else CheckedGrammar(grammar, await self._judge.cost(grammar))
 
     async def close(self) -> None:
-        """Take no more work, and end the worker processes."""
+        """Stop accepting work, and end the worker processes."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         await self._judge.close()
 
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Report an invalid grammar as an error of the request. Raises ValidationFailed, ModelOverloaded."""
+    """Convert errors of a grammar to errors of its request. Raises ValidationFailed, ModelOverloaded."""
     try:
         yield
     except GrammarsBusy:

@@ -1,4 +1,4 @@
-"""The x-* headers of answers that generate."""
+"""The x-* response headers of routes that generate."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tgi_router.inference import Result
 
 
 class ComputeHeaders:
-    """Headers that tell what an answer cost."""
+    """Creates the headers that report the cost of a response."""
 
     def __init__(self, info: ShardInfo, compute_type: str | None) -> None:
         self._type = compute_type or f"1-{info.device_kind.lower().replace(' ', '-')}"
 
     def stream(self, characters: int) -> dict[str, str]:
-        """For a stream: what is known before it starts. `characters` is the length of all prompts."""
+        """Return the headers of a stream: what is known before it starts. `characters` is the total length of the prompts."""
         return {"x-compute-type": self._type, "x-compute-characters": str(characters), "x-accel-buffering": "no"}
 
     def complete(self, results: Sequence[Result]) -> dict[str, str]:
-        """For a whole answer: sums over its results."""
+        """Return the headers of a complete response: sums over its results."""
         timings = [result.timings for result in results]
         return {
             "x-compute-type": self._type,
@@ -34,11 +34,11 @@ class ComputeHeaders:
         }
 
     def complete_one(self, result: Result) -> dict[str, str]:
-        """For the answer to one prompt; it also tells the seconds as a decimal."""
+        """Return the headers of the response to one prompt, which also report the seconds as a decimal."""
         return self.complete_choices([result])
 
     def complete_choices(self, results: Sequence[Result]) -> dict[str, str]:
-        """For several answers to one prompt: its tokens count once, and the time is the one they share."""
+        """Return the headers of several choices for one prompt: its tokens count once, and the time is their common time."""
         longest = max(results, key=lambda result: result.timings.total)
         generated = sum(result.text.generated_tokens for result in results)
         seconds = f"{longest.timings.total:.9f}"

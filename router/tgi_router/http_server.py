@@ -1,4 +1,4 @@
-"""uvicorn's server, with our connections."""
+"""uvicorn's server with the connections of `tgi_router.connection`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tgi_router.connection import Connection
 from tgi_router.connection_policy import ConnectionPolicy
 
 BACKLOG = 2048
-"""Connections that the kernel keeps until they are accepted."""
+"""Backlog: maximum number of connections that the kernel queues until they are accepted."""
 
 
 class HttpServer(uvicorn.Server):
-    """A server whose connections keep to a policy, on sockets that are bound already."""
+    """A server whose connections enforce a policy, on sockets that are already bound."""
 
     def __init__(self, config: uvicorn.Config, policy: ConnectionPolicy) -> None:
         super().__init__(config)
@@ -24,7 +24,7 @@ class HttpServer(uvicorn.Server):
         self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen."""
+        """Start listening."""
         await super().startup([])
         protocol = partial(Connection, self.config, self.server_state, self.lifespan.state, policy=self.policy)
         for listener in sockets or ():
@@ -32,11 +32,11 @@ class HttpServer(uvicorn.Server):
             self._acceptors.append(Acceptor(listener, protocol, self.policy, self.server_state.default_headers))
 
     def stop_listening(self) -> None:
-        """Let nobody in any more."""
+        """Stop accepting connections."""
         for acceptor in self._acceptors:
             acceptor.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let nobody in any more, and end."""
+        """Stop accepting connections, and shut down."""
         self.stop_listening()
         await super().shutdown(sockets)

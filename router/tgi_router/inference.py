@@ -57,7 +57,7 @@ from tgi_router.workers import Workers
 
 @dataclass(slots=True)
 class Choice:
-    """One text being generated: sample number `sample` of its prompt. The extra samples of a best_of are not `counted`."""
+    """A text being generated: sample number `sample` of its prompt. The extra samples of a best_of are not `counted`."""
 
     index: int
     prompt: Prompt
@@ -67,14 +67,14 @@ class Choice:
     counted: bool = True
     first_at: float | None = None
     last_at: float | None = None
-    """When its first and its latest token arrived."""
+    """Arrival times of the first and the latest token."""
     finished: GeneratedText | None = None
     timings: Timings | None = None
-    """How its time was spent, once finished."""
+    """Breakdown of the time spent, once finished."""
 
 
 TakeOne = Callable[[Choice, Generation], bool]
-"""Takes the result of a step for a choice; returns whether it can take more at once."""
+"""Takes the result of a step for a choice; returns whether it can take more immediately."""
 
 Render = Callable[[Choice, Generation], bytes]
 """Renders the result of a step for a choice as events; empty if there is nothing to send yet."""
@@ -92,7 +92,7 @@ class Result:
 
 
 class Inference:
-    """What all routes that generate share."""
+    """State and services shared by all routes that generate."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Inference:
             call.abort()
 
     def check_room(self, request: Request) -> None:
-        """Raises ModelOverloaded if there is no room for a request from this client now."""
+        """Check that a permit is available for this client. Raises ModelOverloaded."""
         try:
             self.permits.check(self._scheduling.client(request))
         except ModelOverloaded as error:
@@ -133,8 +133,8 @@ class Inference:
             raise
 
     def scheduling(self, request: Request) -> SchedulingParams:
-        """Who sent a request, and what its headers ask of the scheduler. Handlers read this before they do any work for the request.
-        Raises ValidationFailed."""
+        """Who sent a request, and what its headers ask of the scheduler. Handlers read this before they do any work for the
+        request. Raises ValidationFailed."""
         try:
             return self._scheduling.read(request)
         except ValidationFailed as error:
@@ -151,15 +151,16 @@ class Inference:
         extras: Extras = NO_EXTRAS,
         gate: asyncio.Barrier | None = None,
     ) -> Call:
-        """Generations from prompts, for `async with`. Calls that share a `gate` are submitted once all of them are valid."""
+        """Create a call that generates from prompts, for `async with`. Calls that share a `gate` are submitted once all are
+        valid."""
         return Call(self, prompts, parameters, scheduling, streaming, extras, gate)
 
 
 class Call:
-    """Generations that are admitted together and end together.
+    """A group of generations that are admitted together and end together.
 
-    Entering takes permits, validates and submits; raises RouterError. Leaving cancels what still runs, gives the permits back and
-    counts every generation once, however the body ended.
+    Entering acquires permits, validates and submits; raises RouterError. Exiting cancels running generations, returns the permits
+    and counts every generation once, however the block ended.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class Call:
         self._end(error)
 
     def abort(self) -> None:
-        """End because the server is shutting down."""
+        """End the call because the server is shutting down."""
         for choice in self.choices:
             choice.stream.abort(Stopped("the server is shutting down"))
 
@@ -225,7 +226,7 @@ class Call:
                 self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
 
     async def _prepare(self, requests: list[GenerationRequest]) -> None:
-        """Compile grammars before the requests that need them are queued. Raises RouterError."""
+        """Compile the grammars before their requests are queued. Raises RouterError."""
         for request in requests:
             if request.grammar is not None and request.grammar_cost is not None:
                 with reporting_errors():
@@ -243,7 +244,7 @@ class Call:
         self.choices.append(Choice(len(self.choices), prompt, request, stream, sample, counted))
 
     def _reader_stalled(self, stream: GenerationStream, stalled: bool) -> None:
-        """A text whose client does not read holds no permit. If there are too many of those, one ends."""
+        """Suspend or resume the permit of a generation whose client does not read. If too many are suspended, one is ended."""
         permits = self._inference.permits
         if stalled:
             permits.suspend(self._scheduling.client, stream, lambda: stream.abort(NotRead("the client read too slowly")))
@@ -251,7 +252,7 @@ class Call:
             permits.resume(stream)
 
     def _end(self, error: BaseException | None) -> None:
-        """The only place where the end of a call is counted: it succeeded if all its texts are complete, whatever happened after that."""
+        """Count the end of the call, only here: it succeeded if all its texts are complete, whatever happened after that."""
         self._inference.calls.discard(self)
         for task in self._tasks:
             task.cancel()
@@ -271,7 +272,7 @@ class Call:
                 self._metrics.succeeded(choice.timings, choice.finished.generated_tokens)
 
     def _record(self) -> None:
-        """Record the call for the request's log line and trace."""
+        """Record the call for the log line and the trace of its request."""
         exchange = current()
         if exchange is not None:
             courses = [self._course(choice) for choice in self.choices if choice.counted]
@@ -293,12 +294,13 @@ class Call:
         )
 
     async def write_to(self, writer: StreamWriter, render: Render) -> None:
-        """Write everything as it is generated; what does not fit waits in the streams, which are bounded. Raises RouterError."""
+        """Write results as they are generated. Under backpressure, they wait in the streams, which are bounded. Raises
+        RouterError."""
         writer.listeners = [choice.stream.resume for choice in self.choices]
         await self._pour(lambda choice, generation: writer.write(render(choice, generation)))
 
     async def _pour(self, take: TakeOne) -> None:
-        """Pass on everything in the order in which it is generated. Raises RouterError."""
+        """Pass results to `take` in the order in which they are generated. Raises RouterError."""
         if len(self.choices) == 1:
             await self._pour_one(self.choices[0], take)
             return
@@ -320,7 +322,7 @@ class Call:
             raise IncompleteStream if self._streaming else Incomplete
 
     def _note(self, choice: Choice, generation: Generation) -> None:
-        """Measure a result as it arrives."""
+        """Record metrics of a result on arrival."""
         now = monotonic()
         if generation.tokens and choice.counted:
             more = len(generation.tokens) - generation.steps
@@ -341,7 +343,7 @@ class Call:
         return Timings(total, validation, queue, inference, inference / max(text.generated_tokens, 1))
 
     async def results(self) -> list[Result]:
-        """All texts in full, in the order in which they ended. Raises RouterError."""
+        """Wait for all texts and return them in the order in which they finished. Raises RouterError."""
         tokens: list[list[Token]] = [[] for _ in self.choices]
         prompts: list[tuple[PromptToken, ...]] = [() for _ in self.choices]
         done: list[Result] = []
@@ -359,24 +361,25 @@ class Call:
 
 
 def tokens_of(generation: Generation) -> Iterator[tuple[Token, GeneratedText | None]]:
-    """The tokens of a step's result; the last token of a text comes with its ending."""
+    """Return the tokens of a step's result; the last token of a text comes with its ending."""
     last = len(generation.tokens) - 1
     for place, token in enumerate(generation.tokens):
         yield token, generation.finished if place == last else None
 
 
 def in_order(results: list[Result]) -> list[Result]:
-    """Results in the order of their prompts."""
+    """Return results in the order of their prompts."""
     return sorted(results, key=lambda result: result.choice.index)
 
 
 def mean_logprob(result: Result) -> float:
-    """The mean log probability of a text's tokens."""
+    """Return the mean log probability of a text's tokens."""
     return sum(token.logprob for token in result.tokens) / max(len(result.tokens), 1)
 
 
 def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> GenerationRequest:
-    """The request of a further sample, with a seed of its own; derived from the client's seed, if given, so that it is repeatable."""
+    """The request of a further sample, with a seed of its own; derived from the client's seed, if given, so that it is
+    repeatable."""
     if sample == 0:
         return request
     sampling = replace(request.sampling, seed=getrandbits(64) if seed is None else (seed + sample) % 2**64)
@@ -384,7 +387,7 @@ def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> Gen
 
 
 def _waited(stream: GenerationStream) -> float | None:
-    """Seconds in the queue, None while it waits; measured with the stream's clock, which may differ from ours."""
+    """Return the seconds in the queue; None while it waits. Measured with the stream's clock, which may differ from the call's."""
     return None if stream.started_at is None else max(stream.started_at - stream.queued_at, 0.0)
 
 

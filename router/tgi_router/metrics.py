@@ -1,4 +1,4 @@
-"""What the router counts and measures, under TGI's names. One registry per app, no global state."""
+"""Metrics of the router, under TGI's names. One registry per app, no global state."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ class Metrics:
         self._skipped = make.summary("tgi_request_skipped_tokens")
 
     def asked(self, count: int = 1) -> None:
-        """`count` generations were requested; each must end in `succeeded` or `failed`."""
+        """Count `count` requested generations; each must end in `succeeded` or `failed`."""
         self._count.inc(count)
 
     def admitted(self, input_length: int, max_new_tokens: int, adapter: str | None = None) -> None:
-        """A request passed validation. `adapter` is the name of a loaded one."""
+        """Count a request that passed validation. `adapter` is the name of a loaded adapter."""
         if adapter is not None:
             self._adapters.labels(adapter).inc()
         self._input.observe(input_length)
         self._max_new.observe(max_new_tokens)
 
     def first_tokens(self, seconds: float, more: int) -> None:
-        """A generation's first step arrived `seconds` after the call, with `more` tokens beyond the first."""
+        """Record a generation's first step, `seconds` after the call, with `more` tokens beyond the first."""
         self._first_token.observe(seconds)
         self._skipped.observe(more)
 
     def next_tokens(self, seconds: float, more: int) -> None:
-        """Another step arrived `seconds` after the last one, with `more` tokens beyond the first. Called for every token."""
+        """Record a further step, `seconds` after the last one, with `more` tokens beyond the first. Called for every token."""
         self._inter_token.observe(seconds)
         self._skipped.observe(more)
 
     def succeeded(self, timings: Timings, generated_tokens: int) -> None:
-        """A generation is complete."""
+        """Count a complete generation."""
         self._success.inc()
         self._duration.observe(timings.total)
         self._validation.observe(timings.validation)
@@ -81,7 +81,7 @@ class Metrics:
         self._generated.observe(generated_tokens)
 
     def failed(self, error: BaseException | None, count: int = 1) -> None:
-        """Generations ended without a complete answer: with an error, because of a bug, or because the client disconnected."""
+        """Count incomplete generations: they ended with an error, because of a bug, or because the client disconnected."""
         err = error.failure if isinstance(error, RouterError) else "incomplete" if isinstance(error, Exception) else "dropped"
         self._failure.labels(err).inc(count)
         if err == "dropped":
@@ -93,15 +93,15 @@ class Metrics:
             exchange.failure = err
 
     def refused(self, error: RouterError) -> None:
-        """A call ended before it became a generation."""
+        """Count a request that was rejected before it became a generation."""
         self.asked()
         self.failed(error)
 
     def text(self) -> str:
-        """The scrape."""
+        """Render all metrics for a scrape."""
         return expose(self.registry)
 
 
 def _linear(largest: int) -> tuple[float, ...]:
-    """TGI's hundred equal buckets."""
+    """Return TGI's 100 equal buckets."""
     return tuple(largest / 100 * step for step in range(1, 101))

@@ -1,8 +1,8 @@
-"""Permits bound how many generations are in the server at once, and share them between clients.
+"""Permits, which limit the number of concurrent generations and share it between clients.
 
-While there are free permits, every request is admitted. When there are none, a client that has its share is refused, and one that has less
-waits briefly for the next free permit, so that no client can keep others out. A request whose client does not read generates nothing, so
-its permit is free for another meanwhile. Clients without requests leave no state. Used on the event loop only.
+While permits are free, every request is admitted. When none are, a client that holds its share is rejected, and one that holds
+less waits briefly for the next free permit, so that no client can lock out others. A request whose client does not read generates
+nothing, so its permit is freed meanwhile. Clients without requests leave no state. Used on the event loop only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from time import monotonic
 from tgi_router.errors import ModelOverloaded
 
 WAIT_S = 5.0
-"""How long a client that has less than its share waits for a permit."""
+"""Seconds for which a client that holds less than its share waits for a permit."""
 _MOST_WAITING = 64
 _LONGEST_S = 60.0
 _WEIGHT = 0.1
-"""The weight of the latest gap in the moving average of gaps between freed permits."""
+"""Weight of the latest interval in the moving average of intervals between freed permits."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class _Waiter:
 
 
 class Permits:
-    """`limit` permits. They are shared equally between the clients that have one or wait for one."""
+    """`limit` permits, shared equally between the clients that hold one or wait for one."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = monotonic) -> None:
         self._limit = limit
@@ -41,7 +41,7 @@ class Permits:
         self._expected = 0
         self._held: dict[str, int] = {}
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
-        """By client; the one whose turn is next comes first."""
+        """By client; the next in turn is first."""
         self._waiters = 0
         self._suspended: dict[Hashable, tuple[str, Callable[[], None]]] = {}
         self._gap_s = 0.0
@@ -49,7 +49,7 @@ class Permits:
 
     @property
     def full(self) -> bool:
-        """Whether a request that arrives now gets no permit at once."""
+        """Whether a request that arrives now would not get a permit at once."""
         return self.taken + self._expected >= self._limit or self._waiters > 0
 
     @property
@@ -58,7 +58,7 @@ class Permits:
         return not (self.taken or self._held or self._waiting or self._suspended)
 
     def expect(self) -> None:
-        """A request was let in that will ask for a permit soon: until then, one counts as taken."""
+        """Count a permit as taken for a request that was let in and will acquire it shortly."""
         if not self._expected:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._expect_nobody)
@@ -68,12 +68,12 @@ class Permits:
         self._expected = 0
 
     def check(self, client: str) -> None:
-        """Raises ModelOverloaded if a request would be refused now. Ask before any work is done for it."""
+        """Check whether a request would be rejected now, before any work is done for it. Raises ModelOverloaded."""
         if self.full and self._refused(client, 1):
             raise self._overloaded()
 
     async def take(self, client: str, count: int, wait: bool = True) -> None:
-        """Take `count` permits or none. Raises ModelOverloaded."""
+        """Acquire `count` permits, or none. Raises ModelOverloaded."""
         if not self._waiters and self.taken + count <= self._limit:
             self._grant(client, count)
         elif not wait or self._refused(client, count):
@@ -90,7 +90,7 @@ class Permits:
         self._let_in()
 
     def suspend(self, client: str, request: Hashable, end: Callable[[], None]) -> None:
-        """A request generates nothing for now: free its permit. If too many are suspended, end one of the client that has the most."""
+        """Free the permit of a request that is paused. If too many are suspended, end one of the client with the most."""
         if len(self._suspended) >= self._limit:
             counts = Counter(owner for owner, _ in self._suspended.values())
             most = max(counts, key=counts.__getitem__)
@@ -100,14 +100,15 @@ class Permits:
         self._let_in()
 
     def resume(self, request: Hashable) -> bool:
-        """A suspended request continues or ends: it has its permit again, even beyond the limit. False if it was not suspended."""
+        """Give a suspended request that continues or ends its permit back, even beyond the limit. Return whether it was
+        suspended."""
         client, _ = self._suspended.pop(request, (None, None))
         if client is not None:
             self._grant(client, 1)
         return client is not None
 
     def _refused(self, client: str, count: int) -> bool:
-        """Whether a client that gets no permit at once may not even wait for one."""
+        """Return whether a client that gets no permit at once may not wait for one either."""
         own = self._held.get(client, 0) + sum(each.count for each in self._waiting.get(client, ()))
         others = len(self._held.keys() | self._waiting.keys() | {client})
         return self._waiters >= self._most_waiting or own + count > max(1, self._limit // others)
@@ -173,10 +174,11 @@ class Permits:
         self._freed_at = now
 
     def _overloaded(self) -> ModelOverloaded:
-        """Retry when between half and all of the present requests should be done: at random, so that clients do not retry together."""
+        """Return when to retry: a random time by which between half and all of the current requests should be done, so that
+        clients do not retry together."""
         return ModelOverloaded(spread(min(max(self._gap_s * self.taken, 1.0), _LONGEST_S)))
 
 
 def spread(seconds: float) -> float:
-    """A random time from half of `seconds` to all of it, so that clients refused together do not retry together."""
+    """Return a random time between half of `seconds` and all of it, so that clients rejected together do not retry together."""
     return uniform(0.5, 1.0) * seconds

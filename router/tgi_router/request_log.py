@@ -1,4 +1,4 @@
-"""The outermost layer of the app: gives each request an id and, with traces, a span; logs how it ended in one line."""
+"""The outermost middleware: assigns each request an id and, with tracing, a span; logs its outcome in one line."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TGI_NAMES = {
     "invocations": "sagemaker_compatibility",
     "vertex": "vertex_compatibility",
 }
-"""TGI's names of handlers that have other names here."""
+"""TGI's names for handlers whose names differ here."""
 
 _LEVELS = {"dropped": logging.INFO, "generation": logging.ERROR, "incomplete": logging.ERROR}
-"""The log level of each failure; other failures are the client's, and warnings."""
+"""Log level by failure; all other failures are client errors, logged as warnings."""
 
 
 class RequestLog:
-    """ASGI middleware. Every answer carries the request's id in `x-request-id`: the client's own if it sent one that is a word."""
+    """ASGI middleware. Every response has the request's id in `x-request-id`: the client's own if it sent a valid one."""
 
     def __init__(self, app: ASGIApp, traces: Traces | None = None) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class RequestLog:
         try:
             await self._app(scope, receive, answer.send)
         except Exception:  # noqa: BLE001  logged here, with the request's id, and answered
-            _log.exception("an error in the server ended a request")
+            _log.exception("an internal error ended a request")
             if answer.status is None:
                 await PlainTextResponse("Internal Server Error", status_code=500)(scope, receive, answer.send)
         finally:
@@ -53,7 +53,7 @@ class RequestLog:
 
 
 class _Answer:
-    """Passes an answer on, with more headers."""
+    """Forwards a response with additional headers."""
 
     def __init__(self, send: Send, headers: dict[str, str]) -> None:
         self._send = send
@@ -68,7 +68,7 @@ class _Answer:
 
 
 def _name(scope: Scope) -> str:
-    """The handler's, never the path, which is the client's."""
+    """Return the name of the handler, never the path, which is client input."""
     name: str = scope.get(HANDLER, "unrouted")
     return _TGI_NAMES.get(name, name)
 
@@ -86,7 +86,7 @@ def _log_end(exchange: Exchange, span: RequestSpan | None, name: str, status: in
 
 
 def loggable(parameters: Parameters) -> dict[str, object]:
-    """What may be logged of parameters: numbers and switches as they are, lists by their length, and whether a text was given."""
+    """Return what may be logged of parameters: numbers and booleans, the lengths of lists, and whether a text was given."""
     found: dict[str, object] = {}
     for name, value in parameters:
         if isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**64):

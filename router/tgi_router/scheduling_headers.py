@@ -1,4 +1,4 @@
-"""The headers that ask something of the scheduler, on every route that generates; and which client a request comes from."""
+"""Scheduling headers of every route that generates, and the client of a request."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ PRIORITY, TIMEOUT, SALT = "x-request-priority", "x-request-timeout", "x-cache-sa
 
 
 class SchedulingHeaders:
-    """Reads them. No request may take longer than `longest_s` seconds, the operator's limit, if there is one."""
+    """Parses the scheduling headers. `longest_s`, the operator's limit in seconds, bounds every request, if set."""
 
     def __init__(self, clients: Clients, longest_s: float | None) -> None:
         self._clients = clients
         self._longest_s = longest_s
 
     def client(self, request: HTTPConnection) -> str:
-        """Who sent a request."""
+        """Return the client of a request."""
         return self._clients.of(request.scope, request.headers)
 
     def read(self, request: HTTPConnection) -> SchedulingParams:
-        """Raises ValidationFailed for a header that is out of range."""
+        """Parse the headers of a request. Raises ValidationFailed for a value out of range."""
         headers, client = request.headers, self.client(request)
         name = headers.get(PRIORITY, "").lower()
         if name and name not in PRIORITIES:

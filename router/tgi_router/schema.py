@@ -16,20 +16,20 @@ from tgi_router.served_model import ServedModel
 
 
 class _Undriven:
-    """As much of a generator as an app needs that is asked for its document only."""
+    """A stub generator, sufficient for an app that only renders its document."""
 
     info = ShardInfo("demo", "reference", "none", "float32", API_VERSION, ReferenceSession().capabilities())
     limits = Limits(max_input_tokens=1, max_total_tokens=2)
 
 
 def document() -> dict[str, Any]:
-    """What such a server answers to GET /openapi.json."""
+    """Return the response of such a server to GET /openapi.json."""
     undriven: Any = _Undriven()
     return create_app(Settings(), ServedModel.load(DEMO, "demo", Settings()), undriven).openapi()
 
 
 def text() -> str:
-    """The same as JSON."""
+    """Return the document as JSON."""
     return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What the router reads of a model: its tokenizer and its chat template."""
+"""The parts of a model that the router uses: its tokenizer and its chat template."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model that the routes speak for. `name` is the id that clients see."""
+    """The model that the routes serve. `name` is the id that clients see."""
 
     name: str
     revision: str | None
     tokenizer: Tokenizer
     chat_templates: ChatTemplates | None
     token_span: int | None = None
-    """The most bytes that one token can stand for; None if not known."""
+    """Maximum number of bytes that one token can represent; None if unknown."""
 
     @classmethod
     def load(cls, directory: Path, name: str, settings: Settings) -> ServedModel:
-        """Read a model directory. Raises StartupError; a missing or broken template only disables chat."""
+        """Load from a model directory. Raises StartupError; a missing or broken template only disables chat."""
         return cls(
             name=settings.served_model_name or name,
             revision=_sha(directory) or settings.revision,
@@ -42,7 +42,7 @@ class ServedModel:
 
 
 def _sha(directory: Path) -> str | None:
-    """The hub's cache names a snapshot by its commit."""
+    """Return the commit of a model in the hub's cache, which names snapshots by commit."""
     return directory.name if directory.parent.name == "snapshots" else None
 
 
@@ -51,18 +51,18 @@ def _chat_templates(directory: Path, settings: Settings) -> ChatTemplates | None
     config = _read(directory / "tokenizer_config.json" if given is None else Path(given))
     sources = _sources(directory, config)
     if DEFAULT not in sources:
-        logger.warning("%s: no chat template; /v1/chat/completions will answer template_error", directory)
+        logger.warning("%s: no chat template; /v1/chat/completions will respond with template_error", directory)
         return None
     templates = ChatTemplates(sources, _token(config.get("bos_token")), _token(config.get("eos_token")))
     try:
         templates.check()
     except TemplateFailed as error:
-        logger.warning("%s: chat template does not compile; /v1/chat/completions will answer: %s", directory, error)
+        logger.warning("%s: chat template does not compile; /v1/chat/completions will respond with: %s", directory, error)
     return templates
 
 
 def _sources(directory: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Templates by name: of the tokenizer's config, hidden by chat_template.json, and that by files."""
+    """Return templates by name. Files take precedence over chat_template.json, and that over the tokenizer's config."""
     sources = _named(config.get("chat_template")) | _named(_read(directory / "chat_template.json").get("chat_template"))
     for path in [directory / "chat_template.jinja", *sorted((directory / "additional_chat_templates").glob("*.jinja"))]:
         try:
@@ -75,7 +75,7 @@ def _sources(directory: Path, config: dict[str, Any]) -> dict[str, str]:
 
 
 def _named(declared: Any) -> dict[str, str]:
-    """A template, or a list of templates with names."""
+    """Parse a template, or a list of named templates."""
     entries = declared if isinstance(declared, list) else [{"name": DEFAULT, "template": declared}]
     return {
         entry["name"]: entry["template"]
@@ -85,7 +85,7 @@ def _named(declared: Any) -> dict[str, str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON file whose faults cost only the template."""
+    """Load a JSON file. Errors in it only disable the template."""
     try:
         return read_optional_json(path)
     except StartupError as error:
@@ -94,6 +94,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _token(declared: Any) -> str | None:
-    """A special token, given by its text or as an object with its text."""
+    """Return the text of a special token, given as a string or as an object."""
     text = declared.get("content") if isinstance(declared, dict) else declared
     return text if isinstance(text, str) else None

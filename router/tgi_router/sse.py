@@ -1,4 +1,4 @@
-"""Answers that are streams of server-sent events."""
+"""Responses that are streams of server-sent events."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ KEEP_ALIVE_SECONDS = 15.0
 _COMMENT = b":\n\n"
 
 OPENED = b""
-"""An empty chunk, which is not sent: a stream yields it first, once no error can be answered with a status any more."""
+"""An empty chunk, which is not sent. A stream yields it first, when all errors that have an HTTP status are ruled out."""
 
 
 def event(payload: str) -> bytes:
-    """One event. JSON text holds no line break, so one line is enough."""
+    """Format one event. JSON text contains no line breaks, so one line suffices."""
     return f"data: {payload}\n\n".encode()
 
 
 class EventStream(Response):
-    """Sends what `events` writes to the writer and what it yields, and a comment when nothing was sent for a while. Closes `events` when
-    the client disconnects."""
+    """Sends the events that `events` yields, or writes to the writer, and a comment after a while without any. Closes `events`
+    when the client disconnects."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], writer: StreamWriter, headers: Mapping[str, str]) -> None:
         self.status_code = 200
@@ -39,7 +39,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._writer.open(_COMMENT)
-        async with aclosing(self._events):  # it may have begun before this
+        async with aclosing(self._events):  # its generator may have been started already
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_all(receive, send)
 
@@ -61,5 +61,5 @@ class EventStream(Response):
             silent_for = monotonic() - self._writer.written_at
             wait = KEEP_ALIVE_SECONDS - silent_for
             if wait <= 0:
-                self._writer.fill()  # which writes nothing to a client that has just left
+                self._writer.fill()  # no effect if the client has just disconnected
                 wait = KEEP_ALIVE_SECONDS

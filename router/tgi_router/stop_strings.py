@@ -1,4 +1,4 @@
-"""Leaving the stop string out of an answer that comes in pieces."""
+"""Removal of the stop string from a text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StopFilter:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """The text that may be sent once `text` has arrived."""
+        """Add `text` and return the text that may be sent."""
         if not self._stops:
             return text
         text = self._held + text
@@ -24,19 +24,19 @@ class StopFilter:
         return text.removesuffix(self._held)
 
     def finish(self) -> str:
-        """The text that is left to send once the answer has ended."""
+        """Return the remaining text to send at the end."""
         held, self._held = self._held, ""
         return cut(held, self._stops)
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """A complete answer without the stop string that ends it: the longest, where one ends another."""
+    """Strip the stop string from a complete text: the longest one, if several match."""
     found = max((len(stop) for stop in stops if stop and text.endswith(stop)), default=0)
     return text[: len(text) - found]
 
 
 def beginning_at_end(text: str, wanted: Sequence[str]) -> str:
-    """The longest end of `text` that is a beginning of one of `wanted`, or all of one; "" where there is none."""
+    """Return the longest suffix of `text` that is a prefix of one of `wanted`, or all of one; "" if there is none."""
     longest = min(max(map(len, wanted), default=0), len(text))
     endings = (text[-size:] for size in range(longest, 0, -1))
     return next((ending for ending in endings if any(each.startswith(ending) for each in wanted)), "")
