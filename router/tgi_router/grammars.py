@@ -33,7 +33,7 @@ class GrammarChecker:
         self._judge = GrammarJudge()
 
     async def check(self, shape: Mapping[str, Any], strict: bool) -> CheckedGrammar | None:
-        """The grammar that a client asks for, if it compiles; None for plain text. `strict` accepts only TGI's shapes.
+        """Return the requested grammar if it compiles; None for plain text. `strict` accepts only TGI's formats.
 
         Raises ValidationFailed, ModelOverloaded.
         """

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 class StopFilter:
-    """Holds back the end of a text for as long as it may be the beginning of a stop string.
+    """Holds back the end of a text while it may be the beginning of a stop string.
 
-    The shard ends an answer with its stop string, so that one can stand at the very end only.
+    The shard ends a text at its stop string, so a stop string can occur only at the very end.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:

@@ -1,8 +1,7 @@
-"""A worker that renders chat templates: started as a script by `tgi_router.template_pool`, so it imports little but Jinja.
+"""A worker process that renders chat templates; `tgi_router.template_pool` runs it as a script, so it imports little but Jinja.
 
-Jinja's sandbox keeps a template from the interpreter's insides, but bounds neither time nor memory: a loop of a loop runs for
-minutes, and `10 ** 10 ** 8` holds the interpreter's lock all the while, so that no thread beside it could help. A process can be
-ended.
+Jinja's sandbox keeps templates away from the interpreter's internals, but limits neither time nor memory: a nested loop can run
+for minutes, and `10 ** 10 ** 8` holds the GIL throughout, so no other thread could intervene. A process can be killed.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from tgi_core.literals import Hidden, LiteralTokens, Span
 from tgi_core.workers.serving import serve
 
 SECONDS = 2.0
-"""Processor time of one rendering."""
+"""Limit of CPU time per rendering, in seconds."""
 MEMORY_BYTES = 1 << 30
-"""Address space of the process."""
+"""Limit of the process's address space, in bytes."""
 LONGEST_ERROR = 300
-"""Characters of an error: templates like to quote what a message said."""
+"""Maximum length of an error message, in characters: templates often quote the messages of a chat in errors."""
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks what an assistant said, for training; here its body is all that counts."""
+    """The tag `{% generation %}`, which marks assistant text for training; renders only its body."""
 
     tags = {"generation"}  # noqa: RUF012 (declared so by the library)
 
@@ -47,12 +46,12 @@ def _strftime_now(text: str) -> str:
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """Unlike Jinja's own filter this escapes nothing for HTML."""
+    """Render JSON. Unlike Jinja's own filter, does not escape for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Jinja as transformers sets it up for chat templates."""
+    """Create a Jinja environment configured for chat templates as in transformers."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
@@ -62,26 +61,26 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A conversation as it goes to a worker: a template's source and its variables."""
+    """A chat as sent to a worker: the source of a template and its variables."""
 
     source: str
     variables: dict[str, Any]
     longest: int
-    """Characters of the prompt."""
+    """Maximum length of the prompt, in characters."""
     untrusted: list[int]
-    """The messages in which special tokens are only text."""
+    """Messages in which special tokens are plain text."""
     appendix: str
-    """What is added to the last message."""
+    """Text appended to the last message."""
     continued: bool
-    """Whether the prompt ends with the last message, for the model to go on with it."""
+    """Whether the prompt ends with the last message, which the model continues."""
 
     def to_json(self) -> bytes:
-        """For a worker. Raises RecursionError."""
+        """Encode for a worker. Raises RecursionError."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
 
 
 class Rejected(Exception):
-    """There is no prompt; the text says why."""
+    """Rendering failed; the message says why."""
 
 
 _FAULTS = (
@@ -100,9 +99,9 @@ def _text(template: Template, variables: dict[str, Any], longest: int) -> str:
 
 
 def cut_after(text: str, content: str) -> str | None:
-    """A rendered text up to the end of its last message, which templates may strip; None if it does not show it.
+    """Cut a rendered text after its last message, whose whitespace templates may strip; None if the text does not contain it.
 
-    Reversed, because `str.find` takes linear time, and `str.rfind` the product of both lengths.
+    Searches the reversed text, because `str.find` takes linear time, but `str.rfind` the product of both lengths.
     """
     backwards = text[::-1]
     for wanted in (content, content.strip()):
@@ -113,18 +112,19 @@ def cut_after(text: str, content: str) -> str | None:
 
 
 class Renderer:
-    """Renders what it is asked to; a model has few templates, each of which is compiled once."""
+    """Renders drafts. A model has few templates; each is compiled once."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, Template] = {}
         self._literals = LiteralTokens(())
 
     def greet(self, greeting: bytes) -> None:
-        """Learn the model's special tokens, a list of texts in JSON."""
+        """Set the model's special tokens, a JSON list of texts."""
         self._literals = LiteralTokens(json.loads(greeting))
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to a draft, both in JSON. What is not Unicode travels as escapes, and is refused by who asked."""
+        """Render a draft; both the draft and the result are JSON. Lone surrogates are sent as escapes, and rejected by the
+        parent."""
         answer: dict[str, Any]
         try:
             text, spans = self._rendered(Draft(**json.loads(request)))
@@ -150,7 +150,7 @@ class Renderer:
         return hidden.reveal(text)
 
     def _prepare(self, draft: Draft, turns: list[dict[str, Any]], hidden: Hidden) -> None:
-        """What a user, a tool or a stranger says cannot pose as a part of the template."""
+        """Replace special tokens in untrusted messages, which must not pass for a part of the template."""
         for place in draft.untrusted:
             turns[place]["content"] = hidden.take(turns[place]["content"])
         if draft.appendix:

@@ -1,4 +1,4 @@
-"""Where chat templates are rendered: in worker processes, since a template is a program of a stranger's."""
+"""Rendering of chat templates in worker processes, since a template is an untrusted program."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost
 from tgi_router.errors import ModelOverloaded, TemplateFailed
 
 WAIT_S = 5.0
-"""How long a rendering may wait for those before it."""
+"""Maximum seconds for which a rendering waits for a worker."""
 WAITING = 256
-"""Renderings that may wait."""
+"""Maximum number of waiting renderings."""
 
 _CHILD = Path(__file__).with_name("template_child.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt, and where in it special tokens are only text."""
+    """A prompt, with the spans in which special tokens are plain text."""
 
     text: str
     literals: tuple[Span, ...] = ()
 
 
 class TemplatePool:
-    """Renders templates in at most `size` processes. `special` are the model's special tokens as they are written. Used on one event
+    """Renders templates in at most `size` processes. `special` are the texts of the model's special tokens. Used on one event
     loop."""
 
     def __init__(self, size: int, special: Iterable[str] = ()) -> None:
@@ -37,8 +37,8 @@ class TemplatePool:
         self._pool = WorkerPool(python(_CHILD), greeting=greeting, size=size, waiting=WAITING, wait_s=WAIT_S)
 
     async def render(self, draft: bytes) -> Rendered:
-        """The prompt of a `Draft` in JSON. Raises TemplateFailed, and ModelOverloaded where all workers are busy for too long, or ended
-        from outside."""
+        """Render a `Draft` in JSON. Raises TemplateFailed; ModelOverloaded if all workers are busy for too long, or are killed
+        externally."""
         try:
             answer = json.loads(await self._pool.ask(draft))
         except TooCostly:
@@ -52,12 +52,12 @@ class TemplatePool:
         return Rendered(_unicode(answer["text"]), tuple((start, stop) for start, stop in answer["literals"]))
 
     def close(self) -> None:
-        """End the processes."""
+        """End the worker processes."""
         self._pool.close()
 
 
 def _unicode(text: str) -> str:
-    """The text, or TemplateFailed where it holds halves of characters, which no tokenizer takes."""
+    """Check a rendered text. Raises TemplateFailed for lone surrogates, which no tokenizer accepts."""
     try:
         text.encode()
     except UnicodeEncodeError:

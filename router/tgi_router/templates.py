@@ -1,4 +1,4 @@
-"""Chat templates: which one is used, with which variables, and the prompt that it renders, as in transformers."""
+"""Chat templates: selection, variables and rendering, as in transformers."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tgi_router.template_child import Draft, environment
 
 DEFAULT = "default"
 TOOL_USE = "tool_use"
-"""The name under which models keep a template of its own for tools."""
+"""Name of a model's separate template for tools."""
 
 _TRUSTED = ("system", "developer", "assistant")
-"""Roles whose special tokens are meant: of the operator, and of the model, whose turn may be continued."""
+"""Roles whose special tokens are interpreted: the operator's, and the model's, whose turn may be continued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What is to become a prompt. `note` is added to the last message, and the tools too where the template shows none."""
+    """A chat to render. `note` is appended to the last message, and so are the tools if the template does not render them."""
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     note: str = ""
     strict: bool = False
-    """The template gets the variables that TGI passes, not those of transformers."""
+    """Whether the template gets the variables of TGI instead of those of transformers."""
 
 
 class ChatTemplate:
-    """One source. It is only parsed here, never compiled or run: that is for a process that can be ended."""
+    """A template source. It is only parsed here, not compiled or run: that happens in a process that can be killed."""
 
     def __init__(self, source: str) -> None:
-        # TGI renders plain strings where such templates expect a list of parts
+        # TGI renders plain strings even if the template expects a list of parts
         self.source = source.replace("messages[0]['content'][0]['text']", "messages[0]['content']")
 
     @cached_property
@@ -46,7 +46,7 @@ class ChatTemplate:
         return environment().parse(self.source)
 
     def check(self) -> None:
-        """Raises TemplateFailed when the template has a syntax error."""
+        """Parse a source. Raises TemplateFailed for a syntax error."""
         try:
             _ = self._tree
         except (TemplateError, RecursionError) as error:
@@ -54,32 +54,32 @@ class ChatTemplate:
 
     @cached_property
     def uses_tools(self) -> bool:
-        """Whether it shows tools itself."""
+        """Whether the template renders tools."""
         return "tools" in meta.find_undeclared_variables(self._tree)
 
     @cached_property
     def uses_tool_calls(self) -> bool:
-        """Whether it shows the tool calls of past messages itself."""
+        """Whether the template renders the tool calls of past messages."""
         getters = self._tree.find_all(nodes.Getattr), self._tree.find_all(nodes.Getitem), self._tree.find_all(nodes.Const)
         names = [getter.attr for getter in getters[0]] + [const.value for const in getters[2]]
         return "tool_calls" in names
 
 
 class ChatTemplates:
-    """A model's templates by their names, and the special tokens that they may use."""
+    """A model's templates by name, and the special tokens that they may use."""
 
     def __init__(self, sources: Mapping[str, str], bos_token: str | None = None, eos_token: str | None = None) -> None:
         self._templates = {name: ChatTemplate(source) for name, source in sources.items()}
         self._special = {"bos_token": bos_token, "eos_token": eos_token}
 
     def check(self) -> None:
-        """Raises TemplateFailed when one of them has a syntax error."""
+        """Parse all sources. Raises TemplateFailed for a syntax error."""
         for template in self._templates.values():
             template.check()
 
     def draft(self, conversation: Conversation, longest: int) -> Draft:
-        """What makes the prompt, of at most `longest` characters. It goes on with the last message if that is the assistant's. Takes time
-        in proportion to the conversation. Raises TemplateFailed."""
+        """Create the draft of a prompt of at most `longest` characters. The prompt continues the last message if that is the
+        assistant's. Takes time in proportion to the chat. Raises TemplateFailed."""
         template = self._choose(conversation)
         template.check()
         messages, tools = conversation.messages, _tools(conversation)
@@ -95,7 +95,7 @@ class ChatTemplates:
         )
 
     def _choose(self, conversation: Conversation) -> ChatTemplate:
-        """The template for tools where there is one; TGI knows the default only."""
+        """Return the template for tools, if there is one and it is needed; TGI uses only the default."""
         name = TOOL_USE if conversation.tools and not conversation.strict else DEFAULT
         found = self._templates.get(name) or self._templates.get(DEFAULT)
         if found is None:
@@ -104,7 +104,7 @@ class ChatTemplates:
 
 
 def _turn(message: Message, conversation: Conversation, template: ChatTemplate) -> dict[str, Any]:
-    """A message as templates see it. TGI's see a role and a text only, and past tool calls as text."""
+    """Return a message as passed to templates. TGI passes only a role and a text, with past tool calls as text."""
     if conversation.strict or message.tool_calls is None or not template.uses_tool_calls:
         turn: dict[str, Any] = {"role": message.role, "content": message.text}
     else:
@@ -118,7 +118,7 @@ def _turn(message: Message, conversation: Conversation, template: ChatTemplate) 
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    """A past tool call with its arguments as an object, which is what templates print."""
+    """Return a past tool call with its arguments as an object, which is what templates expect."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
@@ -146,6 +146,7 @@ def _function(tool: Tool, strict: bool) -> dict[str, Any]:
 
 
 def _appendix(conversation: Conversation, tools: list[dict[str, Any]] | None) -> str:
-    """What is added to the last message, in TGI's form: the tools, if the template does not show them, and the note."""
+    """Return the text to append to the last message, in TGI's format: the tools, if the template does not render them, and the
+    note."""
     lines = [*([] if tools is None else [dumps(tools)]), *([conversation.note] if conversation.note else [])]
     return "\n---\n" + "\n".join(lines) if lines else ""

@@ -1,4 +1,4 @@
-"""Tokenizes short texts at once and others in worker processes, so that no text blocks the event loop."""
+"""Tokenization: short texts on the event loop, others in worker processes, so that no text blocks the event loop."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tgi_router.errors import ModelOverloaded, ValidationFailed
 from tgi_router.tokenizing_child import LENGTH, tokens_of_text
 
 INLINE = 512
-"""A text of at most this many characters takes less time than a round trip to a worker."""
+"""Number of characters up to which tokenizing takes less time than a round trip to a worker."""
 LONG = 1 << 16
-"""Longer texts have a lane of their own: they take up to seconds, and must not delay the others."""
+"""Number of characters above which texts get a separate worker: they take up to seconds, and must not delay others."""
 
 _WAIT_S = 5.0
-"""How long a text may wait for a worker."""
+"""Maximum seconds for which a text waits for a worker."""
 _WAITING, _LONG_WAITING = 256, 8
-"""How many texts may wait."""
+"""Maximum number of waiting texts."""
 _CHILD = Path(__file__).with_name("tokenizing_child.py")
 
 
 class Tokenizing:
-    """One model's tokenizer, in this process and in at most `size` workers, with one more for long texts. Used on one event loop."""
+    """A model's tokenizer, in this process and in at most `size` workers, plus one for long texts. Used on one event loop."""
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
         self._tokenizer = tokenizer
@@ -36,8 +36,8 @@ class Tokenizing:
         self._long_lane = WorkerPool(command, arguments, size=1, waiting=_LONG_WAITING, wait_s=_WAIT_S)
 
     async def ids(self, text: str, special: bool, literals: Sequence[Span], keep: int) -> tuple[int, tuple[int, ...]]:
-        """The number of tokens, and the ids of the last `keep`. `special`: with those that the tokenizer adds; `literals` are where special
-        tokens are only text. Raises ValidationFailed, ModelOverloaded."""
+        """Return the number of tokens, and the ids of the last `keep`. `special`: include those that the tokenizer adds;
+        `literals`: spans in which special tokens are plain text. Raises ValidationFailed, ModelOverloaded."""
         if len(text) <= INLINE:
             known = self._tokenizer.encode(text, special, literals).ids
             return len(known), known[-keep:]
@@ -48,7 +48,7 @@ class Tokenizing:
         return length, tuple(ids)
 
     async def tokens(self, text: str, special: bool = True, literals: Sequence[Span] = ()) -> bytes:
-        """All tokens as /tokenize tells them, in JSON. Raises ValidationFailed, ModelOverloaded."""
+        """Return all tokens in the format of /tokenize, as JSON. Raises ValidationFailed, ModelOverloaded."""
         if len(text) <= INLINE:
             return tokens_of_text(self._tokenizer, text, special, literals)
         return await self._ask(text, special, literals, None)
@@ -66,6 +66,6 @@ class Tokenizing:
             raise ModelOverloaded from None
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self._lane.close()
         self._long_lane.close()

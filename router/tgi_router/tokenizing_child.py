@@ -1,7 +1,7 @@
-"""A worker that tokenizes: started as a script by `tgi_router.tokenizing`, so it imports little but the tokenizer.
+"""A worker process that tokenizes; `tgi_router.tokenizing` runs it as a script, so it imports little but the tokenizer.
 
-Neither time nor memory of a tokenizer are in proportion to the text alone: its rules are the model's. And it holds the interpreter's
-lock for seconds where a text is long, which would stop the event loop of the process that it runs in.
+The time and memory that a tokenizer takes depend not only on the text, but also on the rules of the model. For a long text, it
+holds the GIL for seconds, which would block the event loop of its process.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tgi_core.tokenizer import Tokenizer
 from tgi_core.workers.serving import serve
 
 SECONDS = 30.0
-"""Processor time for one text: the slowest 2 MB take 10 s on a slow machine."""
+"""Limit of CPU time per text, in seconds: the slowest 2 MB take 10 s on a slow machine."""
 MEMORY_BYTES = 4 << 30
-"""Address space of the process: the tokens of 2 MB take 1 GiB."""
+"""Limit of the process's address space, in bytes: the tokens of 2 MB take 1 GiB."""
 LENGTH = struct.Struct("=Q")
-"""Tokens of the text; a `array("I")` with the ids that are wanted follows."""
+"""Number of tokens of the text; followed by an `array("I")` of the requested ids."""
 
 
 def ids_of_text(tokenizer: Tokenizer, text: str, special: bool, literals: Sequence[Span], keep: int) -> bytes:
-    """The number of tokens and the ids of the last `keep`."""
+    """Return the number of tokens and the ids of the last `keep`."""
     ids = tokenizer.encode(text, special, literals).ids
     return LENGTH.pack(len(ids)) + array("I", ids[-keep:]).tobytes()
 
 
 def tokens_of_text(tokenizer: Tokenizer, text: str, special: bool, literals: Sequence[Span]) -> bytes:
-    """Each token with the bytes that it covers, as JSON: TGI counts offsets in bytes, the tokenizer counts characters."""
+    """Return each token with its range of bytes, as JSON. TGI counts offsets in bytes, the tokenizer in characters."""
     encoded = tokenizer.encode(text, special, literals)
     at = list(accumulate((len(character.encode()) for character in text), initial=0))
     tokens = [
@@ -44,7 +44,7 @@ def tokens_of_text(tokenizer: Tokenizer, text: str, special: bool, literals: Seq
 
 
 def main(directory: Path) -> None:
-    """Answer requests: a line of JSON, then the text."""
+    """Serve requests; each is a line of JSON followed by the text."""
     tokenizer = Tokenizer.load(directory, tried=True)
 
     def answer(request: bytes) -> bytes:

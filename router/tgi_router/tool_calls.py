@@ -1,8 +1,8 @@
-"""Tool calls in what a model writes, read as it comes.
+"""Incremental parsing of tool calls in generated text.
 
-Recognized are `{"name": f, "arguments": {…}}` (or "parameters") at the start of an answer, several of them one after the other or in
-a list, and the same after `<tool_call>` anywhere: the forms of Llama, Qwen, Hermes, Mistral and their like, and of our own grammar.
-Only functions that the client named count; all else is text. Nothing is evaluated, and the time is linear.
+Recognizes `{"name": f, "arguments": {…}}` (or "parameters") at the start of a text, several of these in sequence or in a list, and
+the same after `<tool_call>` anywhere: the formats of Llama, Qwen, Hermes, Mistral and similar models, and of this project's
+grammar. Only functions that the client named count; everything else is text. Nothing is evaluated, and parsing takes linear time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _BEFORE = " \t\r\n["
 _BETWEEN = " \t\r\n,;[]"
 _HEAD = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*\{')
 _LONGEST_HEAD = 512
-"""Characters within which a call must have named its function to be streamed; another one is read once it is complete."""
+"""Number of characters within which a call must name its function to be streamed; otherwise it is parsed once complete."""
 
 _BITE = 256
-"""Characters read at a time: what is pending is copied for each tag in it."""
+"""Number of characters parsed at a time: pending text is copied for each tag in it."""
 
 _LONGEST_LEAD = 64
-"""Characters of space and brackets before a call; more of them are text."""
+"""Maximum number of spaces and brackets before a call; more of them are text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of an answer: text if `call` is None, else arguments of that call. A `name` begins the call."""
+    """A part of a message: text if `call` is None, else arguments of that call. A `name` begins the call."""
 
     text: str
     call: int | None = None
@@ -37,33 +37,33 @@ class Piece:
 
 
 class _Object:
-    """A JSON object that may be a call, followed character by character."""
+    """A JSON object that may be a call, parsed character by character."""
 
     def __init__(self, lead: str, names: frozenset[str]) -> None:
         self.lead = lead
-        """What stood before it, which is text if it is no call."""
+        """Text before the object, which is part of the message if the object is not a call."""
         self.name: str | None = None
         self.complete = False
         self._names = names
         self._read: list[str] = []
         self._arguments: list[str] = []
         self._inside = False
-        """Whether the next character belongs to the arguments."""
+        """Whether the next character is part of the arguments."""
         self._depth = 0
         self._quoted = self._escaped = False
 
     @property
     def text(self) -> str:
-        """All that has been read."""
+        """All text parsed so far."""
         return "".join(self._read)
 
     def take_arguments(self) -> str:
-        """The arguments that have come since the last time."""
+        """Return the arguments parsed since the last call of this method."""
         taken, self._arguments = "".join(self._arguments), []
         return taken
 
     def push(self, text: str) -> str:
-        """Read on. Returns what comes after the object."""
+        """Parse further text. Return the part after the object."""
         for place, character in enumerate(text):
             self._read.append(character)
             opened = self._follow(character)
@@ -79,7 +79,7 @@ class _Object:
         return ""
 
     def _follow(self, character: str) -> bool:
-        """Whether `character` opens an object or a list."""
+        """Return whether `character` opens an object or a list."""
         if self._escaped:
             self._escaped = False
         elif self._quoted:
@@ -101,7 +101,7 @@ class _Object:
         return self.name is not None
 
     def whole_call(self) -> tuple[str, str] | None:
-        """Name and arguments of a complete call in which the name did not come first."""
+        """Return the name and arguments of a complete call in which the name is not the first field."""
         try:
             call = json.loads(self.text)
         except (ValueError, RecursionError):
@@ -113,11 +113,11 @@ class _Object:
 
 
 class ToolCallReader:
-    """Splits one answer into text and calls of `names`."""
+    """Splits one message into text and calls of the functions `names`."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self.calls = 0
-        """Calls begun so far."""
+        """Number of calls begun so far."""
         self._names = names
         self._pieces: list[Piece] = []
         self._pending = ""
@@ -125,7 +125,7 @@ class ToolCallReader:
         self._in_text = False
 
     def push(self, text: str) -> list[Piece]:
-        """What is certain once `text` has come."""
+        """Add `text` and return the pieces that are certain by then."""
         for start in range(0, len(text), _BITE):
             self._pending += text[start : start + _BITE]
             while self._pending and self._read():
@@ -133,7 +133,7 @@ class ToolCallReader:
         return self._take()
 
     def finish(self) -> list[Piece]:
-        """The rest, once the answer has ended. A call that was cut off stays one."""
+        """Return the remaining pieces at the end. A truncated call remains a call."""
         if self._object is not None and self._object.name is None:
             self._say(self._object.lead + self._object.text)
         elif self._object is None and (self._in_text or not self.calls):
@@ -150,13 +150,13 @@ class ToolCallReader:
             self._pieces.append(Piece(text))
 
     def _read(self) -> bool:
-        """One thing of what is pending; False if more must come first."""
+        """Parse one item of the pending text. Return False if more text is needed."""
         if self._object is not None:
             return self._read_object(self._object)
         return self._read_text() if self._in_text else self._read_opening()
 
     def _read_opening(self) -> bool:
-        """At the start, or after a call: another call, or text."""
+        """Parse at the start or after a call, where another call or text follows."""
         rest = self._pending.lstrip(_BETWEEN if self.calls else _BEFORE)
         if self.calls and rest.startswith(CLOSE):
             self._pending = rest.removeprefix(CLOSE)
@@ -174,13 +174,13 @@ class ToolCallReader:
         return True
 
     def _be_text(self, text: str) -> None:
-        """`text` is no call, not even if it begins with a tag."""
+        """Emit `text`, which is not a call, even if it begins with a tag."""
         self._say(OPEN if text.startswith(OPEN) else "")
         self._pending = text.removeprefix(OPEN)
         self._in_text = True
 
     def _read_text(self) -> bool:
-        """Text, until a tag."""
+        """Parse text up to a tag."""
         before, tag, after = self._pending.partition(OPEN)
         kept = "" if tag else beginning_at_end(before, (OPEN,))
         self._say(before.removesuffix(kept))
@@ -207,6 +207,6 @@ class ToolCallReader:
         if call is not None:
             self._pieces.append(Piece(call[1], self.calls, call[0]))
             self.calls += 1
-        else:  # text to its end: a tag inside of it is what it says, no call
+        else:  # text to its end: a tag within it is quoted text, not a call
             self._say(object.lead + object.text)
             self._in_text = True

@@ -1,9 +1,9 @@
-"""Tools: which of them the model may or must call, and the grammar that holds it to that.
+"""Tools: which of them the model may or must call, and the grammar that enforces it.
 
-A call is written as `{"name": …, "arguments": {…}}`, the form that most models are trained to write. Where the client demands a call
-(`required`, or a function by name) a grammar allows nothing else. With `auto` the model is free: it answers in words, or it starts
-a call, which `tgi_router.tool_calls` recognizes. TGI forces a call there too, to a function that stands for "no tool", and then
-generates the answer a second time; that doubles the price of every plain answer and takes the model's own format from it.
+A call has the format `{"name": …, "arguments": {…}}`, on which most models are trained. If the client demands a call (`required`,
+or a function by name), a grammar allows nothing else. With `auto`, the model is unconstrained: it generates text or a call, which
+`tgi_router.tool_calls` recognizes. TGI forces a call in that case, too, to a function that stands for "no tool", and then
+generates the text in a second run; that doubles the cost of every plain response and deprives the model of its own format.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tgi_router.errors import ToolFailed
 from tgi_router.openai_bodies import ChatBody, NamedToolChoice, Tool
 
 MAX_TOOLS = 128
-"""OpenAI's own limit."""
+"""OpenAI's limit."""
 MAX_CALLS = 16
-"""Calls in one answer that is held to calls."""
+"""Maximum number of calls in a response that is constrained to calls."""
 
 TOOL_PROMPT = (
     "You can call the functions described above. To call one, answer with nothing but a JSON object of the form "
     '{"name": function name, "arguments": object with its arguments}. Use values, not variables.'
 )
-"""Told to the model where its template says nothing of tools."""
+"""Instruction for models whose template does not mention tools."""
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _VALUES = ("const", "enum", "default", "examples")
@@ -32,19 +32,19 @@ _VALUES = ("const", "enum", "default", "examples")
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The tools that a request may use. `schema` is what the answer must be, None where it may be anything."""
+    """The tools that a request may use. `schema` constrains the response; None leaves it unconstrained."""
 
     tools: Sequence[Tool]
     schema: dict[str, Any] | None
 
     @property
     def names(self) -> frozenset[str]:
-        """The functions that may be called."""
+        """Names of the functions that may be called."""
         return frozenset(tool.function.name for tool in self.tools)
 
 
 def plan_tools(body: ChatBody) -> ToolUse | None:
-    """What becomes of a request's tools; None for plain chat. Raises ToolFailed."""
+    """Return the tool use of a request; None for plain chat. Raises ToolFailed."""
     choice = body.tool_choice
     if choice == "none" or (not body.tools and choice in (None, "auto", "required")):
         return None
@@ -63,12 +63,12 @@ def plan_tools(body: ChatBody) -> ToolUse | None:
 
 
 def _brief(name: str) -> str:
-    """A client's name in an error, which does not repeat a megabyte of it."""
+    """Shorten a name for an error message: the client may have sent a megabyte."""
     return name if len(name) <= 64 else f"{name[:64]}…"
 
 
 def _schema(tools: Sequence[Tool], several: bool) -> dict[str, Any]:
-    """One call, or a list of them."""
+    """Return the schema of one call, or of a list of calls."""
     definitions = {f"f{place}": _parameters(tool, f"#/$defs/f{place}") for place, tool in enumerate(tools)}
     calls = [_call_schema(tool.function.name, f"#/$defs/f{place}") for place, tool in enumerate(tools)]
     call: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
@@ -89,7 +89,7 @@ def _call_schema(name: str, reference: str) -> dict[str, Any]:
 
 
 def _parameters(tool: Tool, root: str) -> dict[str, Any]:
-    """A function's schema as one definition among others."""
+    """Return a function's schema as one definition among others."""
     given = tool.function.schema_of_arguments
     if given is None or given == {}:
         return {"type": "object", "properties": {}, "additionalProperties": False}
@@ -103,7 +103,7 @@ def _parameters(tool: Tool, root: str) -> dict[str, Any]:
 
 
 def _moved(schema: Any, root: str) -> Any:
-    """A schema whose references to its own root lead to where it now is."""
+    """Return a schema with references to its own root redirected to its new location."""
     if isinstance(schema, list):
         return [_moved(each, root) for each in schema]
     if not isinstance(schema, dict):

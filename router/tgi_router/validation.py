@@ -1,4 +1,4 @@
-"""The rules for requests, in TGI's order and words, and the `GenerationRequest` that is made from a valid one."""
+"""Validation of requests, in TGI's order and with TGI's messages, and their conversion to `GenerationRequest`s."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tgi_router.served_model import ServedModel
 from tgi_router.tokenizing import Tokenizing
 
 RUN = 1024
-"""TGI runs at most this many new tokens at a time and accepts what fits one run."""
+"""Maximum number of new tokens that TGI generates in one run; it accepts requests that fit one run."""
 
 MAX_BIASES = 1024
-"""The most tokens in `logit_bias`: each costs the device something at every step."""
+"""Maximum number of tokens in `logit_bias`: each adds work on the device at every step."""
 
 LEAST_PENALTY, MOST_PENALTY = single(1e-30), single(1e30)
-"""Of `repetition_penalty`: scores divided by less, or times more, are no float32 any more."""
+"""Range of `repetition_penalty`: scores divided by less, or multiplied by more, overflow float32."""
 
 _NEUTRAL = Sampling()
 _NATIVE = frozenset(Parameters.model_fields)
 SWITCHES = tuple(spec.name for spec in SAMPLING if spec.switches_on)
-"""To ask for one of these is to ask for sampling."""
+"""Parameters that enable sampling if they are set."""
 _FURTHER = tuple(spec for spec in SAMPLING if spec.name in FurtherSampling.model_fields)
-"""What TGI has no rule for: the contract's range is the rule."""
+"""Parameters without a rule in TGI: the contract's range applies."""
 
 Rule = tuple[bool, str]
-"""Whether the rule is broken, and the error text for that."""
+"""Whether the rule is violated, with the error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text to continue. One from a chat template contains its special tokens already."""
+    """A text to continue. One from a chat template already contains its special tokens."""
 
     text: str
     add_special_tokens: bool = True
@@ -56,15 +56,16 @@ class Prompt:
 class Extras:
     """What OpenAI's bodies can ask for beyond TGI's parameters.
 
-    `logprobs`: the client asked for them (True), they are not returned (False), or they are returned if the backend has them (None).
+    `logprobs`: the client asked for them (True), they are not returned (False), or they are returned if the backend has them
+    (None).
     """
 
     logprobs: bool | None = None
     call_schema: dict[str, Any] | None = None
-    """The JSON schema of an answer that must be a tool call."""
+    """JSON schema of a response that must be a tool call."""
     choices: int = 1
     ranked: bool = False
-    """Whether only the most likely choices are returned."""
+    """Whether only the most likely choices are returned, as with OpenAI's `best_of`."""
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -73,7 +74,7 @@ NO_EXTRAS = Extras()
 
 
 class Validator:
-    """Checks requests against the settings, the limits and the backend's capabilities."""
+    """Validates requests against the settings, the limits and the backend's capabilities."""
 
     def __init__(
         self, settings: Settings, model: ServedModel, limits: Limits, capabilities: Capabilities, tokenizing: Tokenizing
@@ -87,7 +88,7 @@ class Validator:
         self._tokenizing = tokenizing
 
     def check_best_of(self, parameters: Parameters, streaming: bool) -> None:
-        """The rules that are checked before a permit is taken. Raises ValidationFailed."""
+        """Check the rules that apply before a permit is acquired. Raises ValidationFailed."""
         best_of, largest = parameters.best_of, self._settings.max_best_of
         if streaming:
             if best_of not in (None, 1):
@@ -104,7 +105,7 @@ class Validator:
         self, prompt: Prompt, parameters: Parameters, extras: Extras, scheduling: SchedulingParams
     ) -> GenerationRequest:
         """Check all other rules, and build the request. Raises ValidationFailed."""
-        if self._settings.strict_tgi:  # TGI passes over what it does not know
+        if self._settings.strict_tgi:  # TGI ignores unknown names
             parameters = parameters.model_copy(update=dict.fromkeys(FurtherSampling.model_fields))
         _check(self._parameter_rules(parameters))
         _check(self._extra_rules(extras))
@@ -114,7 +115,7 @@ class Validator:
         keep = parameters.truncate or self._limits.max_input_tokens
         length, ids = await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
         _check(self._length_rules(length if parameters.truncate is None else len(ids), parameters), PromptTooLong)
-        _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may make nothing of a text
+        _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may return no tokens for a text
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)
@@ -169,7 +170,7 @@ class Validator:
             yield not -100 <= bias <= 100, "`logit_bias` values must be >= -100.0 and <= 100.0"
 
     def _declared_rules(self, given: Parameters, extras: Extras) -> Iterator[Rule]:
-        """What the client asks for and the backend did not declare is refused, never ignored."""
+        """Reject, rather than ignore, requested features that the backend does not declare."""
         sampling, features = self._capabilities.sampling, self._capabilities.features
         asked = {name for name, value in _asked(given, extras).items() if value != getattr(_NEUTRAL, name) or name == "seed"}
         for spec in SAMPLING:
@@ -194,7 +195,7 @@ class Validator:
         )
 
     def _size_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
-        """A text that is too long whatever its tokens is refused before it is tokenized, since a megabyte takes seconds."""
+        """Reject a text that is too long for any tokenization before it is tokenized, since a megabyte takes seconds."""
         if self._token_span is not None and given.truncate is None and len(prompt.text) > self._limits.max_total_tokens:
             least = ceil(len(prompt.text.encode()) / self._token_span)
             yield from self._total_rules(least, given, f"at least {least}")
@@ -211,12 +212,12 @@ class Validator:
         yield length > largest, f"`inputs` must have less than {largest} tokens. Given: {length}"
 
     def _token_rules(self, ids: tuple[int, ...]) -> Iterator[Rule]:
-        """A tokenizer may have tokens that only larger models of its family have."""
+        """Check the token ids: a tokenizer may have tokens that only larger models of its family have."""
         last, vocabulary = max(ids), self._capabilities.vocab_size
         yield last >= vocabulary, f"`inputs` has the token {last}, which the model does not have: its ids are < {vocabulary}"
 
     def _prompt_logprobs(self, given: Parameters) -> bool:
-        """As in TGI, prompt details are silently left out unless the operator has enabled them."""
+        """Return whether to compute prompt details. As in TGI, they are silently omitted unless the operator has enabled them."""
         return given.decoder_input_details and self._settings.enable_prefill_logprobs
 
     def _want(self, given: Parameters, extras: Extras) -> OutputOptions:
@@ -228,14 +229,14 @@ class Validator:
 
 
 def effective_limits(settings: Settings, promised: Limits) -> Limits:
-    """The limits that the backend promised, lowered to those that the operator set."""
+    """Return the backend's limits, capped by those that the operator set."""
     total = min(promised.max_total_tokens, settings.max_total_tokens or promised.max_total_tokens)
     longest = min(promised.max_input_tokens, settings.max_input_tokens or promised.max_input_tokens, total - 1)
     return Limits(max_input_tokens=longest, max_total_tokens=total)
 
 
 def check_choices(asked: int) -> int:
-    """Check the number of answers to a prompt before anything is counted or reserved for them. Raises ValidationFailed."""
+    """Check the number of choices before anything is counted or reserved for them. Raises ValidationFailed."""
     if not 1 <= asked <= MAX_CHOICES:
         raise ValidationFailed(f"`n` must be > 0 and <= {MAX_CHOICES}. Given: {asked}")
     return asked
@@ -256,13 +257,14 @@ def _outside(share: float | None) -> bool:
 
 
 def _asked(given: Parameters, extras: Extras) -> dict[str, Any]:
-    """The sampling fields that the client gave."""
+    """Return the sampling fields that the client set."""
     values = {spec.name: getattr(given if spec.name in _NATIVE else extras, spec.name) for spec in SAMPLING}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _sampling(given: Parameters, extras: Extras) -> Sampling:
-    """A temperature of 1 alone does not enable sampling: in TGI the shard cannot tell it from the default."""
+    """Return whether sampling is enabled. A temperature of 1 alone does not enable it: TGI's shard cannot tell it from the
+    default."""
     asked = _asked(given, extras)
     switched = any(asked.get(name, getattr(_NEUTRAL, name)) != getattr(_NEUTRAL, name) for name in SWITCHES)
     return Sampling(**{"seed": getrandbits(64), **asked, "do_sample": given.do_sample or switched})
