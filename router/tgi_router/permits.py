@@ -174,8 +174,8 @@ class Permits:
         self._freed_at = now
 
     def _overloaded(self) -> ModelOverloaded:
-        """Return when to retry: a random time by which between half and all of the current requests should be done, so that
-        clients do not retry together."""
+        """Create the error with a random retry time, by which between half and all of the current requests should be done: clients
+        should not retry together."""
         return ModelOverloaded(spread(min(max(self._gap_s * self.taken, 1.0), _LONGEST_S)))
 
 

@@ -54,10 +54,9 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What OpenAI's bodies can ask for beyond TGI's parameters.
+    """Options of OpenAI's bodies beyond TGI's parameters.
 
-    `logprobs`: the client asked for them (True), they are not returned (False), or they are returned if the backend has them
-    (None).
+    `logprobs`: requested by the client (True), not returned (False), or returned if the backend has them (None).
     """
 
     logprobs: bool | None = None
@@ -263,7 +262,7 @@ def _asked(given: Parameters, extras: Extras) -> dict[str, Any]:
 
 
 def _sampling(given: Parameters, extras: Extras) -> Sampling:
-    """Return whether sampling is enabled. A temperature of 1 alone does not enable it: TGI's shard cannot tell it from the
+    """Return the sampling parameters. A temperature of 1 alone does not enable sampling: TGI's shard cannot tell it from the
     default."""
     asked = _asked(given, extras)
     switched = any(asked.get(name, getattr(_NEUTRAL, name)) != getattr(_NEUTRAL, name) for name in SWITCHES)

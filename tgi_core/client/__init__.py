@@ -1,4 +1,4 @@
-"""Shard clients: how the scheduler reaches a model server."""
+"""Shard clients, through which the scheduler talks to a model server."""
 
 from tgi_core.client.base import ShardClient
 

@@ -1,7 +1,8 @@
-"""Checks that a shard's answers fit what it was asked.
+"""Validation of a shard's answers against its turns.
 
-A shard may be someone else's, and ours may have bugs. Each answer is checked against its turn before it is used: an answer that does
-not fit would lose tokens silently, or crash the scheduler. In a step in which no row begins or ends, the check is one comparison of lists.
+A shard may be third-party software, and tgi-core's may have bugs. Each answer is checked against its turn before it is used: a
+mismatch would silently lose tokens, or crash the scheduler. For a step in which no row begins or ends, the check is a single
+comparison of lists.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from tgi_core.wire.types import (
 
 
 def wrong(what: str) -> BackendBug:
-    """The error for an invalid answer."""
+    """Return the error for an invalid answer."""
     return BackendBug(f"the shard's answer makes no sense: {what}")
 
 
 @dataclass(slots=True)
 class _Row:
-    """A row on the shard, which may generate `tokens` tokens beyond the `before` that it started with. `end` is the number of the decode
-    step that generates the last one, 0 until the step with the first one is launched."""
+    """A row on the shard, which may generate `tokens` tokens beyond the `before` that it started with. `end` is the number of the
+    decode step that generates the last one, 0 until the step with the first one is launched."""
 
     tokens: int
     before: int
@@ -44,7 +45,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Step:
-    """A launched step: the rows that it generates a token for, in batch order, and those of them whose last token that is."""
+    """A launched step: the rows for which it generates a token, in batch order, and those of them that end with it."""
 
     rows: list[int]
     count: int
@@ -52,29 +53,29 @@ class _Step:
 
 
 class AnswerCheck:
-    """Follows the turns of one shard, and checks each answer against them. `draft` is the capacity's: with drafts a row makes up to that
-    many more tokens in a step, and may end earlier.
+    """Tracks the turns of one shard and checks each answer against them. `draft` is the capacity's: with drafts, a row yields up
+    to that many more tokens per step, and may end earlier.
 
-    It keeps its own record of batches, rows and steps, made from the turns alone: the scheduler changes its record by the answers, so a
-    wrong answer could not be found by comparing it with that.
+    It keeps its own record of batches, rows and steps, derived only from the turns: the scheduler's record is updated from the
+    answers, so it cannot expose a wrong answer.
     """
 
     def __init__(self, draft: int) -> None:
         self._draft = draft
         self._rows: dict[int, _Row] = {}
         self._prompts: dict[int, int] = {}
-        """Of rows whose prompt is incomplete, the prompt tokens that no step has computed."""
+        """For rows with an incomplete prompt, the number of prompt tokens that no step has computed."""
         self._batches: dict[int, list[int]] = {}
         """The rows of each batch, in order."""
         self._steps: dict[int, _Step] = {}
-        """Steps that were launched and not read."""
+        """Launched steps that have not been read."""
         self._count = 0
-        """How many steps have decoded batches; a row takes part in all of them."""
+        """Number of steps that have decoded batches; a row takes part in all of them."""
         self._ends: dict[int, set[int]] = {}
-        """Rows by the count at which they end."""
+        """Rows by the number of the decode step at which they end."""
 
     def check(self, turn: Turn, result: TurnResult) -> None:
-        """Follow a turn and its answer. Raises BackendBug if the answer does not fit."""
+        """Record a turn and check its answer. Raises BackendBug for a mismatch."""
         refused = result.refused
         if refused is not None:
             self._check_refusal(turn, refused)
@@ -85,7 +86,7 @@ class AnswerCheck:
         if refused is not None and (refused.lost or refused.scope is Scope.SESSION):
             self._forget()
 
-    # what was asked
+    # turns
 
     def _keep_books(self, verbs: Iterable[Bookkeeping]) -> None:
         for verb in verbs:
@@ -123,7 +124,7 @@ class AnswerCheck:
         self._batches[verb.step] = rows
 
     def _take(self, grants: Iterable[Grant], step: _Step) -> set[int]:
-        """Advance the prompts; returns the rows that are not in the step, which end one step later."""
+        """Advance the prompts. Return the rows that are not in the step, which end one step later."""
         silent = set()
         for grant in grants:
             left = self._prompts.get(grant.request_id)
@@ -139,7 +140,7 @@ class AnswerCheck:
         return silent
 
     def _begin(self, item: ShardRequest, step: _Step) -> bool:
-        """Add a new row; returns whether the step generates a token for it."""
+        """Add a new row. Return whether the step generates a token for it."""
         request = item.request
         before = len(request.tokens) - request.prompt_len
         self._rows[request.id] = _Row(item.stopping.max_new_tokens - before, before)
@@ -151,7 +152,7 @@ class AnswerCheck:
         return not left
 
     def _start(self, id: int, step: _Step) -> None:
-        """The step generates the row's first token."""
+        """Record that the step generates the row's first token."""
         row = self._rows.get(id)
         if row is None:
             return
@@ -169,11 +170,11 @@ class AnswerCheck:
             self._ends.setdefault(row.end, set()).add(id)
 
     def _forget(self) -> None:
-        """The shard holds nothing now."""
+        """Forget everything: the shard holds nothing any more."""
         for each in (self._rows, self._prompts, self._batches, self._steps, self._ends):
             each.clear()
 
-    # what it says
+    # answers
 
     def _check_refusal(self, turn: Turn, refused: Fault) -> None:
         if turn.launch is None and not turn.bookkeeping:
@@ -187,7 +188,7 @@ class AnswerCheck:
 
     def _check_read(self, turn: Turn, read: StepResult | None) -> None:
         step = self._steps.pop(turn.read, None) if turn.read is not None else None
-        if step is None:  # nothing was to be read, or the step to be launched and read was refused
+        if step is None:  # there was nothing to read, or the step to launch and read was refused
             if read is not None:
                 raise wrong(f"rows of step {read.step}, which nobody wants to read")
         elif read is None:
@@ -211,7 +212,7 @@ class AnswerCheck:
             raise wrong(f"request {id} has all of its tokens and no end")
 
     def _check_ids(self, step: _Step, ids: list[int]) -> None:
-        """Rows of requests that were dropped may be there or not."""
+        """Check the rows of an answer. Rows of dropped requests are optional."""
         launched = set(step.rows)
         found = [id for id in ids if id in self._rows or id not in launched]
         wanted = [id for id in step.rows if id in self._rows]
@@ -224,7 +225,7 @@ class AnswerCheck:
         raise wrong("rows that come twice, or not in the order of the batch")
 
     def _check_row(self, step: _Step, made: Generation) -> None:
-        """Check a row with anything but one token."""
+        """Check a row with anything other than exactly one token."""
         id, row = made.request_id, self._rows.get(made.request_id)
         if row is None:
             return

@@ -13,37 +13,37 @@ from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 
 class ShardClient(Protocol):
-    """A model server, wherever it runs. Turns take effect in the order of the calls; only one may be in progress at a time."""
+    """A connection to a model server, local or remote. Turns take effect in the order of the calls; only one may be in progress."""
 
     async def info(self) -> ShardInfo:
-        """What the shard has opened."""
+        """Description of the open shard."""
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Warm up and promise limits. Raises `tgi_core.backend.BackendError`."""
+        """Warm up and return the guaranteed capacity. Raises `tgi_core.backend.BackendError`."""
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Compile a grammar before a request that needs it is sent, and keep it until the release. Raises InvalidGrammar, GrammarsBusy,
-        BackendError."""
+        """Compile a grammar ahead of the requests that need it, and keep it until it is released. Raises InvalidGrammar,
+        GrammarsBusy, BackendError."""
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """Send one turn and wait for its answer. Raises `tgi_core.backend.DeviceLost` when the shard is gone."""
+        """Send one turn and wait for its answer. Raises `tgi_core.backend.DeviceLost` if the shard is lost."""
 
     async def healthy(self) -> bool:
-        """Whether the shard answers."""
+        """Return whether the shard responds."""
 
     async def ended(self) -> str:
-        """Wait until the shard ends by itself, which may be never; returns the reason."""
+        """Wait until the shard ends on its own, which may be never. Return the reason."""
 
     async def abandon(self) -> None:
-        """Give the shard up without waiting for it: a turn in progress raises DeviceLost, and a child process is killed."""
+        """Abandon the shard without waiting for it: a turn in progress raises DeviceLost, and a child process is killed."""
 
     async def close(self) -> None:
-        """End the shard. Idempotent."""
+        """Shut down the shard. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A shard that is ready for requests."""
+    """A warm shard, ready for requests."""
 
     shard: ShardClient
     info: ShardInfo
@@ -51,22 +51,22 @@ class Opened:
 
 
 Plan = Callable[[Capabilities], WarmupPlan]
-"""Makes the warm-up plan of a shard from its capabilities."""
+"""Creates the warm-up plan of a shard from its capabilities."""
 
 
 class Opener(Protocol):
-    """Opens shards of one model in one way."""
+    """Opens shards of one model."""
 
     async def open(self, plan: Plan, progress: Progress) -> Opened:
-        """A shard that is warm. Raises StartupError."""
+        """Open and warm up a shard. Raises StartupError."""
 
 
 class TakenOver(DeviceLost):
-    """Another router has taken the shard over. Taking it back would start an endless fight."""
+    """Another router has taken over the shard. Taking it back would make the two routers alternate endlessly."""
 
 
 class ShardGone(Exception):
-    """There is no shard, and there will be none. The message says why."""
+    """The shard is lost for good. The message says why."""
 
 
 class Supervisor(Protocol):
@@ -74,11 +74,11 @@ class Supervisor(Protocol):
 
     @property
     def continues(self) -> bool:
-        """Whether requests of a lost shard continue on the next one."""
+        """Whether requests of a lost shard continue on its replacement."""
 
     def watch(self, ended: Callable[[BackendError], None]) -> None:
-        """Call `ended` when the shard ends while no turn is in progress."""
+        """Call `ended` if the shard ends while no turn is in progress."""
 
     def restart(self, error: BackendError) -> Coroutine[Any, Any, None]:
-        """Replace the lost shard by one with at least its capacity. The lost shard reports nothing more once this returns; the coroutine
-        that it returns does the rest, and raises ShardGone."""
+        """Replace the lost shard by one with at least its capacity. The lost shard reports nothing more once this returns; the
+        coroutine that it returns does the rest, and raises ShardGone."""

@@ -21,9 +21,9 @@ _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.keepalive_time_ms", 30_000),  # notice when the shard's machine is gone
+    ("grpc.keepalive_time_ms", 30_000),  # detect the loss of the shard's machine
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.client_idle_timeout_ms", (1 << 31) - 1),  # the socket's path may be gone, so that it could not connect again
+    ("grpc.client_idle_timeout_ms", (1 << 31) - 1),  # the socket's path may have been removed, which would prevent a reconnect
 )
 
 _GONE = {
@@ -35,8 +35,8 @@ _GONE = {
 
 
 class CallFailed(Exception):
-    """A call failed. `gone`: the shard is out of reach. `unreachable`: nothing answers at that address. `kind` is the class of the
-    shard's error, if the shard named one."""
+    """A call failed. `gone`: the shard cannot be reached any more. `unreachable`: nothing responds at the address. `kind` is the
+    class of the shard's error, if the shard reported one."""
 
     def __init__(self, text: str, kind: str, gone: bool, unreachable: bool = False) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class CallFailed(Exception):
         self.unreachable = unreachable
 
     def translated(self) -> BackendError:
-        """As an error of the contract."""
+        """Convert to an error of the contract."""
         if self.gone:
             return DeviceLost(f"the shard is gone: {self}")
         if self.kind == "Superseded":
@@ -57,7 +57,7 @@ class CallFailed(Exception):
 
 
 class ShardChannel:
-    """The methods of generate.v3 at one address: `unix:PATH` or `HOST:PORT`. Belongs to one event loop."""
+    """The methods of generate.v3 at one address: `unix:PATH` or `HOST:PORT`. Bound to one event loop."""
 
     def __init__(self, address: str, access: ShardAccess = ShardAccess()) -> None:  # noqa: B008  frozen
         self.address = address
@@ -71,7 +71,8 @@ class ShardChannel:
         }
 
     async def call(self, name: str, request: Any, timeout: float | None = None) -> Any:
-        """Call a unary method. Raises CallFailed, also if the channel is closed meanwhile; BackendBug for an undecodable answer."""
+        """Call a unary method. Raises CallFailed, also if the channel is closed meanwhile; BackendBug for an undecodable
+        response."""
         self._check_open()
         try:
             answer = await self._unary[name](request, metadata=self._metadata, timeout=timeout)
@@ -91,7 +92,7 @@ class ShardChannel:
 
     async def broken(self) -> None:
         """Wait until the open connection is lost."""
-        with suppress(aio.UsageError):  # we closed it ourselves
+        with suppress(aio.UsageError):  # closed by this client
             state = self._channel.get_state(try_to_connect=True)
             while state is not grpc.ChannelConnectivity.READY:
                 await self._channel.wait_for_state_change(state)
@@ -99,7 +100,7 @@ class ShardChannel:
             await self._channel.wait_for_state_change(state)
 
     async def close(self) -> None:
-        """End all calls. Idempotent."""
+        """Close the channel and cancel all calls. Idempotent."""
         self._closed = True
         await self._channel.close()
 
@@ -115,13 +116,13 @@ class StepStream:
         self._call = call
 
     async def exchange(self, message: Any) -> Any:
-        """Write one message and read its answer. Raises CallFailed, and BackendBug for an answer that cannot be decoded."""
+        """Write one message and read its answer. Raises CallFailed; BackendBug for an undecodable answer."""
         try:
             await self._call.write(message)
             answer = await self._call.read()
         except aio.AioRpcError as error:
             failed = _failed(error)
-            # a stream that breaks without an error from the shard means that the shard is lost
+            # without an error from the shard, a broken stream means that the shard is lost
             raise CallFailed(str(failed), failed.kind, failed.gone or not failed.kind) from error
         except asyncio.InvalidStateError:
             await self._ended()
@@ -133,7 +134,7 @@ class StepStream:
         return parsed(V3["Steps"].response, answer)
 
     async def _ended(self) -> NoReturn:
-        """The stream has ended, with or without a reason."""
+        """Return the error of a stream that has ended."""
         details = await self._call.details()
         raise CallFailed(
             details or "it has ended the stream of steps", "", await self._call.code() in {grpc.StatusCode.OK, *_GONE}
@@ -156,7 +157,7 @@ def parsed(kind: type[Message], data: bytes) -> Any:
 
 
 def _raise_if_asked() -> None:
-    """Call this where a call was cancelled: raises CancelledError if this task was cancelled, and not the call alone."""
+    """Raise CancelledError if this task was cancelled; return if only the call was. For handlers of a cancelled call."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

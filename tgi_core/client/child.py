@@ -1,4 +1,4 @@
-"""A shard in a child process: started, watched, and ended with us."""
+"""A shard in a child process, whose lifetime is tied to that of this process."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from tgi_core.workers.command import python
 
 LISTENING = "listening: "
 PROGRESS = "progress: "
-"""What a shard's lines on standard output begin with; after the second a JSON list of `tgi_core.backend.Progress`'s arguments."""
+"""Prefixes of a shard's lines on standard output; the second is followed by a JSON list of `tgi_core.backend.Progress`'s
+arguments."""
 _ERROR = b"tgi: error: "
 _GOODBYE_S = 10.0
-"""How long a shard may take to end after it was asked to."""
+"""Seconds that a shard may take to exit after a request to do so."""
 _DEATH_S = 1.0
-"""How long its exit status may take once its socket is closed."""
+"""Seconds that its exit status may take after its socket is closed."""
 
 
 class ShardProcess:
-    """`tgi shard` as a child process. Its standard error is forwarded line by line. It ends when its standard input is closed. On its
-    standard output it reports its address and its progress."""
+    """`tgi shard` as a child process. Its standard error is forwarded line by line. It ends when its standard input is closed. On
+    its standard output it reports its address and its progress."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: RunFolder, steps: socket.socket, show: Progress) -> None:
         self._process = process
         self.steps = steps
-        """Our end of the socket pair for turns; the client takes it over."""
+        """This process's end of the socket pair for turns; the client takes ownership."""
         self.folder = folder
-        """The folder of its socket."""
+        """Folder of the shard's socket."""
         self._error: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._hearing = asyncio.create_task(self._hear(show))
@@ -54,23 +55,23 @@ class ShardProcess:
         return self._process.pid
 
     async def address(self) -> str:
-        """Wait for the address that it listens on. Raises StartupError if it ends before."""
+        """Wait for the address on which the shard listens. Raises StartupError if it exits first."""
         address = await self._address
         if not address:
             raise StartupError(await self.reason("the shard's process does not listen", _GOODBYE_S))
         return address
 
     async def ended(self) -> str:
-        """Wait until it has ended; returns how it did."""
+        """Wait until the process has ended. Return how it ended."""
         await self._process.wait()
         return await self.reason("")
 
     async def reason(self, otherwise: str, seconds: float = _DEATH_S) -> str:
-        """Why it has ended or is about to; `otherwise` if it keeps running."""
+        """Return why the process has ended or is about to; `otherwise` if it keeps running."""
         waiting = asyncio.ensure_future(self._process.wait())
         either: set[asyncio.Future[Any]] = {waiting, self._error}
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if waiting.done():  # one of its children may hold the pipe open
+        if waiting.done():  # a child of the shard may hold the pipe open
             await asyncio.wait({self._forwarding}, timeout=_DEATH_S)
         waiting.cancel()
         if self._error.done():
@@ -79,16 +80,16 @@ class ShardProcess:
         return otherwise if status is None else f"the shard's process {_described(status)}"
 
     def hide(self) -> None:
-        """Remove the socket's path once we are connected, so that nothing is left if both processes are killed."""
+        """Remove the socket's path after connecting, so that nothing is left behind if both processes are killed."""
         self.folder.remove()
 
     def kill(self) -> None:
-        """End it at once, whatever it is doing."""
+        """Kill the process."""
         if self._process.returncode is None:
             self._process.kill()
 
     async def end(self) -> None:
-        """Ask it to end, then kill it. Idempotent."""
+        """Ask the process to exit, then kill it. Idempotent."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -99,10 +100,10 @@ class ShardProcess:
         await asyncio.wait({self._forwarding, self._hearing}, timeout=_DEATH_S)
         self.steps.close()
         self.hide()
-        sweep()  # folders that it may have left behind
+        sweep()  # folders that the process may have left behind
 
     async def _hear(self, show: Progress) -> None:
-        """Other lines on its standard output are a backend's, and are forwarded."""
+        """Read the shard's standard output. Lines without a known prefix come from the backend and are forwarded."""
         while self._process.stdout is not None and (line := await self._process.stdout.readline()):
             text = line.decode(errors="replace")
             if text.startswith(PROGRESS):
@@ -115,7 +116,7 @@ class ShardProcess:
             self._address.set_result("")
 
     async def _forward(self) -> None:
-        """Forward its lines, except the one that says why it ended, which is reported with the error."""
+        """Forward the shard's standard error, except the line with the reason for its exit, which becomes part of the error."""
         while self._process.stderr is not None and (line := await self._process.stderr.readline()):
             if line.startswith(_ERROR) and not self._error.done():
                 self._error.set_result(line.removeprefix(_ERROR).strip().decode(errors="replace"))
@@ -128,7 +129,7 @@ def _described(status: int) -> str:
 
 
 class ChildShard:
-    """A `ShardClient` of a child process. Its errors say how the process ended."""
+    """A `ShardClient` of a child process. Its errors report how the process ended."""
 
     def __init__(self, process: ShardProcess, shard: ShardClient) -> None:
         self.process = process
@@ -150,14 +151,14 @@ class ChildShard:
         return await self._shard.prepare(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """One turn. Raises DeviceLost when the process is gone."""
+        """Execute one turn. Raises DeviceLost if the process has ended."""
         try:
             return await self._shard.exchange(turn)
         except DeviceLost as error:
             raise DeviceLost(await self.process.reason(str(error))) from error
 
     async def healthy(self) -> bool:
-        """Whether the shard answers and has not lost its device."""
+        """Return whether the shard responds and has not lost its device."""
         return await self._shard.healthy()
 
     async def ended(self) -> str:
@@ -169,13 +170,14 @@ class ChildShard:
         self.process.kill()
 
     async def close(self) -> None:
-        """Leave the shard and end its process. Idempotent."""
+        """Disconnect from the shard and end its process. Idempotent."""
         await self._shard.close()
         await self.process.end()
 
 
 async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress) -> ShardProcess:
-    """Start `tgi shard MODEL` on a socket in a folder of its own. Call it on the main thread: the child dies with the caller's thread."""
+    """Start `tgi shard MODEL` on a socket in a folder of its own. Call from the main thread: the child dies with the caller's
+    thread."""
     folder = RunFolder("shard")
     command = python("tgi_core", "shard", model, "--uds-path", folder.path / "shard", *arguments)
     ours, theirs = socket.socketpair()
@@ -189,7 +191,7 @@ async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress)
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments hold every setting
+            env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments contain all settings
             limit=1 << 20,
             pass_fds=(theirs.fileno(),),
         )
@@ -197,19 +199,20 @@ async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress)
 
 
 async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, progress: Progress) -> Opened:
-    """Start a shard, wait until it has opened its model, and warm it up. `arguments` are flags of `tgi shard`. Raises StartupError."""
+    """Start a shard, wait until it has opened its model, and warm it up. `arguments` are flags of `tgi shard`. Raises
+    StartupError."""
     process = await spawn_shard(model, arguments, progress)
     try:
         connected = await _connected(process, model)
         return await warm(ChildShard(process, connected.shard), connected.info, plan, _untold)
     except BaseException:
-        process.kill()  # nothing can be lost yet, and while it loads a model it would not notice that it was asked to end
+        process.kill()  # nothing can be lost yet, and a process that is loading a model would not react to a request to exit
         await process.end()
         raise
 
 
 def _untold(what: str, done: int, total: int, unit: str) -> None:
-    """Ignore progress, which the child has printed already."""
+    """Ignore progress, which the child has already printed."""
 
 
 async def _connected(process: ShardProcess, model: Path) -> Connected:

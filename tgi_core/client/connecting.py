@@ -1,4 +1,4 @@
-"""Connecting to a shard at an address, whichever kind it is."""
+"""Connects to a shard of either kind at an address."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tgi_core.wire.describing import decode_info
 from tgi_core.wire.types import ShardInfo
 
 _TIMEOUT_S = 30.0
-"""How long a shard may take to list its ranks."""
+"""Seconds that a shard may take to list its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A shard that has opened its model and is not warmed up yet."""
+    """A shard that has opened its model, but is not warmed up yet."""
 
     shard: ShardClient
     info: ShardInfo
@@ -47,11 +47,11 @@ async def connect(
     reached: Callable[[], None] | None = None,
     steps: socket.socket | None = None,
 ) -> Connected:
-    """Reach the shard at `unix:PATH` or `HOST:PORT` and wait until it has opened its model. Raises StartupError.
+    """Connect to the shard at `unix:PATH` or `HOST:PORT` and wait until it has opened its model. Raises StartupError.
 
-    One that announces our API is checked: same major version, same tokenizer. Another is driven in TGI's own way, for which its
-    model's tokenizer is needed. `reached` is called once there is a connection, long before the model is open. `steps` is a socket for
-    the turns.
+    A shard that announces tgi-core's API must have the same major version and the same tokenizer. Any other is driven as a TGI
+    shard, which requires its model's tokenizer. `reached` is called once connected, long before the model is open. `steps` is a
+    socket for the turns.
     """
     channel = ShardChannel(address.replace("unix://", "unix:", 1), access)
     own = GrpcShard(channel, steps)
@@ -90,7 +90,7 @@ def _check(info: pb.InfoResponse, model: Path, address: str) -> None:
 
 
 def _vocab_size(model: Path, tokenizer: Tokenizer) -> int:
-    """The size of the model's vocabulary, which often has a few more tokens than its tokenizer."""
+    """Return the vocabulary size of the model, which is often slightly larger than that of its tokenizer."""
     size = text_config(read_optional_json(model / "config.json")).get("vocab_size")
     return max(tokenizer.vocab_size, size if isinstance(size, int) else 0)
 

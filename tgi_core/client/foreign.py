@@ -1,7 +1,8 @@
-"""A shard that speaks generate.v3 without our extensions: TGI's own, driven in TGI's own way.
+"""Client of a shard that implements generate.v3 without tgi-core's extensions: TGI's shards.
 
-It takes text, reserves blocks for prompt and answer when a request comes, and runs one step at a time. The
-scheduler needs no special case: this client reports a device with fixed slots, each for the longest request, without growth or mixing.
+Such a shard takes text, has blocks reserved for prompt and output when a request starts, and runs one step at a time. The
+scheduler needs no special case: this client reports a device with fixed slots, each for the longest request, without growth or
+mixing.
 """
 
 from __future__ import annotations
@@ -51,27 +52,27 @@ _SAMPLING = frozenset(spec.field for spec in TGI_FIELDS if spec.field is not Non
 _ROWS = 128
 _PREFILL_TOKENS = 4096
 _PADDED_TOKENS = 16_000
-"""Tokens of a batch for a shard that pads and does not say how many fit: TGI's default."""
+"""Tokens per batch for a shard that pads and does not report how many fit: TGI's default."""
 _UNBOUNDED = (1 << 31) - 1
 _HEALTH_TIMEOUT_S = 5.0
 
 
 _CLEAR_TIMEOUT_S = 60.0
-"""How long the last step of a shard that another router has left may still take."""
+"""Seconds that the last step of a previous router may still take on the shard."""
 
 Made = pb.PrefillResponse | pb.DecodeResponse
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The shard's id of one of our batches, and its rows in order."""
+    """The shard's id of a batch, and the rows of the batch in order."""
 
     id: int
     rows: list[int]
 
 
 class ForeignShard:
-    """A `ShardClient` of such a shard. Belongs to one event loop."""
+    """A `ShardClient` of a TGI shard. Bound to one event loop."""
 
     def __init__(self, channel: ShardChannel, info: pb.InfoResponse, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._channel = channel
@@ -84,7 +85,7 @@ class ForeignShard:
         self._batches: dict[int, _Batch] = {}
 
     async def info(self) -> ShardInfo:
-        """The shard's description; what it does not say is filled in with what every TGI shard can do."""
+        """Return the shard's description, completed with the features common to all TGI shards."""
         capabilities = Capabilities(
             features=_FEATURES,
             sampling=_SAMPLING,
@@ -97,7 +98,7 @@ class ForeignShard:
         return ShardInfo("", "generate.v3", self._info.device_type, self._info.dtype, (0, 0), capabilities)
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Clear it and warm it up as TGI's router does. Raises BackendError."""
+        """Clear the shard and warm it up as TGI's router does. Raises BackendError."""
         prefill = plan.max_step_tokens or _PREFILL_TOKENS
         try:
             await self._channel.call("ClearCache", pb.ClearCacheRequest(), _CLEAR_TIMEOUT_S)
@@ -109,11 +110,11 @@ class ForeignShard:
         return self._capacity(response, plan, prefill)
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Nothing: it has no masks."""
+        """Do nothing: the shard has no masks."""
         return nothing
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """The turn's verbs, one call each. Raises DeviceLost when the shard is gone."""
+        """Execute the verbs of a turn, one call each. Raises DeviceLost if the shard is lost."""
         try:
             for verb in turn.bookkeeping:
                 await self._keep_books(verb)
@@ -126,7 +127,7 @@ class ForeignShard:
             raise wrong(str(error)) from error
 
     async def healthy(self) -> bool:
-        """Whether the shard says that it is healthy."""
+        """Return whether the shard reports that it is healthy."""
         try:
             await self._channel.call("Health", pb.HealthRequest(), _HEALTH_TIMEOUT_S)
         except (CallFailed, BackendError):
@@ -143,7 +144,7 @@ class ForeignShard:
         await self._channel.close()
 
     async def close(self) -> None:
-        """Leave the shard. Idempotent."""
+        """Disconnect from the shard. Idempotent."""
         await self._channel.close()
 
     def _capacity(self, response: pb.WarmupResponse, plan: WarmupPlan, prefill: int) -> Capacity:
@@ -160,7 +161,7 @@ class ForeignShard:
         self._place_tokens = per_place * size
         self._places = list(range(rows))
         return Capacity(
-            # twice the slots, since the scheduler keeps a spare one for every row in case it grows
+            # twice the slots, since the scheduler keeps a spare one per row for growth
             groups=(CacheGroup(CacheKind.FULL, longest, 2 * rows),),
             max_rows=rows,
             max_row_tokens=longest,
@@ -181,7 +182,7 @@ class ForeignShard:
             await self._filter(batch, set())
 
     async def _filter(self, name: int, keep: set[int]) -> None:
-        """The shard may have dropped the batch by itself, when its last row ended."""
+        """Drop a batch, which the shard may have dropped already when its last row ended."""
         batch = self._batches.get(name)
         if batch is None:
             return
@@ -216,7 +217,7 @@ class ForeignShard:
         return await self._step("Decode", pb.DecodeRequest(batches=batches), verb.step, joined, rows)
 
     async def _step(self, method: str, request: object, step: int, joined: dict[int, _Batch], rows: list[int]) -> TurnResult:
-        """As in TGI, a failed step fails its requests."""
+        """Fail the requests of a failed step, as TGI does."""
         try:
             response = await self._channel.call(method, request)
         except CallFailed as error:
@@ -237,7 +238,7 @@ class ForeignShard:
         return TurnResult(result=StepResult(step, made, forward_ns=response.forward_ns, sample_ns=response.decode_ns))
 
     def _made(self, response: Made, rows: list[int]) -> tuple[Generation, ...]:
-        """One generation for each row, in the order of the batch. Raises ValueError."""
+        """Return one generation for each row, in the order of the batch. Raises ValueError."""
         found = {item.request_id: item for item in response.generations}
         for id in found.keys() - set(rows):
             raise ValueError(f"a row of request {id}, which is not in the step")
@@ -252,7 +253,7 @@ class ForeignShard:
         return tuple(decode_generation(found[id], self._rows[id], self._vocab_size) for id in rows)
 
     def _new_id(self, id: int) -> int:
-        """The shard's id of a batch. Raises ValueError if another batch has it already."""
+        """Check the shard's id of a batch. Raises ValueError if another batch has the same id."""
         if any(batch.id == id for batch in self._batches.values()):
             raise ValueError(f"a batch {id} beside the one of that name")
         return id
@@ -273,7 +274,7 @@ class ForeignShard:
         return encode_request(item, self._tokenizer, blocks, slots)
 
     def _forget(self, joined: dict[int, _Batch], rows: Iterable[int]) -> None:
-        """Forget batches that have ended, and rows that ended with them."""
+        """Forget finished batches with their rows."""
         for name in joined:
             del self._batches[name]
         self._leave(rows)
@@ -285,7 +286,8 @@ class ForeignShard:
 
 
 def _check_batch(batch: pb.CachedBatch, least: set[int], most: set[int]) -> None:
-    """A TGI shard lists the rows that continue, with or without those that have just ended. Raises ValueError for any others."""
+    """Check the rows of a batch. A TGI shard lists the continuing rows, with or without those that have just finished. Raises
+    ValueError for any others."""
     named = set(batch.request_ids)
     if named and not least <= named <= most:
         raise ValueError(f"a batch of the requests {sorted(named)} in place of {sorted(most)}")

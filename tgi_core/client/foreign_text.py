@@ -1,4 +1,4 @@
-"""Requests and generations as TGI's own shards send and expect them: with text in place of token ids."""
+"""Requests and generations in the format of TGI's shards, with text instead of token ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _REASONS = {
 
 
 def text_of(ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[str, bool]:
-    """A text that the shard will tokenize to these ids, and whether the shard must add special tokens. Raises InvalidRequest."""
+    """Return a text that the shard will tokenize to these ids, and whether the shard must add special tokens. Raises
+    InvalidRequest."""
     special = tokenizer.encode("").ids
     candidates = [(ids, False)]
     if special and ids[: len(special)] == special:
@@ -33,7 +34,7 @@ def text_of(ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[str, bool]:
 
 
 def encode_request(item: ShardRequest, tokenizer: Tokenizer, blocks: range, slots: range) -> pb.Request:
-    """A request with its reserved blocks. Raises InvalidRequest."""
+    """Encode a request with its reserved blocks. Raises InvalidRequest."""
     request, stopping = item.request, item.stopping
     text, add_special_tokens = text_of(request.tokens, tokenizer)
     made = len(request.tokens) - request.prompt_len
@@ -59,7 +60,8 @@ def encode_request(item: ShardRequest, tokenizer: Tokenizer, blocks: range, slot
 
 @dataclass(slots=True)
 class ForeignRow:
-    """A request on the shard: its slot, how many tokens it may still generate, and the text and number of those it started with."""
+    """A request on the shard: its slot, the number of tokens that it may still generate, and the text and number of those that it
+    started with."""
 
     place: int
     left: int
@@ -69,7 +71,7 @@ class ForeignRow:
 
 
 def decode_generation(message: pb.Generation, row: ForeignRow, vocab_size: int) -> Generation:
-    """The result of a step for a row. Raises ValueError if it is invalid."""
+    """Decode the result of a step for a row. Raises ValueError if it is invalid."""
     count = len(message.tokens.ids)
     if not 1 <= count <= row.left:
         raise ValueError(f"{count} tokens for request {message.request_id}, which may have {row.left} more")

@@ -6,7 +6,7 @@ from tgi_core.proto.generate.v3 import generate_pb2 as pb
 
 
 def warmup_request(max_prefill_tokens: int, max_total_tokens: int | None) -> pb.WarmupRequest:
-    """Requests with as many tokens as one step may compute; a shard that gets no total chooses its own."""
+    """Create requests with as many tokens as one step may compute. A shard without a given total chooses its own."""
     longest = max_prefill_tokens if max_total_tokens is None else min(max_prefill_tokens, max_total_tokens - 1)
     starts = range(0, max_prefill_tokens, longest)
     requests = [_request(min(longest, max_prefill_tokens - start), max_total_tokens) for start in starts]

@@ -1,4 +1,4 @@
-"""Grammars that a shard compiles before the requests that need them are sent, and keeps until those have ended."""
+"""Grammars that a shard compiles ahead of the requests that need them, and keeps until those have ended."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tgi_core.grammar.limits import QUICK_SECONDS
 from tgi_core.workers.turns import Turns
 
 Release = Callable[[], None]
-"""Releases a grammar, once and without waiting."""
+"""Releases a grammar once, without waiting."""
 
 _QUICK, _QUICK_WAITING = 4, 64
 _SLOW, _SLOW_WAITING = 1, 4
-"""How many are compiled at once: a shard has few threads for calls."""
+"""Maximum number of concurrent compilations: a shard has few threads for calls."""
 _WAIT_S = 10.0
 _LONGEST_S = 30.0
-"""How long a shard may compile; one that does not answer must not keep requests waiting for ever."""
+"""Maximum seconds for a compilation: a shard that does not respond must not block requests forever."""
 
 
 def nothing() -> None:
-    """A release that does nothing."""
+    """Release nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,8 @@ class _Held:
 
 
 class HeldGrammars:
-    """The grammars that one shard keeps for us. `prepare` compiles and keeps a grammar, `drop` undoes that. Used on one event loop."""
+    """The grammars that one shard keeps for this router. `prepare` compiles and keeps a grammar, `drop` undoes that. Used on one
+    event loop."""
 
     def __init__(self, prepare: Callable[[Grammar, Cost], Awaitable[None]], drop: Callable[[Grammar], Awaitable[None]]) -> None:
         self._prepare, self._drop = prepare, drop
@@ -44,7 +45,8 @@ class HeldGrammars:
         self._quick, self._slow = Turns(_QUICK, _QUICK_WAITING, _WAIT_S), Turns(_SLOW, _SLOW_WAITING, _WAIT_S)
 
     async def hold(self, grammar: Grammar, cost: Cost) -> Release:
-        """Wait until the shard has compiled a grammar; no wait for one in use. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        """Wait until the shard has compiled a grammar; returns at once for one in use. Raises InvalidGrammar, GrammarsBusy,
+        BackendError."""
         digest = grammar.digest
         held = self._held.get(digest)
         if held is None:
@@ -86,7 +88,7 @@ class HeldGrammars:
     async def _dropped(self, grammar: Grammar) -> None:
         try:
             await self._drop(grammar)
-        except (BackendError, GrammarError):  # a shard that is gone keeps nothing
+        except (BackendError, GrammarError):  # a lost shard keeps nothing
             return
 
 

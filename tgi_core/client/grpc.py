@@ -1,4 +1,4 @@
-"""A shard in another process or on another machine, over the stream of steps."""
+"""Client of a shard in another process or on another machine, over the stream of steps."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _HEALTH_TIMEOUT_S = 5.0
 
 
 class GrpcShard:
-    """A `ShardClient` of a shard that announces our API. Belongs to one event loop. Turns go over the socket `steps` if there is one, else
-    over the channel like everything else. Set `vocab_size` to the shard's."""
+    """A `ShardClient` of a shard that announces tgi-core's API. Bound to one event loop. Turns go over the socket `steps` if there
+    is one, else over the channel like everything else. Set `vocab_size` to the shard's."""
 
     def __init__(self, channel: ShardChannel, steps: socket.socket | None = None) -> None:
         self._channel = channel
@@ -41,13 +41,13 @@ class GrpcShard:
         self._stream: StepStream | StepsLink | None = None
 
     async def info(self) -> ShardInfo:
-        """What the shard has opened; waits until it has. Raises BackendError."""
+        """Wait until the shard has opened its model. Return its description. Raises BackendError."""
         info = decode_info(await self._call("Info", pb.InfoRequest()))
         self.vocab_size = info.capabilities.vocab_size
         return info
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Warm up; a shard that is warm already repeats its promise. Raises BackendError."""
+        """Warm up. A shard that is warm already returns the same capacity again. Raises BackendError."""
         request = pb.WarmupRequest(plan=encode_plan(plan))
         response = await with_progress(self._call("Warmup", request), self, progress)
         try:
@@ -60,10 +60,10 @@ class GrpcShard:
         return await self._grammars.hold(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """One turn: a message and its answer. Raises DeviceLost when the shard is gone."""
+        """Execute one turn: a message and its answer. Raises DeviceLost if the shard is lost."""
         try:
             message = encode_turn(turn)
-        except (ValueError, TypeError) as error:  # the shard must still get the rest of the turn
+        except (ValueError, TypeError) as error:  # the rest of the turn must still reach the shard
             rest = await self.exchange(replace(turn, launch=None))
             return rest if rest.refused else replace(rest, refused=Fault(Scope.REQUEST, "InvalidRequest", str(error)))
         try:
@@ -76,7 +76,7 @@ class GrpcShard:
             raise wrong(str(error)) from error
 
     async def health(self) -> ShardHealth:
-        """The shard's health, which it answers while it computes. Raises DeviceLost when the shard or its device is gone."""
+        """Query the shard's health, which works while it computes. Raises DeviceLost if the shard or its device is lost."""
         try:
             return decode_health(await self._channel.call("Health", pb.HealthRequest(), _HEALTH_TIMEOUT_S))
         except CallFailed as error:
@@ -85,7 +85,7 @@ class GrpcShard:
             raise wrong(str(error)) from error
 
     async def healthy(self) -> bool:
-        """Whether the shard answers and has not lost its device."""
+        """Return whether the shard responds and has not lost its device."""
         try:
             await self.health()
         except BackendError:
@@ -102,7 +102,7 @@ class GrpcShard:
         await self.close()
 
     async def close(self) -> None:
-        """Leave the shard, which drops what this router had there. Idempotent."""
+        """Disconnect from the shard, which drops the state of this router. Idempotent."""
         if self._link is not None:
             self._link.close()
         await self._channel.close()
@@ -127,7 +127,7 @@ class GrpcShard:
 
 
 async def with_progress(work: Coroutine[Any, Any, T], shard: GrpcShard, progress: Progress) -> T:
-    """The result of slow work in the shard; its progress comes from the shard's health."""
+    """Wait for slow work in the shard and return its result; its progress is read from the shard's health."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({task}, timeout=_PROGRESS_EVERY_S))[0]:

@@ -1,4 +1,4 @@
-"""A shard in this process, behind the same interface as a remote one."""
+"""Client of a shard in this process, with the same interface as a remote one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LocalShard:
         self._closing: asyncio.Future[None] | None = None
 
     async def info(self) -> ShardInfo:
-        """What the server has opened."""
+        """Return the description of the open server."""
         return self._server.info
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
@@ -43,7 +43,7 @@ class LocalShard:
         return await self._grammars.hold(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """One turn in the shard's thread. Raises DeviceLost once it is abandoned."""
+        """Execute one turn in the shard's thread. Raises DeviceLost once the shard is abandoned."""
         self._turn = self._thread.submit(lambda: self._server.exchange(turn))
         try:
             return await self._turn
@@ -54,22 +54,22 @@ class LocalShard:
             raise DeviceLost("the shard was given up") from None
 
     async def healthy(self) -> bool:
-        """A shard in this process lives as long as it does."""
+        """Return True: a shard in this process lives as long as the process."""
         return True
 
     async def ended(self) -> str:
-        """Never: it ends with this process."""
+        """Wait forever: the shard ends with this process."""
         never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         return await never
 
     async def abandon(self) -> None:
-        """Stop waiting for the turn in progress. A thread cannot be killed, so it runs on for as long as it takes."""
+        """Stop waiting for the turn in progress. A thread cannot be killed, so the turn runs to its end."""
         self._abandoned = True
         if self._turn is not None:
             self._turn.cancel()
 
     async def close(self) -> None:
-        """Close the backend and end the thread; waits for what the thread is doing. Idempotent."""
+        """Close the backend and end the thread, after its current call. Idempotent."""
         if self._closing is None:
             self._closing = self._thread.submit(self._server.close)
             self._thread.end()
@@ -88,15 +88,15 @@ class LocalShard:
 
 
 class _ShardThread:
-    """Runs calls one after the other. It is a daemon thread: a device that hangs would otherwise keep the process alive."""
+    """Runs calls one after another in a daemon thread: otherwise, a hung device would keep the process alive."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._run, name="shard", daemon=True).start()
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `call` in the thread, unless its future is cancelled before. The result takes one hop; a future of `concurrent.futures`
-        would take two."""
+        """Run `call` in the thread, unless its future is cancelled first. The result takes one hop between threads; a
+        `concurrent.futures` future would take two."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -107,14 +107,14 @@ class _ShardThread:
                 settle = partial(_settle, future, call())
             except BaseException as error:  # noqa: BLE001  raised where the result is awaited
                 settle = partial(_fail, future, error)
-            with suppress(RuntimeError):  # a closed loop waits for nothing
+            with suppress(RuntimeError):  # nothing waits for the result on a closed loop
                 loop.call_soon_threadsafe(settle)
 
         self._work.put(work)
         return future
 
     def end(self) -> None:
-        """End the thread once all calls are done."""
+        """End the thread after all calls have completed."""
         self._work.put(None)
 
     def _run(self) -> None:

@@ -24,7 +24,7 @@ class StepsLink(asyncio.Protocol):
         self._frames = Frames()
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
         self._broken: BackendError | None = None
-        """The invalid answer that ended the connection, if any."""
+        """Error of the invalid answer that ended the connection, if any."""
 
     async def exchange(self, message: Any) -> Any:
         """Write one message and read its answer. Raises CallFailed, and BackendBug for an invalid answer."""
@@ -37,7 +37,7 @@ class StepsLink(asyncio.Protocol):
         try:
             kind, data = await self._answer
         except asyncio.CancelledError:
-            self.close()  # a late answer must not be taken for the next one
+            self.close()  # a late answer must not be mistaken for the next one
             raise
         if kind == Kind.FAILURE:
             self.close()
@@ -50,11 +50,11 @@ class StepsLink(asyncio.Protocol):
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The protocol is attached to the socket."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Part of an answer has arrived, or all of it."""
+        """Handle a part of an answer, or a complete one."""
         if self._answer is None or self._answer.done():
             self._break("an answer to nothing")
             return
@@ -74,17 +74,17 @@ class StepsLink(asyncio.Protocol):
             self._answer.set_result((payload[0], payload[1:]))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The shard is gone, or we have closed the connection."""
+        """Fail the pending turn: the shard is lost, or this side has closed the connection."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(self._broken or CallFailed("the connection broke", "", gone=True))
 
     def _break(self, what: str) -> None:
-        """End a connection over which invalid data came."""
+        """End a connection that has delivered invalid data."""
         self._broken = self._broken or wrong(what)
         self._transport.abort()
 
 
 async def open_link(stream: socket.socket) -> StepsLink:
-    """Use a socket, which the link owns from now on."""
+    """Create a link over a socket and take ownership of it."""
     _, link = await asyncio.get_running_loop().create_connection(StepsLink, sock=stream)
     return link

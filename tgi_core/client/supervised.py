@@ -1,7 +1,7 @@
-"""A shard that is replaced when it is lost: because its process crashed, its device failed, or it hangs.
+"""A supervised shard, which is replaced when it is lost: its process crashed, its device failed, or it hangs.
 
-The first restart happens at once, further ones after 1, 2, 4 … 30 seconds. Restarts without a generated token in between are counted;
-after too many of them the shard is gone for good.
+The first restart is immediate, further ones follow after 1, 2, 4 … 30 seconds. After too many restarts without a generated token
+in between, the shard is lost for good.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 30.0
 _CLOSE_S = 10.0
-"""How long a shard may take to close."""
+"""Maximum seconds for closing a shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartRules:
-    """`continues`: requests go on with the next shard. `budget`: restarts in a row without a token. `watchdog_floor`: seconds that any
-    step may take."""
+    """`continues`: requests continue on the next shard. `budget`: maximum consecutive restarts without a token. `watchdog_floor`:
+    seconds that any step may take."""
 
     continues: bool = True
     budget: int = 5
@@ -39,12 +39,12 @@ class RestartRules:
 
 
 def pause(restart: int) -> float:
-    """Seconds to wait before a restart; `restart` counts restarts in a row from 1."""
+    """Return the seconds to wait before a restart; `restart` counts consecutive restarts from 1."""
     return 0.0 if restart <= 1 else min(_LONGEST_PAUSE_S, 2.0 ** (restart - 2))
 
 
 def as_promised(capacity: Capacity, plan: Plan) -> Plan:
-    """A plan that asks for a capacity that was promised before."""
+    """Return a plan that requests the capacity of an earlier shard."""
     first = capacity.groups[0]
 
     def asked(capabilities: Capabilities) -> WarmupPlan:
@@ -61,7 +61,7 @@ def as_promised(capacity: Capacity, plan: Plan) -> Plan:
 
 
 def shortfall(new: Opened, old: Opened) -> str:
-    """What `new` lacks compared with `old`; "" if nothing."""
+    """Describe what `new` lacks compared with `old`; "" if nothing."""
     if new.info.capabilities != old.info.capabilities:
         return "other capabilities"
     kinds = [[(group.kind, group.block_size, group.window) for group in one.capacity.groups] for one in (new, old)]
@@ -78,7 +78,7 @@ def shortfall(new: Opened, old: Opened) -> str:
 
 
 class SupervisedShard:
-    """A client of the current shard, and its supervisor. `reopen` opens the next shard. Belongs to one event loop."""
+    """A client of the current shard, and its supervisor. `reopen` opens the next shard. Bound to one event loop."""
 
     def __init__(self, opened: Opened, reopen: Callable[[], Awaitable[Opened]], rules: RestartRules) -> None:
         self._promised = opened
@@ -91,36 +91,38 @@ class SupervisedShard:
         self._opened: Opened | None = opened
         """The shard in use; None while it is being replaced."""
         self._last = opened
-        """The shard opened last, which still has to be closed after it is lost."""
+        """The shard opened last, which must still be closed after its loss."""
         self._answers = AnswerCheck(opened.capacity.draft)
         self._watching = asyncio.create_task(self._watch(opened))
         self._ticking = asyncio.create_task(self._watchdog.run())
 
     @property
     def continues(self) -> bool:
-        """Whether requests of a lost shard continue on the next one."""
+        """Whether requests of a lost shard continue on its replacement."""
         return self._rules.continues
 
     def watch(self, ended: Callable[[BackendError], None]) -> None:
-        """Call `ended` when the shard ends while no turn is in progress."""
+        """Call `ended` if the shard ends while no turn is in progress."""
         self._ended = ended
 
     async def info(self) -> ShardInfo:
-        """The information of the first shard, which every later one must match."""
+        """Return the description of the first shard, which every later one must match."""
         return self._promised.info
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """The capacity that was promised; the shard is warm already."""
+        """Return the guaranteed capacity; the shard is warm already."""
         return self._promised.capacity
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Compile a grammar on the current shard; the next shard starts without it. Raises InvalidGrammar, GrammarsBusy, BackendError."""
+        """Compile a grammar on the current shard; the next shard starts without it. Raises InvalidGrammar, GrammarsBusy,
+        BackendError."""
         if self._opened is None:
             raise DeviceLost("there is no shard at present")
         return await self._opened.shard.prepare(grammar, cost)
 
     async def exchange(self, turn: Turn) -> TurnResult:
-        """One turn. Raises DeviceLost when the shard is gone, BackendBug when its answer is invalid; `restart` opens the next shard."""
+        """Execute one turn. Raises DeviceLost if the shard is lost, BackendBug if its answer is invalid; `restart` opens the next
+        shard."""
         if self._opened is None:
             raise DeviceLost("there is no shard at present")
         self._watchdog.begin(turn)
@@ -137,20 +139,20 @@ class SupervisedShard:
         return result
 
     async def healthy(self) -> bool:
-        """Whether there is a shard and it answers."""
+        """Return whether there is a shard and it responds."""
         return self._opened is not None and await self._opened.shard.healthy()
 
     async def ended(self) -> str:
-        """Never: it is replaced."""
+        """Wait forever: a lost shard is replaced."""
         never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         return await never
 
     async def abandon(self) -> None:
-        """Give the current shard up."""
+        """Abandon the current shard."""
         await self._last.shard.abandon()
 
     async def close(self) -> None:
-        """Close the current shard; `abandon` makes that quick. Idempotent."""
+        """Close the current shard; fast after `abandon`. Idempotent."""
         self._ticking.cancel()
         self._watching.cancel()
         try:
@@ -159,7 +161,8 @@ class SupervisedShard:
             _log.error("the shard did not close: %s", error or "it hangs")
 
     def restart(self, error: BackendError) -> Coroutine[Any, Any, None]:
-        """Replace the lost shard, which reports nothing more once this returns. The coroutine does the rest, and raises ShardGone."""
+        """Replace the lost shard, which reports nothing more once this returns. The coroutine does the rest, and raises
+        ShardGone."""
         if self._detach() is not None:
             self._watchdog.factor *= 2
         return self._restart(error)
@@ -174,21 +177,21 @@ class SupervisedShard:
             await asyncio.sleep(pause(self._restarts))
             try:
                 self._attach(await self._another())
-            except (StartupError, OSError) as failed:  # OSError: no more processes or files for now
+            except (StartupError, OSError) as failed:  # OSError: temporarily out of processes or file descriptors
                 _log.error("the restart failed: %s", failed)
                 self._count(str(failed))
             else:
                 return
 
     def _count(self, reason: str) -> None:
-        """Count a restart. Raises ShardGone if there were too many."""
+        """Count a restart. Raises ShardGone after too many."""
         if self._restarts >= self._rules.budget:
             raise ShardGone(f"{reason}; {self._rules.budget} restarts in a row brought no token")
         self._restarts += 1
         _log.warning("restart %d of %d, in %.0f s", self._restarts, self._rules.budget, pause(self._restarts))
 
     async def _another(self) -> Opened:
-        """Open the next shard. Raises StartupError, also if it promises less."""
+        """Open the next shard. Raises StartupError, also if its capacity is smaller."""
         opened = await self._reopen()
         lacks = shortfall(opened, self._promised)
         if lacks:
@@ -220,7 +223,7 @@ class SupervisedShard:
         self._watching = asyncio.create_task(self._watch(opened))
 
     def _detach(self) -> str | None:
-        """Stop using the shard; returns the watchdog's alarm, if there was one."""
+        """Stop using the shard. Return the watchdog's alarm, if there was one."""
         self._opened = None
         hang, self._hang = self._hang, None
         self._watching.cancel()

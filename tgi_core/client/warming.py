@@ -1,4 +1,4 @@
-"""Warming a shard up, and checking whether its capabilities and its capacity make sense."""
+"""Warm-up of a shard, with validation of its capabilities and its capacity."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from tgi_core.wire.types import ShardInfo
 
 _MANY = 1 << 31
 _MOST_BLOCKS = 1 << 26
-"""The scheduler keeps a number for each block: this many take 3 GiB, and with 16 tokens each hold a thousand million tokens."""
+"""Maximum number of blocks. The scheduler keeps a number per block: this many take 3 GiB and, at 16 tokens each, hold 10^9
+tokens."""
 _MOST_ROWS = 1 << 20
 _MOST_IN_FLIGHT = 64
 
 Bound = tuple[str, int, int, int]
-"""A name, its value, and the least and greatest value allowed."""
+"""A name, its value, and the minimum and maximum allowed."""
 
 
 async def warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> Opened:
-    """Warm a shard up. Raises StartupError, also for a promise that makes no sense; the caller must then close the shard."""
+    """Warm up a shard. Raises StartupError, also for an implausible capacity; the caller must then close the shard."""
     try:
         _check(_of_capabilities(info.capabilities))
         capacity = await shard.warmup(plan(info.capabilities), progress)

@@ -1,7 +1,7 @@
-"""Detecting that a shard hangs, by the age of its current step, whatever else it answers.
+"""Detection of a hung shard by the age of its current step, even if it still responds to other calls.
 
-Time is counted in ticks, and a tick counts for no more than it should have taken: while this process was stopped or its machine slept,
-the shard may have been too.
+Time is counted in ticks, and a tick never counts for more than its nominal length: while this process was stopped or its machine
+slept, the shard may have been as well.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from tgi_core.wire.types import Prefill, StepVerb, Turn
 
 _TIMES_MEDIAN = 20
 _REMEMBERED = 65
-"""How many of the latest steps of a class the median is taken from."""
+"""Number of latest steps per class over which the median is taken."""
 _MOST_LAUNCHED = 64
 _TICK_S = 0.25
 _TICKS_IN_FLOOR = 8
 
 
 class StepSizes:
-    """How many tokens each turn waits for: those of the step that it reads, as far as its launch names them."""
+    """Tracks the number of tokens for which each turn waits: those of the step that it reads, as far as its launch specifies
+    them."""
 
     def __init__(self) -> None:
         self._launched: dict[int, int] = {}
 
     def of(self, turn: Turn) -> int:
-        """The tokens of a turn; rows that decode one token without a grant are not counted."""
+        """Return the tokens of a turn; rows that decode one token without a grant are not counted."""
         if turn.launch is not None:
             self._launched[turn.launch.step] = _tokens(turn.launch)
             if len(self._launched) > _MOST_LAUNCHED:  # a refused step is never read
@@ -39,7 +40,7 @@ class StepSizes:
         return 0
 
     def forget(self) -> None:
-        """Forget the steps of a shard that is gone, which are never read."""
+        """Forget the steps of a lost shard, which are never read."""
         self._launched.clear()
 
 
@@ -49,18 +50,18 @@ def _tokens(launch: StepVerb) -> int:
 
 
 class Patience:
-    """How long a turn may take: the floor, or a multiple of the median of turns of its class. Class sizes double."""
+    """Time limits of turns: the floor, or a multiple of the median of turns in the same size class. Class sizes double."""
 
     def __init__(self, floor: float) -> None:
         self.floor = floor
         self._seconds: dict[int, deque[float]] = {}
 
     def note(self, size: int, seconds: float) -> None:
-        """Note a turn that was answered."""
+        """Record a completed turn."""
         self._seconds.setdefault(size.bit_length(), deque(maxlen=_REMEMBERED)).append(seconds)
 
     def seconds(self, size: int) -> float:
-        """How long a turn of that size may take; a class without measurements uses the next smaller one."""
+        """Return the time limit for a turn of that size, in seconds. A class without measurements uses the next smaller one."""
         wanted = size.bit_length()
         known = max((each for each in self._seconds if each <= wanted), default=None)
         if known is None:
@@ -72,11 +73,11 @@ class Patience:
 
 
 class Watchdog:
-    """Calls `hangs` once for each turn that takes too long, with a text that says so. Belongs to one event loop."""
+    """Calls `hangs`, with a message, once for each turn that takes too long. Bound to one event loop."""
 
     def __init__(self, patience: Patience, hangs: Callable[[str], Awaitable[None]], clock: Callable[[], float] = time.monotonic):
         self.factor = 1
-        """A multiplier of the time allowed: it grows with alarms that a restart did not cure."""
+        """Multiplier of the time limit; grows with alarms that recur after a restart."""
         self._patience, self._hangs, self._clock = patience, hangs, clock
         self._sizes = StepSizes()
         self._began: float | None = None
@@ -86,17 +87,17 @@ class Watchdog:
         self.period = min(_TICK_S, patience.floor / _TICKS_IN_FLOOR)
 
     def begin(self, turn: Turn) -> None:
-        """A turn was sent."""
+        """Record the start of a turn."""
         self._size, self._age, self._began = self._sizes.of(turn), 0.0, self._clock()
 
     def end(self) -> None:
-        """Its answer came."""
+        """Record the end of a turn."""
         if self._began is not None:
             self._patience.note(self._size, self._clock() - self._began)
             self._began = None
 
     def forget(self) -> None:
-        """The shard and its turn are gone."""
+        """Forget the shard and its turn."""
         self._began = None
         self._sizes.forget()
 
@@ -108,7 +109,7 @@ class Watchdog:
             await self.tick()
 
     async def tick(self) -> None:
-        """Check once."""
+        """Count one tick and check the current turn."""
         now = self._clock()
         passed, self._last_tick = min(now - self._last_tick, 2 * self.period), now
         if self._began is None:
