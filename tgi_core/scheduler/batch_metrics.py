@@ -13,15 +13,15 @@ from tgi_core.wire.types import Prefill, StepResult, StepVerb, Turn, TurnResult
 
 
 class BatchMetrics:
-    """Counters and histograms of one shard. `turn` is called on the event loop after each turn; the answer to the turn says how long its
-    verbs took, wherever the shard runs."""
+    """Counters and histograms of one shard. `turn` is called on the event loop after each turn; the answer to the turn says how
+    long its verbs took, wherever the shard runs."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._instruments = make = Instruments(registry)
         self._methods: dict[int, str] = {}
-        """The method of each step that was launched and not read."""
+        """Method of each launched step that has not been read."""
         self._seconds: dict[str, float] = {}
-        """Seconds of each verb of the turn; empty for a shard that does not report them."""
+        """Duration of each verb of the turn, in seconds; empty for a shard that does not report them."""
         self._count = make.counter("tgi_batch_inference_count")
         self._success = make.counter("tgi_batch_inference_success")
         self._failure = make.counter("tgi_batch_inference_failure")
@@ -39,7 +39,7 @@ class BatchMetrics:
         self._verb_failure = make.counter("tgi_backend_verb_failure")
 
     def watch(self, capacity: Capacity, snapshot: Callable[[], Snapshot]) -> None:
-        """Show how full the cache is, once the backend has promised one."""
+        """Export the utilization of the cache, once its capacity is known."""
         full = [group for group in capacity.groups if group.kind is CacheKind.FULL]
         block_size = (full or list(capacity.groups))[0].block_size
 
@@ -65,7 +65,7 @@ class BatchMetrics:
 
     def verb(self, verb: str, seconds: float, error: str) -> None:
         """Count one call of a backend's hook."""
-        if verb not in VERBS:  # a newer shard may have others
+        if verb not in VERBS:  # a newer shard may report other verbs
             return
         self._seconds[verb] = self._seconds.get(verb, 0.0) + seconds
         self._verbs.labels(verb).observe(seconds)
@@ -90,7 +90,7 @@ class BatchMetrics:
             self._joined("wait_exceeded", method)
 
     def _joined(self, reason: str, method: str) -> None:
-        """TGI labels the duration `decode` wherever it happened."""
+        """Record the duration of decoding text, which TGI always labels `decode`."""
         self._concat.labels(reason).inc()
         if method in self._seconds:
             self._concat_seconds.labels("decode").observe(self._seconds[method])
@@ -98,7 +98,7 @@ class BatchMetrics:
     def _came_back(self, step: StepResult, seconds: float, delivery: float) -> None:
         method = self._methods.pop(step.step, "decode")
         if step.fault is not None:
-            for died in (method, *self._methods.values()):  # the steps behind it died with it
+            for died in (method, *self._methods.values()):  # the failed step took all later steps with it
                 self._failure.labels(died).inc()
             self._methods.clear()
             return

@@ -1,7 +1,7 @@
-"""Fewer and larger deliveries while the server itself is the bottleneck.
+"""Bundling: fewer and larger deliveries while the server itself is the bottleneck.
 
-Delivering one token to a client costs about as much as delivering a few. While the server waits for the device, as it usually does, each
-step's tokens go out at once. While the device waits for the server, the tokens of several steps go out together.
+Delivering one token to a client costs about as much as delivering a few. While the server waits for the device, as it usually
+does, each step's tokens go out at once. While the device waits for the server, the tokens of several steps go out together.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ from tgi_core.scheduler.events import Event
 from tgi_core.wire.types import Generation
 
 LONGEST_S = 0.04
-"""The longest that a token is held back: one frame of a film."""
+"""Maximum time for which a token is held back, in seconds: one frame of a film."""
 
 _USUAL_S = 0.03
-"""The longest that a bundle is collected; delivering it takes time as well."""
+"""Maximum time for which a bundle is collected, in seconds; delivering it takes time as well."""
 _MOST_STEPS = 16
 _TURNS = 16
-"""Turns between two changes: whole bundles, since each is delivered at once."""
+"""Turns between two changes of the bundle size: whole bundles, since each is delivered at once."""
 _SURELY = 4.0
-"""The server is the bottleneck if delivering takes longer than waiting for the shard. It certainly no longer is if waiting takes this many
-times as long. The factor is large because bundles themselves make delivering faster."""
+"""The server is the bottleneck if delivering takes longer than waiting for the shard. It certainly no longer is if waiting takes
+this many times as long. The factor is large because bundles themselves make delivering faster."""
 
 
 @dataclass(slots=True)
 class Bundle(Generation):
-    """The results of several steps for one request."""
+    """Results of several steps for one request."""
 
     steps: int = 1
 
 
 class Bundler:
-    """Decides what is delivered now. A request's first tokens, its last ones and its error always are; order within a request is kept."""
+    """Decides which events are delivered now. A request's first tokens, last tokens and error always are; the order within a
+    request is preserved."""
 
     def __init__(self, steps: int = 1) -> None:
         self.steps = steps
-        """How many steps are delivered together."""
+        """Number of steps that are delivered together."""
         self._held: dict[int, list[Generation]] = {}
         self._taken = 0
         self._lively: set[int] = set()
@@ -50,11 +51,11 @@ class Bundler:
 
     @property
     def holds(self) -> bool:
-        """Whether anything is held back."""
+        """Whether any event is held back."""
         return bool(self._held)
 
     def step(self, events: list[Event]) -> list[Event]:
-        """Take the events of a step; returns what is delivered now."""
+        """Add the events of a step. Return the events to deliver now."""
         if self.steps == 1 and not self._held:
             return events
         now: list[Event] = []
@@ -76,14 +77,14 @@ class Bundler:
         return now
 
     def flush(self) -> list[Event]:
-        """Everything that is held back."""
+        """Return all events that are held back."""
         events = [Event(key, _joined(made)) for key, made in self._held.items()]
         self._held.clear()
         self._lively, self._fresh, self._taken = self._fresh, set(), 0
         return events
 
     def turn(self, waited_s: float, delivered_s: float) -> None:
-        """Note how long a turn waited for the shard, and how long its delivery took."""
+        """Record the seconds for which a turn waited for the shard, and the seconds that its delivery took."""
         self._turns += 1
         self._waited_s += waited_s
         self._delivered_s += delivered_s
@@ -99,7 +100,7 @@ class Bundler:
 
 
 def _joined(made: Iterable[Generation]) -> Generation:
-    """The results of several steps for one request as one, in order."""
+    """Merge the results of several steps for one request, in order."""
     parts = list(made)
     if len(parts) == 1:
         return parts[0]

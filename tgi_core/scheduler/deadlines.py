@@ -1,4 +1,4 @@
-"""The deadlines of requests."""
+"""Deadlines of requests."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from bisect import bisect_left, bisect_right, insort
 
 
 class Deadlines:
-    """The keys of live requests, ordered by deadline."""
+    """Keys of live requests, ordered by deadline."""
 
     def __init__(self) -> None:
         self._order: list[tuple[float, int]] = []
         self._times: dict[int, float] = {}
 
     def add(self, key: int, when: float) -> None:
-        """`when` is a time of the scheduler's clock."""
+        """Set a deadline; `when` is a time of the scheduler's clock."""
         insort(self._order, (when, key))
         self._times[key] = when
 
     def forget(self, key: int) -> None:
-        """A request has ended. Harmless for one without a deadline."""
+        """Remove the deadline of a request that has ended. No effect if it has none."""
         when = self._times.pop(key, None)
         if when is not None:
             del self._order[bisect_left(self._order, (when, key))]
 
     def due(self, now: float) -> list[int]:
-        """Keys whose deadline has passed, the earliest first; they stay until `forget`."""
+        """Return keys whose deadline has passed, earliest first; they remain until `forget`."""
         if not self._order or self._order[0][0] > now:
             return []
         return [key for _, key in self._order[: bisect_right(self._order, now, key=lambda item: item[0])]]

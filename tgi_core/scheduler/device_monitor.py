@@ -1,7 +1,7 @@
-"""Whether the device's results can be trusted.
+"""Monitoring of whether the device's results can be trusted.
 
-One row of NaN is its request's fault; several in a short time are the device's. A failed step may be a request's fault; if one request
-after another fails because its steps do, with no successful step in between, it is the device's.
+One row of NaN is its request's fault; several in a short time are the device's. A failed step may be a request's fault; if one
+request after another fails because its steps do, with no successful step in between, it is the device's.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class DeviceMonitor:
         self._clock = clock
         self._times: deque[float] = deque(maxlen=NAN_ROWS)
         self.nan_rows = 0
-        """Rows of NaN since the start."""
+        """Number of NaN rows since the start."""
         self._lost_requests, self._lost_at = 0, 0.0
-        """Requests that failed with their steps since a step succeeded."""
+        """Number of requests that failed with their steps since the last successful step."""
 
     def note_failed(self, kind: RowFaultKind | None) -> None:
-        """A request failed: because of its row, or with its steps if there is no kind."""
+        """Record a failed request: a row failure of that kind, or, without a kind, one that failed with its steps."""
         if kind is RowFaultKind.NAN:
             self.nan_rows += 1
             self._times.append(self._clock())
@@ -41,7 +41,7 @@ class DeviceMonitor:
             self._lost_at = self._clock()
 
     def note_step(self) -> None:
-        """A step succeeded."""
+        """Record a successful step."""
         self._lost_requests = 0
 
     @property

@@ -1,4 +1,4 @@
-"""What the scheduler reports to its loop."""
+"""Events that the scheduler reports to its loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A request whose first step is in the turn, with how many of its tokens were found in the cache."""
+    """A request whose first step is in the turn, with the number of its tokens that were found in the cache."""
 
     key: int
     cached: int
@@ -36,6 +36,6 @@ class Snapshot:
     query_tokens: int = 0
     """Tokens of all requests so far, counted when they were admitted."""
     hit_tokens: int = 0
-    """How many of them were found in the cache."""
+    """Number of those tokens that were found in the cache."""
     paused: int = 0
     """Requests whose clients do not read, whether or not they still have a row."""

@@ -1,8 +1,8 @@
-"""Which request is at fault when a step fails and the fault names none.
+"""Attribution of a step's failure to a request if the fault names none.
 
-A row that has had a token since it was admitted is proven; the others are new and suspected first. When a step with several new rows
-fails, fewer of them are allowed at once, in the end one. Only a fault that no other row can have caused counts against a request. Each
-first token allows one more new row.
+A row that has had a token since it was admitted is proven; the others are new and suspected first. When a step with several new
+rows fails, fewer of them are allowed at once, in the end one. Only a fault that no other row can have caused counts against a
+request. Each first token allows one more new row.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _NEVER = 1 << 30
 
 @dataclass(slots=True)
 class Verdict:
-    """What happens to the rows that may be at fault. Rows in neither list keep running or waiting."""
+    """What happens to the suspected rows. Rows in neither list keep running or waiting."""
 
     requeued: list[Sequence] = field(default_factory=list)
-    """Running rows that go back to the queue."""
+    """Running rows that return to the queue."""
     failed: list[Sequence] = field(default_factory=list)
-    """Rows that have had too many faults."""
+    """Rows with too many faults."""
 
 
 class FaultAttribution:
-    """How many new rows may be on the device at once: lowered as steps fail, raised as they succeed."""
+    """Limits the number of new rows on the device: lowered as steps fail, raised as they succeed."""
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows = max_rows
         self._limit = max_rows
         self._held = False
-        """Whether the next step admits no row, to find out whether the running rows are at fault."""
+        """Whether the next step admits no row, to test whether the running rows are at fault."""
 
     def room(self, running: Collection[Sequence]) -> int:
-        """How many more rows may be admitted; at least one if nothing runs."""
+        """Number of further rows that may be admitted; at least one if nothing runs."""
         if self._held and running:
             return 0
         if self._limit >= self._max_rows:
@@ -48,11 +48,11 @@ class FaultAttribution:
         return self._limit - sum(not item.proven for item in running)
 
     def accepted(self) -> None:
-        """A step was launched."""
+        """Record a launched step."""
         self._held = False
 
     def prove(self, sequence: Sequence) -> None:
-        """A new row has its first token."""
+        """Record the first token of a new row."""
         sequence.proven = True
         self._limit = min(self._max_rows, self._limit + 1)
 
@@ -61,7 +61,7 @@ class FaultAttribution:
     ) -> Verdict:
         """A step of `tokens` tokens was refused. `admitted` would have begun in it and wait again; `running` are on the device."""
         if fault.scope is Scope.REQUEST and fault.request_ids:
-            return Verdict(failed=named)  # empty if they have left in the meantime
+            return Verdict(failed=named)  # empty if they have been dropped in the meantime
         suspects = named or admitted or running
         if len(suspects) > 1 and not named:
             self._limit = max(1, len(suspects) // 2)
@@ -72,8 +72,8 @@ class FaultAttribution:
         return Verdict(on_device if others else [], self._out_of_retries(suspects, _patience(fault, tokens, others)))
 
     def died(self, suspected: list[Sequence], known: bool = False) -> Verdict:
-        """A launched step or the whole shard failed with these rows on the device: all of them are requeued. With `known`, the row at fault
-        is known and is none of these."""
+        """A launched step or the whole shard failed with these rows on the device: all of them are requeued. With `known`, the row
+        at fault is known and is none of these."""
         if known:
             return Verdict(suspected)
         suspects = [item for item in suspected if not item.proven] or suspected
@@ -83,7 +83,8 @@ class FaultAttribution:
         return Verdict(suspected, self._out_of_retries(suspects, MAX_RETRIES))
 
     def _to_requeue(self, running: list[Sequence], fault: Fault) -> list[Sequence]:
-        """If a step without new rows is refused, requeue its last row to free memory, or half of its rows if one of them is at fault."""
+        """If a step without new rows is refused, requeue its last row to free memory, or half of its rows if one of them is at
+        fault."""
         self._held = True
         last = sorted(running, key=lambda item: item.rank)
         return last[(len(last) + 1) // 2 :] if fault.scope is Scope.REQUEST else last[-1:]
@@ -96,7 +97,8 @@ class FaultAttribution:
 
 
 def _patience(fault: Fault, tokens: int, others: bool) -> int:
-    """How many faults in a row a request may cause. If other rows run, running out of memory is no request's fault."""
+    """Return the number of consecutive faults allowed for a request. If other rows run, no request is to blame for running out of
+    memory."""
     if fault.scope is Scope.REQUEST:
         return 1 if others else 0
     if others and not fault.request_ids:

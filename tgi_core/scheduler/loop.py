@@ -1,4 +1,4 @@
-"""The loop that carries the scheduler's turns to the shard and its answers to the streams, also across the loss of a shard."""
+"""The loop that sends the scheduler's turns to the shard and delivers the answers to streams, also across the loss of a shard."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 0.1
 
 ObserveTurn = Callable[[Turn, TurnResult, float, float], None]
-"""Called after each turn, with the seconds that it took and how many of them went into delivering its rows."""
+"""Called after each turn, with its duration and the part of it spent on delivering rows, in seconds."""
 
 
 class SchedulerLoop:
     """Serves requests on one shard. `run` is its only task; everything else is called on the same event loop.
 
-    With a supervisor, a lost shard is replaced: running requests continue on the next one from their tokens, and waiting ones keep waiting.
-    Without one, the loop ends when the shard is lost.
+    With a supervisor, a lost shard is replaced: running requests continue on the next one from their tokens, and waiting ones keep
+    waiting. Without one, the loop ends when the shard is lost.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SchedulerLoop:
         self.info = info
         self.capacity = capacity
         self.lifecycle = lifecycle or Lifecycle(Phase.SERVING)
-        """Where the loop reports the loss and the return of the shard."""
+        """Receives the loss and the return of the shard."""
         self.ended = asyncio.Event()
         """Set once `run` has ended."""
         self._client = client
@@ -63,7 +63,7 @@ class SchedulerLoop:
         self._work = asyncio.Event()
         self._bundler = bundler or Bundler()
         self._release: asyncio.TimerHandle | None = None
-        """Delivers what is held back if the next step takes long."""
+        """Delivers the events held back if the next step takes long."""
         self.device_monitor = DeviceMonitor(time.monotonic)
         """Whether the shard's results can be trusted; if not, the server is not ready."""
         if supervisor is not None:
@@ -71,7 +71,7 @@ class SchedulerLoop:
 
     @property
     def limits(self) -> Limits:
-        """The limits of one request."""
+        """Limits of one request."""
         return self._scheduler.limits
 
     @property
@@ -81,7 +81,7 @@ class SchedulerLoop:
 
     @property
     def prefix_caching(self) -> bool:
-        """Whether prompts are looked up in the cache."""
+        """Whether prefix caching is enabled."""
         return self._scheduler.prefix_caching
 
     @property
@@ -90,16 +90,16 @@ class SchedulerLoop:
         return not self._work.is_set()
 
     def snapshot(self) -> Snapshot:
-        """How full the scheduler is."""
+        """Return the scheduler's load."""
         return self._scheduler.snapshot
 
     async def healthy(self) -> bool:
-        """Whether requests can be served now."""
+        """Return whether requests can be served now."""
         return self.lifecycle.shard is Phase.SERVING and self._scheduler.lost is None and await self._client.healthy()
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
-        """Compile the grammar of a request before it is submitted, so that no step waits for it. Call the release when the request has
-        ended. Does nothing while there is no shard. Raises InvalidGrammar, GrammarsBusy."""
+        """Compile the grammar of a request before it is submitted, so that no step waits for it. Call the release when the request
+        has ended. Does nothing while there is no shard. Raises InvalidGrammar, GrammarsBusy."""
         try:
             return await self._client.prepare(grammar, cost)
         except BackendError as error:
@@ -107,7 +107,7 @@ class SchedulerLoop:
             return nothing
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
-        """Queue a request. Raises GenerationFailed when the shard is gone, Overloaded when too many wait, ValueError when the
+        """Queue a request. Raises GenerationFailed if the shard is lost, Overloaded if too many requests wait, ValueError if the
         request can never fit."""
         if self._closed is not None:
             raise GenerationFailed(self._closed)
@@ -122,7 +122,7 @@ class SchedulerLoop:
         return stream
 
     async def run(self) -> None:
-        """Serve until cancelled, or until the shard is gone for good, which fails all requests."""
+        """Serve until cancelled, or until the shard is lost for good, which fails all requests."""
         reason = "the server is shutting down"
         try:
             while True:
@@ -144,7 +144,7 @@ class SchedulerLoop:
             self.ended.set()
 
     async def _rest(self) -> None:
-        """No client reads: wait until one does, a request comes or leaves, or a deadline may have passed."""
+        """While no client reads, wait until one does, a request arrives or ends, or a deadline may have passed."""
         self._work.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._work.wait(), _EXPIRE_EVERY_S)
@@ -185,11 +185,11 @@ class SchedulerLoop:
         if not self._continues:
             self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
         self._deliver_all(self._scheduler.restart(reason))
-        await self._waiting(self._supervisor.restart(error))  # whatever is lost from here on is the next shard
+        await self._waiting(self._supervisor.restart(error))  # any loss from here on concerns the next shard
         self.lifecycle.serving()
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
-        """Wait for the next shard; requests whose deadline passes meanwhile end."""
+        """Wait for the next shard, and end requests whose deadline passes meanwhile."""
         restarting = asyncio.ensure_future(restart)
         try:
             while not (await asyncio.wait({restarting}, timeout=_EXPIRE_EVERY_S))[0]:
@@ -225,7 +225,7 @@ class SchedulerLoop:
         self._hand_out(self._bundler.flush())
 
     def _deliver_all(self, events: list[Event]) -> None:
-        """Deliver events that do not come from a step, after what steps have made so far."""
+        """Deliver events that do not come from a step, after the pending events of steps."""
         if events:
             self._hand_out(self._bundler.flush())
             self._hand_out(events)

@@ -1,4 +1,4 @@
-"""The blocks of rows: allocated as rows grow, shared between equal prefixes, and released when rows leave."""
+"""Block management: blocks are allocated as rows grow, shared between equal prefixes, and released when rows leave."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class RowMemory:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row that fits if it is the only one."""
+        """Maximum number of tokens of a row that has the cache to itself."""
         return self._pools.max_row_tokens
 
     @property
     def total(self) -> int:
-        """Blocks of the smallest group."""
+        """Number of blocks of the smallest group."""
         return self._pools.total
 
     @property
     def free(self) -> int:
-        """Blocks that can be allocated, including those of idle prefixes."""
+        """Number of blocks that can be allocated, including those of idle prefixes."""
         return self._pools.free + self._prefixes.idle
 
     def fits(self, sequence: Sequence, positions: int, spare: int = 0) -> bool:
-        """Whether a row could be given blocks for `positions` positions, with `spare` blocks left."""
+        """Return whether a row can get blocks for `positions` positions with `spare` blocks left."""
         return self._pools.fits(self._pools.missing(sequence.tables, positions), spare - self._prefixes.idle)
 
     def extend(self, sequence: Sequence, positions: int) -> Blocks:
-        """Allocate what a row lacks to cover `positions` positions; ask `fits` first."""
+        """Allocate the blocks that a row lacks for `positions` positions; check `fits` first."""
         counts = self._pools.missing(sequence.tables, positions)
         while not self._pools.fits(counts):
             self._evict()
@@ -58,7 +58,7 @@ class RowMemory:
         self._pools.release(blocks)
 
     def release(self, sequence: Sequence) -> None:
-        """Release all blocks of a row; those in the prefix index stay as idle prefixes."""
+        """Release all blocks of a row; those in the prefix index remain as idle prefixes."""
         entries = sequence.entries
         own = [
             [block for place, block in enumerate(table) if place >= len(entries) or entries[place] is None]
@@ -91,7 +91,8 @@ class RowMemory:
         return len(entries) * self.stride
 
     def enter(self, sequence: Sequence) -> None:
-        """Enter the full blocks that a row is known to have written: all of its tokens but the newest. Called once that was read."""
+        """Enter the full blocks that a row is known to have written: all of its tokens but the newest. Called once that was
+        read."""
         keys = self._keys(sequence)
         for place in range(len(sequence.entries), len(keys)):
             blocks = tuple(table[place] for table in sequence.tables)
@@ -99,7 +100,7 @@ class RowMemory:
         sequence.enter_at = self._next_entry(len(keys))
 
     def forget(self) -> None:
-        """The device's memory is gone: no prefix is known any more. Only when no row has blocks."""
+        """Clear the prefix index after the loss of the device's memory. No row may have blocks."""
         while self._prefixes.idle:
             self._evict()
 
@@ -107,7 +108,7 @@ class RowMemory:
         self._pools.release([(block,) for block in self._prefixes.evict()])
 
     def _next_entry(self, full: int) -> int:
-        """How many tokens a row must have before block number `full` + 1 can enter the prefix index."""
+        """Return the number of tokens that a row must have before block number `full` + 1 can enter the prefix index."""
         return (full + 1) * self.stride + 1 if self.reusing else 1 << 62
 
     def _keys(self, sequence: Sequence) -> list[bytes]:

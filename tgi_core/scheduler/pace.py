@@ -1,26 +1,26 @@
-"""How fast the shard computes: from that follow the expected waiting time and how many prompt tokens fit into a step."""
+"""Throughput of the shard, from which the expected waiting time and the number of prompt tokens per step are derived."""
 
 from __future__ import annotations
 
 from collections import deque
 
 _WEIGHT = 0.05
-"""The weight of the latest step in the moving average of tokens per second."""
+"""Weight of the latest step in the moving average of tokens per second."""
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
 _GUESSED_RATE = 1000.0
-"""Tokens per second before anything was measured."""
+"""Tokens per second assumed before the first measurement."""
 _STEP_WEIGHT = 0.2
-"""The weight of the latest step in the moving averages of step times."""
+"""Weight of the latest step in the moving averages of step times."""
 _CHEAPER_WEIGHT = 0.02
-"""The same where prompt tokens cost less than the average: a few may cost nothing beside reading the weights, many do not."""
+"""Weight of a step whose prompt tokens cost less than the average: a few may be free next to reading the weights, many are not."""
 _STRETCH = 1.6
-"""A step with prompt tokens may take this many times as long as one without; readers do not notice that as a pause."""
+"""Factor by which prompt tokens may lengthen a step without a noticeable pause for readers."""
 _FAR_OFF = 4.0
-"""A measurement counts as at most this many times the average, since it may be an outlier: the process was suspended, say."""
+"""Measurements are capped at this multiple of the average, since they may be outliers, for example after a suspended process."""
 _FAR_OFF_ALONE = 1.3
-"""The same for steps that only decode. Disturbances only ever lengthen them, which would leave prompts more room than they should have."""
+"""Cap for steps that only decode. Disturbances only ever lengthen those, which would give prompts too much of a step."""
 _UNSEEN_S = 0.01
-"""A step this short is never noticed as a pause."""
+"""Duration of a step, in seconds, up to which it is never noticeable as a pause."""
 
 
 class Pace:
@@ -31,46 +31,46 @@ class Pace:
         self._last: float | None = None
 
     def step(self, tokens: int, now: float) -> None:
-        """A step of `tokens` tokens was launched."""
+        """Record a launched step of `tokens` tokens."""
         if self._last is not None and now > self._last:
             rate = tokens / (now - self._last)
             self._rate = rate if not self._rate else self._rate + _WEIGHT * (rate - self._rate)
         self._last = now
 
     def pause(self) -> None:
-        """Nothing runs: the time until the next step does not count."""
+        """Record that nothing runs: the time until the next step does not count."""
         self._last = None
 
     def tokens_in(self, seconds: float) -> float:
-        """How many tokens are computed in `seconds`."""
+        """Return the number of tokens computed in `seconds`."""
         return seconds * (self._rate or _GUESSED_RATE)
 
     def seconds_for(self, tokens: int) -> float:
-        """How long `tokens` tokens take, from 1 to 60 seconds; 1 before anything was measured."""
+        """Return the time for `tokens` tokens, from 1 to 60 seconds; 1 before the first measurement."""
         return min(_LONGEST_S, max(_SHORTEST_S, tokens / self._rate if self._rate else 0.0))
 
 
 class StepTimes:
-    """What a step costs: a time that depends on the number of decoding rows, and a time for each prompt token. Both are moving averages
-    over the steps that were read."""
+    """What a step costs: a time that depends on the number of decoding rows, and a time for each prompt token. Both are moving
+    averages over the steps that were read."""
 
     def __init__(self) -> None:
         self._unread: deque[tuple[float, int, int]] = deque()
         self._last_read = float("-inf")
         self._alone_s: dict[int, float] = {}
-        """By the bit length of the number of rows: steps with about as many rows take about as long."""
+        """By the bit length of the number of rows: steps with similar numbers of rows take similar times."""
         self._token_s = 0.0
 
     def launched(self, rows: int, prompt_tokens: int, now: float) -> None:
-        """A step with `rows` decoding rows and `prompt_tokens` prompt tokens was launched."""
+        """Record a launched step with `rows` decoding rows and `prompt_tokens` prompt tokens."""
         self._unread.append((now, rows, prompt_tokens))
 
     def undo(self) -> None:
-        """The step launched last was refused."""
+        """Discard the step launched last, which was refused."""
         self._unread.pop()
 
     def read(self, now: float) -> None:
-        """The oldest step was read. It began when it was launched, or when the one before it was done."""
+        """Record that the oldest step was read. It began when it was launched, or when the one before it was done."""
         launched, rows, prompt_tokens = self._unread.popleft()
         seconds, self._last_read = now - max(launched, self._last_read), now
         if prompt_tokens:
@@ -81,23 +81,25 @@ class StepTimes:
             self._alone_s[rows.bit_length()] = _averaged(known, seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
 
     def forget(self) -> None:
-        """The launched steps will not be read."""
+        """Discard the launched steps, which will not be read."""
         self._unread.clear()
 
     def prompt_tokens(self, rows: int) -> int | None:
-        """How many prompt tokens may run beside `rows` decoding rows without a noticeable pause; None before anything was measured."""
+        """Return the number of prompt tokens that can run next to `rows` decoding rows without a noticeable pause; None before the
+        first measurement."""
         alone = self._alone(rows)
         if not alone or not self._token_s:
             return None
         return int(max((_STRETCH - 1) * alone, _UNSEEN_S - alone) / self._token_s)
 
     def _alone(self, rows: int) -> float:
-        """Seconds of a step that only decodes `rows` rows, from the nearest number of rows that was measured; 0 if none was."""
+        """Return the seconds of a step that only decodes `rows` rows, from the nearest measured number of rows; 0 if there is
+        none."""
         if not rows or not self._alone_s:
             return 0.0
         return self._alone_s[min(self._alone_s, key=lambda bits: abs(bits - rows.bit_length()))]
 
 
 def _averaged(average: float, value: float, weight: float, far_off: float = _FAR_OFF) -> float:
-    """A moving average."""
+    """Return the updated moving average."""
     return average + weight * (min(value, far_off * average) - average) if average else value

@@ -1,8 +1,9 @@
-"""The contents of the next step: which rows decode, which chunks of prompts run, which requests are admitted, which rows are preempted.
+"""Scheduling policy: which rows decode, which chunks of prompts run, which requests are admitted and which rows are preempted in
+the next step.
 
 Pure arithmetic over sequences, the queue and their memory. Decoding rows come first, since each costs one token; then prompts that
-have begun; then the queue in order, while tokens, rows and blocks last. When blocks run out, paused rows are preempted first, then the
-last-ranked row of the client that has the most rows, so that the first-ranked row always progresses.
+have begun; then the queue in order, while tokens, rows and blocks last. When blocks run out, paused rows are preempted first, then
+the last-ranked row of the client that has the most rows, so that the first-ranked row always progresses.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from tgi_core.scheduler.types import SchedulerOptions
 from tgi_core.wire.types import ShardRequest
 
 LOOK_AHEAD = 8
-"""How many waiting requests that do not fit are skipped in search of a smaller one."""
+"""Number of waiting requests that do not fit and are skipped in search of a smaller one."""
 PATIENCE = 32
-"""How many later requests may be admitted before one that does not fit; after that, none is until it fits."""
+"""Number of later requests that may be admitted before one that does not fit; after that, none are until it fits."""
 NEWCOMERS_SHARE = 4
 """One in this many tokens of a step is reserved for new requests while some wait to begin."""
 CROWD = 4
-"""When this many requests wait, or `waiting_served_ratio` of those that decode, prompts take the whole step: decoding rows then have
-one pause in place of many slower steps, in which they would wait as long."""
+"""When this many requests wait, or `waiting_served_ratio` of those that decode, prompts take the whole step: decoding rows then
+have one pause in place of many slower steps, in which they would wait as long."""
 LEAST_CHUNK = 16
-"""Prompt tokens that a step always has room for, however slow they are."""
+"""Number of prompt tokens that always fit into a step, however slow they are."""
 MOST_CHUNKS = 16
-"""All waiting prompts should be computed within about this many steps: with a long queue, the waiting requests and a busy device count
-for more than smooth streams."""
+"""All waiting prompts should be computed within about this many steps: with a long queue, the waiting requests and a busy device
+count for more than smooth streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class StepPlan:
     """A step to launch. A running row in none of the lists has a prompt that waits for budget, and is not part of the step."""
 
     decoding: list[Sequence] = field(default_factory=list)
-    """Rows that decode one token in the blocks they have."""
+    """Rows that decode one token within their current blocks."""
     grown: list[ScheduledRow] = field(default_factory=list)
     """Rows that need a grant: for a token in a new block, or for the next chunk of a prompt."""
     skipped: list[Sequence] = field(default_factory=list)
@@ -77,32 +78,32 @@ class StepPlan:
     admitted: list[ScheduledRow] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     chunks: int = 0
-    """How many of the grown rows run a chunk of their prompt."""
+    """Number of the grown rows that run a chunk of their prompt."""
 
     @property
     def empty(self) -> bool:
-        """Whether no row would run."""
+        """Whether the step has no rows."""
         return not (self.admitted or self.decoding or self.grown)
 
     @property
     def tokens(self) -> int:
-        """Tokens computed in the step."""
+        """Number of tokens computed in the step."""
         return len(self.decoding) + sum(item.take for item in self.grown) + sum(item.take for item in self.admitted)
 
     @property
     def prompt_tokens(self) -> int:
-        """How many of them are prompt tokens. A decoding row takes one token."""
+        """Number of prompt tokens among them. A decoding row takes one token."""
         return sum(item.take for item in self.grown if item.take > 1) + sum(item.take for item in self.admitted)
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """The grants of the running rows."""
+        """Return the grants of the running rows."""
         taken = tuple(Grant(item.sequence.wire_id, item.take, item.blocks) for item in self.grown)
         return taken + tuple(Grant(sequence.wire_id, 0) for sequence in self.skipped)
 
 
 class Policy:
-    """Plans steps within what the backend promised."""
+    """Plans steps within the backend's capacity."""
 
     def __init__(
         self, capabilities: Capabilities, capacity: Capacity, memory: RowMemory, times: StepTimes, options: SchedulerOptions
@@ -119,7 +120,7 @@ class Policy:
         self._since_admission = 0
 
     def plan(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool = True) -> StepPlan:
-        """The next step; its blocks are allocated, and preempted rows have given theirs back."""
+        """Return the next step. Its blocks are allocated, and those of preempted rows are released."""
         plan = StepPlan()
         self._decode(running, plan)
         begun = [item for item in running.values() if item.sent > item.computed]
@@ -146,7 +147,7 @@ class Policy:
         return given
 
     def recover(self) -> None:
-        """A step succeeded: approach the promised step size again."""
+        """After a successful step, raise the step size again toward the backend's limit."""
         limit = self._capacity.max_step_tokens
         self.max_step_tokens = min(limit, self.max_step_tokens + max(1, limit // 64))
 
@@ -182,7 +183,7 @@ class Policy:
             plan.decoding.append(sequence)
 
     def _prompt_room(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> int:
-        """Prompt tokens that the step may hold: what fits, and beside decoding rows only as many as lengthen their step a little."""
+        """Return the prompt token budget: what fits and, next to decoding rows, only as many as lengthen the step slightly."""
         room = self.max_step_tokens - plan.tokens
         if plan.empty or not (begun or queue) or not (self.mixing and self.chunking):
             return room
@@ -195,7 +196,7 @@ class Policy:
     def _continue_prompts(
         self, begun: list[Sequence], room: int, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan
     ) -> int:
-        """Add the next chunks of prompts that have begun, in order of rank; returns the room that is left."""
+        """Add the next chunks of prompts that have begun, in order of rank. Return the remaining budget."""
         kept = self._kept_for_newcomers(room, running, queue)
         for sequence in sorted(begun, key=_rank)[: self._capacity.max_prefill_rows]:
             take = min(sequence.prompt_left, room - kept)
@@ -208,14 +209,14 @@ class Policy:
         return room
 
     def _kept_for_newcomers(self, room: int, running: dict[int, Sequence], queue: WaitingQueue) -> int:
-        """Tokens that long prompts leave to requests that have not begun, if the first of those fits."""
+        """Return the tokens that long prompts leave to requests that have not begun, if the first of those fits."""
         first = next(iter(queue), None)
         if first is None or not self.mixing or len(running) >= self._capacity.max_rows or not self._has_room(first, len(running)):
             return 0
         return room // NEWCOMERS_SHARE
 
     def _make_room(self, sequence: Sequence, take: int, running: dict[int, Sequence], plan: StepPlan) -> bool:
-        """Free blocks for a row by preempting others; False if that was the row itself."""
+        """Free blocks for a row by preempting others. Return False if the row itself was preempted."""
         while not self._memory.fits(sequence, sequence.computed + take):
             last = _last(item for item in running.values() if item.wire_id and not item.exhausted)
             self._preempt(last, plan)
@@ -231,7 +232,8 @@ class Policy:
         plan.preempted.append(sequence)
 
     def _worth_a_pause(self, running: dict[int, Sequence], queue: WaitingQueue) -> bool:
-        """If the device cannot mix, new rows make the running ones wait: as in TGI, only for enough of them, or after long enough."""
+        """Return whether new rows may pause the running ones, on a device that cannot mix: as in TGI, only for enough of them, or
+        after enough steps."""
         if self.mixing or len(queue) >= int(len(running) * self._options.waiting_served_ratio):
             return True
         return self._since_admission > self._options.max_waiting_tokens
@@ -239,9 +241,7 @@ class Policy:
     def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, budget: int) -> None:
         rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - plan.chunks)
         rows = min(rows, self.faults.room(running.values()))
-        if (
-            not running and not self.chunking
-        ):  # a prompt that cannot be chunked must not wait for ever because the budget is small
+        if not running and not self.chunking:  # a prompt that cannot be chunked must not wait forever because the budget is small
             budget = self._capacity.max_step_tokens
         if rows <= 0 or budget <= 0:
             return
@@ -262,7 +262,8 @@ class Policy:
                 waiting.append(sequence)
 
     def _first_take(self, sequence: Sequence, budget: int, live: int) -> int:
-        """How many tokens a waiting sequence could run in this step, after those found in the cache; 0 if it must wait."""
+        """Return the number of tokens that a waiting sequence can run in this step, after those found in the cache; 0 if it must
+        wait."""
         sequence.cached = self._memory.reuse(sequence)
         left = len(sequence.tokens) - sequence.cached
         if (left <= budget or self.chunking) and (not live or self._has_room(sequence, live)):
@@ -276,14 +277,15 @@ class Policy:
         return ScheduledRow(sequence, take, tuple(map(tuple, sequence.tables)))
 
     def _has_room(self, sequence: Sequence, live: int) -> bool:
-        """Whether there are blocks for all tokens of a row and one more, and one for each running row if rows grow at all."""
+        """Return whether there are blocks for all tokens of a row plus one, and a spare one for each running row if rows can
+        grow."""
         positions = min(len(sequence.tokens) + 1, self._memory.longest)
         grows = self._memory.stride < self._capacity.max_row_tokens
         return self._memory.fits(sequence, positions, spare=live if grows else 0)
 
 
 def _last(running: Iterable[Sequence]) -> Sequence:
-    """The row to preempt: a paused one if there is any, else of the client with the most rows; the last in rank."""
+    """Return the row to preempt: a paused one if there is any, else one of the client with the most rows; the last in rank."""
     rows = list(running)
     counts = Counter(item.request.scheduling.client for item in rows)
     return max(rows, key=lambda item: (item.paused, counts[item.request.scheduling.client], item.rank))

@@ -1,8 +1,9 @@
-"""The prefix index: which full blocks of the cache hold which prefixes.
+"""The prefix index, which maps prefixes to full blocks of the cache.
 
-A block's key is a keyed hash over everything before its end: salt, adapter and tokens, chained from block to block. The key of the hash
-is drawn when the process starts, so no client can make two prompts collide. An entry is held by the rows that use its blocks. An entry
-without holders is idle: it stays for the next prompt with that prefix, and is evicted, least recently used first, when blocks run out.
+A block's key is a keyed hash over everything before its end: salt, adapter and tokens, chained from block to block. The key of the
+hash is drawn when the process starts, so no client can make two prompts collide. An entry is held by the rows that use its blocks.
+An entry without holders is idle: it stays for the next prompt with that prefix, and is evicted, least recently used first, when
+blocks run out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _DIGEST = 16
 
 
 class Entry:
-    """A block of each cache group whose content is known. `holders` rows use it."""
+    """A block per cache group with known content. `holders` is the number of rows that use it."""
 
     __slots__ = ("blocks", "holders", "key")
 
@@ -28,7 +29,7 @@ class Entry:
 
 
 class PrefixIndex:
-    """Entries by key. Its blocks are neither free nor any row's own."""
+    """Entries by key. Their blocks are neither free nor owned by a row."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -38,11 +39,12 @@ class PrefixIndex:
 
     @property
     def idle(self) -> int:
-        """Entries that nobody holds."""
+        """Entries without holders."""
         return len(self._idle)
 
     def root(self, salt: str, adapter: str | None) -> bytes:
-        """What the first block's key is derived from: prompts of different salts or adapters share nothing."""
+        """Return the root key, from which the first block's key is derived: prompts with different salts or adapters share no
+        keys."""
         parts = [salt.encode(), b"\0" if adapter is None else b"\1" + adapter.encode()]
         return self._hash(b"".join(len(part).to_bytes(8, "little") + part for part in parts))
 
@@ -54,7 +56,7 @@ class PrefixIndex:
             keys.append(self._hash((keys[-1] if keys else root) + block.tobytes()))
 
     def find(self, keys: Sequence[bytes]) -> list[Entry]:
-        """The entries of the longest known prefix, each held once more."""
+        """Return the entries of the longest known prefix, each held once more."""
         found: list[Entry] = []
         for key in keys:
             entry = self._entries.get(key)
@@ -65,26 +67,27 @@ class PrefixIndex:
         return found
 
     def add(self, key: bytes, blocks: tuple[int, ...]) -> Entry | None:
-        """Enter a row's blocks; it holds the entry. None when the prefix is known by other blocks, and these stay the row's own."""
+        """Add an entry with a row's blocks, held by the row. Return None if the prefix is already known with other blocks; these
+        then remain the row's own."""
         if key in self._entries:
             return None
         entry = self._entries[key] = Entry(key, blocks)
         return entry
 
     def hold(self, entry: Entry) -> None:
-        """One more row uses it."""
+        """Add a holder to an entry."""
         if not entry.holders:
             del self._idle[entry.key]
         entry.holders += 1
 
     def drop(self, entry: Entry) -> None:
-        """One row fewer uses it; of a row's entries drop the last first, so that prefixes outlive what follows them."""
+        """Remove a holder from an entry. Drop a row's last entry first, so that prefixes outlive their continuations."""
         entry.holders -= 1
         if not entry.holders:
             self._idle[entry.key] = entry
 
     def evict(self) -> tuple[int, ...]:
-        """Forget the idle entry that was used longest ago; its block of each group. Raises KeyError when none is idle."""
+        """Evict the least recently used idle entry. Return its block of each group. Raises KeyError if no entry is idle."""
         key, entry = self._idle.popitem(last=False)
         del self._entries[key]
         return entry.blocks

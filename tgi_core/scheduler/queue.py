@@ -2,8 +2,8 @@
 
 Fairness is weighted fair queueing. A client's place in the queue is the virtual time at which its next request begins. Admitting a
 request moves its client back by the request's cost in tokens, and advances the virtual clock, from which new clients start, by each
-waiting client's share of that cost. So all waiting clients get the same number of tokens, a client that sends more requests only waits
-longer, and a new client waits for at most one request of each other client. A client without requests leaves no state.
+waiting client's share of that cost. So all waiting clients get the same number of tokens, a client that sends more requests only
+waits longer, and a new client waits for at most one request of each other client. A client without requests leaves no state.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from itertools import islice
 from tgi_core.scheduler.sequence import Sequence
 
 _USUAL_ANSWER = 128
-"""The assumed length of an answer, in tokens, before the client has had one."""
+"""Assumed number of generated tokens per request, before a client has completed one."""
 _ANSWER_WEIGHT = 0.2
-"""The weight of the latest answer in the moving average of a client's answers."""
+"""Weight of the latest generation in the moving average of a client's generation lengths."""
 
 
 class _Line:
-    """One client's requests, and its place among the clients."""
+    """One client's requests, and its place in the order of clients."""
 
     __slots__ = ("answer", "next_at", "requests", "waiting")
 
     def __init__(self, now: float) -> None:
         self.next_at = now
-        """The virtual time at which its next request begins, in tokens."""
+        """Virtual time at which the client's next request begins, in tokens."""
         self.answer: float = _USUAL_ANSWER
         self.requests = 0
-        """How many wait or run."""
+        """Number of waiting and running requests."""
         self.waiting: list[tuple[tuple[float, int], Sequence]] = []
-        """By rank."""
+        """Ordered by rank."""
 
     def place(self) -> tuple[float, int]:
-        """The place of its first waiting request among those of all clients."""
+        """Place of the client's first waiting request among those of all clients."""
         first = self.waiting[0][1]
         return self.next_at + first.urgency, first.key
 
     def cost(self, sequence: Sequence) -> float:
-        """The estimated cost in tokens; 0 for a request that is continued, which was charged when it began."""
+        """Return the estimated cost in tokens; 0 for a continued request, which was charged when it began."""
         return 0.0 if sequence.counted else len(sequence.tokens) + min(sequence.total - len(sequence.tokens), self.answer)
 
 
@@ -51,12 +51,12 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
         self._order: list[tuple[tuple[float, int], str]] = []
-        """The places of the clients that have waiting requests, sorted."""
+        """Places of the clients that have waiting requests, sorted."""
         self._waiting: dict[int, Sequence] = {}
         self._now = 0.0
-        """The virtual time, in tokens."""
+        """Virtual clock, in tokens."""
         self.tokens = 0
-        """Tokens of all waiting sequences."""
+        """Number of tokens of all waiting sequences."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -79,11 +79,11 @@ class WaitingQueue:
 
     @property
     def clients(self) -> int:
-        """How many clients have requests that wait or run."""
+        """Number of clients with waiting or running requests."""
         return len(self._lines)
 
     def first(self, count: int) -> list[Sequence]:
-        """The first `count` sequences, or all if there are fewer."""
+        """Return the first `count` sequences, or all if there are fewer."""
         return list(islice(self, count))
 
     def enter(self, sequence: Sequence) -> None:
@@ -98,7 +98,7 @@ class WaitingQueue:
         self.push(sequence)
 
     def push(self, sequence: Sequence) -> None:
-        """Put a sequence in its place: a new one, or one that was preempted."""
+        """Insert a new or preempted sequence at its place."""
         line = self._leave_order(sequence.request.scheduling.client)
         insort(line.waiting, (sequence.rank, sequence))
         self._join_order(sequence.request.scheduling.client)
@@ -106,7 +106,7 @@ class WaitingQueue:
         self.tokens += len(sequence.tokens)
 
     def pop(self, key: int) -> Sequence | None:
-        """Remove and return a sequence by its key; None if it does not wait."""
+        """Remove and return a sequence by its key; None if it is not waiting."""
         sequence = self._waiting.pop(key, None)
         if sequence is not None:
             line = self._leave_order(sequence.request.scheduling.client)
@@ -127,7 +127,7 @@ class WaitingQueue:
         self.pop(sequence.key)
 
     def leave(self, sequence: Sequence) -> None:
-        """A request has ended; it must not be waiting."""
+        """Record the end of a request, which must not be waiting."""
         client, made = sequence.request.scheduling.client, len(sequence.tokens) - len(sequence.request.input_ids)
         line = self._lines[client]
         line.requests -= 1
@@ -137,7 +137,8 @@ class WaitingQueue:
             line.answer += _ANSWER_WEIGHT * (made - line.answer)
 
     def last_of_longest(self, client: str) -> Sequence | None:
-        """The last request, not begun yet, of the client with the longest queue; None if `client` with one more would have as many."""
+        """Return the last request that has not begun of the client with the longest queue; None if `client` would have as many
+        with one more."""
         longest = max((line.waiting for line in self._lines.values()), key=len, default=[])
         own = self._lines[client].waiting if client in self._lines else ()
         if len(longest) <= len(own) + 1:

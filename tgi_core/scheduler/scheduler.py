@@ -1,8 +1,8 @@
 """The scheduler: a state machine without I/O or torch, on an injected clock.
 
-`plan` returns the next turn for the shard; `complete` takes the answer and returns what each request gets. Up to `Capacity.in_flight`
-steps are launched and not yet read. A sequence is in exactly one place: waiting in the queue, running in a row of the shard, paused
-without a row, or gone.
+`plan` returns the next turn for the shard; `complete` takes the answer and returns what each request gets. Up to
+`Capacity.in_flight` steps are launched and not yet read. A sequence is in exactly one place: waiting in the queue, running in a
+row of the shard, paused without a row, or gone.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from tgi_core.wire.types import (
 )
 
 Clock = Callable[[], float]
-"""Seconds, never going back."""
+"""Returns monotonic seconds."""
 
 
 class Scheduler:
-    """Decides what runs next, within the backend's capabilities and the capacity that it promised."""
+    """Decides what runs next, within the backend's capabilities and capacity."""
 
     def __init__(
         self,
@@ -67,33 +67,33 @@ class Scheduler:
         self._pace = Pace()
         self._by_key: dict[int, Sequence] = {}
         self._paused: dict[int, Sequence] = {}
-        """By key, requests whose clients do not read: their rows generate nothing, or they have given up their rows."""
+        """By key, requests whose clients do not read: their rows generate nothing, or have been evicted."""
         self._displaced: list[Event] = []
-        """Errors, not delivered yet, of requests that were queued and then refused to make room."""
+        """Undelivered errors of queued requests that were rejected to make room for others."""
         self._launched: StepPlan | None = None
-        """The step of the turn under way."""
+        """The step of the turn in progress."""
         self._keys = itertools.count(1)
         self._query_tokens = self._hit_tokens = 0
         self.lost: BackendError | None = None
-        """Why the shard is beyond use, from `lose` to `restart`."""
+        """Why the shard is unusable; set from `lose` to `restart`."""
 
     @property
     def limits(self) -> Limits:
-        """The longest prompt, and the longest prompt plus answer, that one request may have."""
+        """Maximum length of a prompt, and of a prompt plus generated tokens, for one request."""
         total = min(self._capacity.max_row_tokens, self._memory.longest)
         prompt = total - 1 if self._policy.chunking else min(total - 1, self._capacity.max_step_tokens)
         return Limits(max_input_tokens=prompt, max_total_tokens=total)
 
     @property
     def snapshot(self) -> Snapshot:
-        """How full the scheduler is."""
+        """Return the scheduler's load."""
         memory = self._memory
         counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self._paused)
         return Snapshot(len(self._queue), len(self._shard.rows), *counts)
 
     @property
     def prefix_caching(self) -> bool:
-        """Whether prefixes are cached: the backend supports it and it is not switched off."""
+        """Whether prefix caching is enabled: the backend supports it and it is not switched off."""
         return self._memory.reusing
 
     @property
@@ -123,7 +123,7 @@ class Scheduler:
         return key
 
     def _make_room_in_queue(self, request: GenerationRequest) -> None:
-        """If the queue is full, refuse requests of the client that has the most waiting. Raises Overloaded."""
+        """If the queue is full, reject requests of the client with the most waiting requests. Raises Overloaded."""
         while (full := self._queue_full(len(request.input_ids))) is not None:
             last = self._queue.last_of_longest(request.scheduling.client)
             if last is None:
@@ -140,7 +140,7 @@ class Scheduler:
         return None
 
     def cancel(self, key: int) -> None:
-        """Drop a request: no step launched after this includes it, and its blocks are free at once."""
+        """Drop a request: no step launched after this includes it, and its blocks are freed at once."""
         sequence = self._by_key.pop(key, None)
         self._deadlines.forget(key)
         if sequence is None:
@@ -152,7 +152,8 @@ class Scheduler:
         self._queue.leave(sequence)
 
     def pause(self, key: int) -> None:
-        """The client of a request does not read: no step launched after this generates for it, and other requests may get its row."""
+        """Pause a request whose client does not read: no step launched after this generates for it, and other requests may get its
+        row."""
         sequence = self._by_key.get(key)
         if sequence is not None:
             sequence.pause()
@@ -160,7 +161,7 @@ class Scheduler:
             self._queue.pop(key)
 
     def resume(self, key: int) -> None:
-        """The client reads again: the request continues from the tokens it has."""
+        """Resume a request whose client reads again: it continues from its tokens."""
         sequence = self._paused.pop(key, None)
         if sequence is not None:
             sequence.resume()
@@ -168,14 +169,14 @@ class Scheduler:
                 self._queue.push(sequence)
 
     def expire(self) -> list[Event]:
-        """End requests whose deadline has passed, and report those that were refused to make room. Call it before each turn, and while
-        there is no shard."""
+        """End requests whose deadline has passed, and report those that were rejected to make room. Call before each turn, and
+        while there is no shard."""
         displaced, self._displaced = self._displaced, []
         late = [self._by_key[key] for key in self._deadlines.due(self._clock())]
         return displaced + self._fail(late, DeadlineExceeded("the request took longer than its client allowed"))
 
     def plan(self) -> Turn:
-        """The next turn. Its answer must go to `complete` before the next call."""
+        """Return the next turn. Its answer must be passed to `complete` before the next call."""
         step: StepVerb | None = None
         plan = StepPlan()
         if not self._shard.full:
@@ -192,14 +193,14 @@ class Scheduler:
         return Turn(bookkeeping, step, self._shard.oldest if step is None or self._shard.full else None)
 
     def complete(self, result: TurnResult) -> list[Event]:
-        """Take the answer to the last turn; returns what each request gets, in order."""
+        """Process the answer to the last turn. Return the events for each request, in order."""
         refused, read = result.refused, result.result
         events: list[Event] = []
         if refused is None:
             if self._launched is not None:
                 self._policy.faults.accepted()
         elif _ends_all(refused) or (read is not None and read.fault is not None):
-            self._undo()  # the batches that it went on from are gone
+            self._undo()  # the batches on which it was based are lost
         else:
             events += self._refused(refused)
         self._launched = None
@@ -214,16 +215,16 @@ class Scheduler:
         return events
 
     def started(self, turn: Turn) -> list[Started]:
-        """The requests whose rows begin in the turn that was just planned."""
+        """Return the requests whose rows begin in the turn just planned."""
         admitted = turn.launch.requests if isinstance(turn.launch, Prefill) else ()
         return [Started(self._shard.rows[item.id].key, item.request.cached) for item in admitted if item.id in self._shard.rows]
 
     def lose(self, error: BackendError) -> None:
-        """The shard is beyond use: `restart` or `fail_all` comes next, and no `plan` before that. The first reason counts."""
+        """Mark the shard as unusable: `restart` or `fail_all` must follow before the next `plan`. The first reason counts."""
         self.lost = self.lost or error
 
     def restart(self, reason: str) -> list[Event]:
-        """The shard was replaced by an empty one: continue every request from the tokens it has."""
+        """After the shard was replaced by an empty one, continue every request from its tokens."""
         self.lost = self._launched = None
         events = self._carry_out(self._policy.faults.died(list(self._shard.rows.values())), reason)
         self._memory.forget()
@@ -232,7 +233,7 @@ class Scheduler:
         return events
 
     def fail_all(self, error: SchedulerError) -> list[Event]:
-        """End every request, since the shard is gone."""
+        """End every request, since the shard is lost."""
         events = self._fail(list(self._by_key.values()), error)
         self._shard.forget()
         self._times.forget()
@@ -259,14 +260,15 @@ class Scheduler:
         return Prefill(step, tuple(item.as_request() for item in plan.admitted), merged[0] if merged else None, plan.grants)
 
     def _postpone(self, plan: StepPlan) -> None:
-        """A device that cannot mix runs new rows in a step of their own, while the running ones wait."""
+        """Remove the running rows from a step: a device that cannot mix runs new rows in a separate step, while the running ones
+        wait."""
         for item in plan.grown:
             self._policy.give_back(item)
         plan.decoding, plan.grown, plan.skipped = [], [], []
 
     @staticmethod
     def _advance(plan: StepPlan, sign: int) -> None:
-        """Account for a launched step, or with sign -1 for one that was refused."""
+        """Account for a launched step; with sign -1, revert this for a refused one."""
         for sequence in plan.decoding:
             sequence.computed += sign
             sequence.unread += sign
@@ -285,7 +287,7 @@ class Scheduler:
         rows = self._shard.rows
         for made in result.generations:
             sequence = rows.get(made.request_id)
-            if sequence is None:  # the late row of a request that was dropped
+            if sequence is None:  # a late row of a dropped request
                 continue
             if made.fault is not None:
                 events += self._fail([sequence], RequestFailed(made.fault.message, made.fault.kind))
@@ -308,7 +310,7 @@ class Scheduler:
     # faults
 
     def _refused(self, fault: Fault) -> list[Event]:
-        """The step was not launched, and nothing else is wrong: undo it, then deal with the cause."""
+        """Handle a step that was refused without other damage: undo it, then deal with the cause."""
         tokens = self._launched.tokens if self._launched is not None else 0
         named = [item for item in self._shard.rows.values() if item.wire_id in fault.request_ids]
         admitted = self._undo()
@@ -318,7 +320,7 @@ class Scheduler:
         return self._carry_out(verdict, fault.message)
 
     def _undo(self) -> list[Sequence]:
-        """Undo the step of the current turn, which was not launched; returns its new rows' sequences, which wait again."""
+        """Undo the step of the current turn, which was not launched. Return the sequences of its new rows, which wait again."""
         plan = self._launched
         if plan is None:
             return []
@@ -333,14 +335,14 @@ class Scheduler:
         return admitted
 
     def _leave_out_the_cancelled(self, plan: StepPlan) -> None:
-        """Rows that left during the turn have nothing to undo."""
+        """Drop rows from the plan that left during the turn, since they have nothing to undo."""
         running = self._shard.rows
         plan.decoding = [item for item in plan.decoding if item.wire_id in running]
         plan.grown = [item for item in plan.grown if item.sequence.wire_id in running]
         plan.admitted = [item for item in plan.admitted if item.sequence.wire_id in running]
 
     def _step_died(self, fault: Fault) -> list[Event]:
-        """A launched step failed, and with it every batch derived from it: continue the rows from their tokens."""
+        """Handle the failure of a launched step, and of every batch derived from it: continue the rows from their tokens."""
         if fault.scope is Scope.SESSION:
             self.lose(DeviceLost(fault.message))
             return []
@@ -364,7 +366,7 @@ class Scheduler:
         self._requeue(sequences)
 
     def _requeue(self, evicted: list[Sequence]) -> None:
-        """Queue evicted sequences, each at its old place; paused ones stay out of the queue until they are read."""
+        """Queue evicted sequences, each at its previous place; paused ones stay out of the queue until their clients read."""
         if evicted:
             self._shard.remove_evicted()
         for sequence in evicted:
@@ -378,5 +380,5 @@ class Scheduler:
 
 
 def _ends_all(refused: Fault) -> bool:
-    """Whether a refusal means that all batches of the shard are gone."""
+    """Return whether a refusal means that all batches of the shard are lost."""
     return refused.lost or refused.scope is Scope.SESSION

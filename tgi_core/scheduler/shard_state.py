@@ -1,4 +1,4 @@
-"""What the scheduler knows to be on the shard: its rows, its batches, and the steps that were launched and not read."""
+"""The scheduler's record of the shard's state: its rows, its batches and the launched steps that have not been read."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from tgi_core.wire.types import Filter
 
 
 class ShardState:
-    """The rows of the shard by their wire ids, in batches that are named by the step that left them. Up to `depth` steps may be unread.
+    """The rows of the shard by their wire ids, in batches that are named by the step that left them. Up to `depth` steps may be
+    unread.
 
-    This is the only record of membership in the scheduler. Two others are kept on purpose: the shard's own (`ModelServer`), since it is
-    another process, and that of `AnswerCheck`, which must not trust what it checks.
+    This is the only record of membership in the scheduler. Two others are kept on purpose: the shard's own (`ModelServer`), since
+    it is another process, and that of `AnswerCheck`, which must not trust what it checks.
     """
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._steps, self._wire_ids = itertools.count(1), itertools.count(1)
         self.rows: dict[int, Sequence] = {}
-        """The running sequences, by wire id."""
+        """Running sequences by wire id."""
         self._batches: dict[int, set[int]] = {}
-        """The wire ids in each batch."""
+        """Wire ids in each batch."""
         self._before: dict[int, set[int]] = {}
-        """The batches before the step launched last."""
+        """Batches before the step launched last."""
         self._removed: set[int] = set()
-        """Rows that run no more, but that the shard still has in a batch."""
+        """Rows that do not run any more, but are still in a batch on the shard."""
         self._unread: deque[int] = deque()
 
     @property
@@ -42,21 +43,21 @@ class ShardState:
 
     @property
     def batches(self) -> int:
-        """How many batches there are."""
+        """Number of batches."""
         return len(self._batches)
 
     @property
     def oldest(self) -> int | None:
-        """The step to read next."""
+        """Number of the step to read next."""
         return self._unread[0] if self._unread else None
 
     def add(self, sequence: Sequence) -> None:
-        """A sequence gets a row, with a new wire id; the next launch brings it."""
+        """Give a sequence a row with a new wire id; the next launch sends it."""
         sequence.wire_id = next(self._wire_ids)
         self.rows[sequence.wire_id] = sequence
 
     def remove(self, wire_id: int) -> None:
-        """A row runs no more; the next turn filters it out first."""
+        """Remove a row, which the next turn filters out first."""
         del self.rows[wire_id]
         self._removed.add(wire_id)
 
@@ -77,10 +78,10 @@ class ShardState:
             keep = self._batches[batch] = rows - removed
             if not keep:
                 del self._batches[batch]
-            yield Filter(batch, tuple(sorted(keep)))  # the order of the batch: shards of TGI take that of `keep`
+            yield Filter(batch, tuple(sorted(keep)))  # in the order of the batch: TGI's shards adopt the order of `keep`
 
     def launch(self, new: Iterable[int], merged: bool) -> tuple[int, tuple[int, ...]]:
-        """A step of the rows `new`, and if `merged` of all batches; its number and the batches that go into it."""
+        """Launch a step of the rows `new` and, if `merged`, of all batches. Return its number and the batches that it takes."""
         step = next(self._steps)
         self._before = self._batches.copy()
         names = tuple(self._batches) if merged else ()
@@ -90,16 +91,16 @@ class ShardState:
         return step, names
 
     def undo_launch(self) -> None:
-        """The step launched last was refused: the batches are what they were."""
+        """Revert the step launched last, which was refused: the batches are unchanged."""
         self._unread.pop()
         self._batches = self._before
 
     def read(self) -> None:
-        """The oldest step has been read."""
+        """Record that the oldest step has been read."""
         self._unread.popleft()
 
     def forget(self) -> None:
-        """The shard holds no batch and no step any more. All rows must have been removed."""
+        """Forget all batches and steps, which the shard has lost. All rows must have been removed."""
         self._unread.clear()
         self._batches.clear()
         self._removed.clear()

@@ -1,4 +1,4 @@
-"""The stream of a request's results, from the scheduler's loop to the handler that waits for them."""
+"""The stream of a request's results, from the scheduler's loop to the waiting handler."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from tgi_core.scheduler.types import NotRead, SchedulerError
 from tgi_core.wire.types import Generation
 
 Take = Callable[[Generation], bool]
-"""Takes the result of a step; returns whether it can take more at once."""
+"""Takes the result of a step; returns whether it can take more immediately."""
 
 BUFFER_BYTES = 1 << 20
-"""How much may wait for a reader, in approximate bytes of memory. The result of one step always fits, however large it is."""
+"""Buffer limit, in approximate bytes of memory. The result of one step always fits, however large it is."""
 _STALLED = 16
-"""Once 1/16 of the buffer is waiting, generation should pause until the reader has taken everything."""
+"""Backpressure: once 1/16 of the buffer is in use, generation should pause until the reader has taken everything."""
 
 _TOKEN_BYTES, _GENERATION_BYTES = 320, 160
-"""Bytes of a token, candidate or prompt token, and of a step's result, apart from their texts."""
+"""Bytes of a token, candidate or prompt token, and of a step's result, without their texts."""
 _BURST = 64
-"""How many waiting results are handed over before other work on the event loop gets its turn."""
+"""Number of waiting results that are handed over per event loop iteration."""
 
 
 class GenerationStream:
     """The `Generation`s of one request, as an async iterator or poured into a function; both raise `SchedulerError` if it fails.
 
-    Belongs to one event loop. Times are seconds of the loop's clock. `on_backpressure` is called when the reader falls behind. If more
-    than `buffer` bytes wait all the same, the request ends, and the reader gets those bytes and then `NotRead`.
+    Belongs to one event loop. Times are seconds of the loop's clock. `on_backpressure` is called when the reader falls behind. If
+    more than `buffer` bytes wait all the same, the request ends, and the reader gets those bytes and then `NotRead`.
     """
 
     def __init__(self, queued_at: float, cancel: Callable[[], None], buffer: int = BUFFER_BYTES) -> None:
         self.queued_at = queued_at
         self.started_at: float | None = None
-        """When the request's first step was sent."""
+        """Time at which the request's first step was sent."""
         self.cached = 0
-        """Tokens of the prompt that were found in the cache then."""
+        """Number of prompt tokens that were found in the cache at that time."""
         self._cancel = cancel
         self._pending: deque[tuple[Generation, int]] = deque()
-        """Each with its size, or 0 if nothing waited before it: a reader that keeps up costs nothing."""
+        """Results with their sizes; size 0 if the queue was empty, so that a reader that keeps up costs nothing."""
         self._buffer = buffer
         self._waiting_bytes = 0
         self._stalled = False
         self.on_backpressure: list[Callable[[bool], None]] = []
-        """Called with true when so much waits that generation should pause, and with false once the reader has taken it."""
+        """Called with True when generation should pause, and with False once the reader has caught up."""
         self._error: SchedulerError | None = None
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
@@ -51,7 +51,7 @@ class GenerationStream:
         self._flowing = False
         """Whether `_take` can take more and nothing is pending."""
         self._failure: Exception | None = None
-        """What `_take` raised."""
+        """Exception raised by `_take`."""
 
     def __aiter__(self) -> GenerationStream:
         return self
@@ -71,8 +71,8 @@ class GenerationStream:
         return generation
 
     async def pour(self, take: Take) -> None:
-        """Pass everything to `take`, in the callback that delivers it, until the end: no task wakes up per token. After `take` has
-        returned false, call `resume` once it can take more. What `take` raises ends the request, and is raised here."""
+        """Pass all results to `take`, in the callback that delivers them, until the end: no task wakes up per token. After `take`
+        has returned False, call `resume` once it can take more. An exception of `take` ends the request and is raised here."""
         self._take, self._flowing = take, not self._pending
         self.resume()
         try:
@@ -88,7 +88,7 @@ class GenerationStream:
             self._take, self._flowing = None, False
 
     def resume(self) -> None:
-        """The `take` function can take more. Harmless at any time."""
+        """Signal that `take` can take more. Safe to call at any time."""
         for _ in range(_BURST):
             if self._take is None or not self._pending:
                 break
@@ -115,14 +115,14 @@ class GenerationStream:
             return False
 
     def cancel(self) -> None:
-        """End the request: no step launched after this includes it, and its blocks are free. Harmless once ended."""
+        """End the request: no step launched after this includes it, and its blocks are freed. No effect once ended."""
         if not self._ended:
             self._ended = True
             self._cancel()
             self._wake()
 
     def abort(self, error: SchedulerError) -> None:
-        """End the request with an error. Harmless once ended."""
+        """End the request with an error. No effect once ended."""
         if not self._ended:
             self._error = error
             self.cancel()
@@ -151,7 +151,7 @@ class GenerationStream:
             listener(stalled)
 
     def fail(self, error: SchedulerError) -> None:
-        """End with an error, after what was already delivered; called by the loop."""
+        """End with an error, after the results already delivered; called by the loop."""
         self._error, self._ended = error, True
         self._wake()
 
@@ -162,7 +162,7 @@ class GenerationStream:
 
 
 def _size(generation: Generation) -> int:
-    """Approximate bytes of memory that it takes."""
+    """Return the approximate size in memory, in bytes."""
     size = _GENERATION_BYTES + sum(_TOKEN_BYTES + 2 * len(token.text) for token in generation.prompt)
     for token in generation.tokens:
         size += _TOKEN_BYTES * (1 + len(token.top)) + 2 * len(token.text)

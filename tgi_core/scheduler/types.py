@@ -1,4 +1,4 @@
-"""Requests as the router gives them to the scheduler, the scheduler's options, and its errors."""
+"""The scheduler's requests, options and errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tgi_core.wire.types import Stopping
 class SchedulingParams:
     """Who sent a request, and when it should run.
 
-    Waiting requests of different `client`s take turns. Of two requests of one client, the one with the higher `priority` starts first
-    unless it arrived much later (`SchedulerOptions.ageing_s`); an `urgent` one starts before those of other clients in the same way.
-    Requests with different `salt` share no cached prefixes. `timeout_s` limits how long the request may take in all.
+    Waiting requests of different `client`s take turns. Of two requests of one client, the one with the higher `priority` starts
+    first unless it arrived much later (`SchedulerOptions.ageing_s`); an `urgent` one starts before those of other clients in the
+    same way. Requests with different `salt` share no cached prefixes. `timeout_s` limits how long the request may take in all.
     """
 
     client: str = ""
@@ -30,8 +30,8 @@ DEFAULT_SCHEDULING = SchedulingParams()
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A validated request. `input_ids` is the prompt; sampling carries a seed even when the client gave none. `grammar_cost` is what
-    its grammar takes to compile."""
+    """A validated request. `input_ids` is the prompt; sampling has a seed even if the client gave none. `grammar_cost` is the cost
+    of compiling its grammar."""
 
     input_ids: tuple[int, ...]
     sampling: Sampling
@@ -44,40 +44,41 @@ class GenerationRequest:
 
     @property
     def seed(self) -> int | None:
-        """The seed to report: None when no token is drawn at random."""
+        """The seed to report; None if decoding is greedy."""
         return self.sampling.seed if self.sampling.do_sample else None
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """How the scheduler chooses, within what the backend promised."""
+    """Options of the scheduling policy."""
 
     prefix_caching: bool = True
     ageing_s: float = 10.0
-    """A request goes before one of the same client with the next lower priority unless that has waited this many seconds longer."""
+    """Seconds of waiting time that offset one level of priority between requests of the same client."""
     max_queued_requests: int | None = None
     max_queued_tokens: int | None = None
-    """Tokens of all waiting prompts."""
+    """Maximum number of tokens of all waiting prompts."""
     waiting_served_ratio: float = 0.3
-    """If the device cannot mix prefill and decode, running rows pause for new ones once there are this many waiting per running row …"""
+    """If the device cannot mix prefill and decode, running rows pause for new ones once there are this many waiting per running
+    row …"""
     max_waiting_tokens: int = 20
     """… or this many steps have passed without a new row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a request, in tokens, given the capacity that the backend promised."""
+    """Limits of a request, in tokens, for the capacity of the backend."""
 
     max_input_tokens: int
     max_total_tokens: int
 
 
 class SchedulerError(Exception):
-    """A request ended without a result. The client may see the message."""
+    """A request ended without a result. The message may be shown to the client."""
 
 
 class Overloaded(SchedulerError):
-    """The server is full; try again in `retry_after_s` seconds."""
+    """The server is overloaded; retry after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -85,7 +86,7 @@ class Overloaded(SchedulerError):
 
 
 class DeadlineExceeded(SchedulerError):
-    """The request took longer than its time limit."""
+    """The request exceeded its time limit."""
 
 
 class GenerationFailed(SchedulerError):

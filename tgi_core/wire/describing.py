@@ -1,4 +1,4 @@
-"""A shard's description and capacity, to messages and back."""
+"""Codec for a shard's description and capacity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Word = TypeVar("Word", bound=Enum)
 
 
 def encode_info(info: ShardInfo, tokenizer_hash: str = "") -> pb.InfoResponse:
-    """All of our fields; TGI's own fields are filled where they mean the same."""
+    """Encode a description: all of tgi-core's fields, and TGI's fields with the same meaning."""
     return pb.InfoResponse(
         dtype=info.dtype,
         device_type=info.device_kind,
@@ -43,7 +43,7 @@ def encode_info(info: ShardInfo, tokenizer_hash: str = "") -> pb.InfoResponse:
 
 
 def decode_info(message: pb.InfoResponse) -> ShardInfo:
-    """The description of a shard that announces its API."""
+    """Decode the description of a shard that announces its API."""
     return ShardInfo(
         model=message.model,
         backend=message.backend,
@@ -55,7 +55,7 @@ def decode_info(message: pb.InfoResponse) -> ShardInfo:
 
 
 def encode_plan(plan: WarmupPlan) -> contract.WarmupPlan:
-    """A limit of None is left out."""
+    """Encode a plan; a limit of None is omitted."""
     return contract.WarmupPlan(
         max_rows=plan.max_rows,
         max_row_tokens=plan.max_row_tokens,
@@ -67,7 +67,7 @@ def encode_plan(plan: WarmupPlan) -> contract.WarmupPlan:
 
 
 def decode_plan(message: contract.WarmupPlan) -> WarmupPlan:
-    """The plan of a router."""
+    """Decode the plan of a router."""
     return WarmupPlan(
         max_rows=message.max_rows if message.HasField("max_rows") else None,
         max_row_tokens=message.max_row_tokens if message.HasField("max_row_tokens") else None,
@@ -79,7 +79,7 @@ def decode_plan(message: contract.WarmupPlan) -> WarmupPlan:
 
 
 def encode_capacity(capacity: Capacity) -> contract.Capacity:
-    """What the backend promised."""
+    """Encode the capacity of a backend."""
     return contract.Capacity(
         groups=[
             contract.CacheGroup(
@@ -101,7 +101,7 @@ def encode_capacity(capacity: Capacity) -> contract.Capacity:
 
 
 def decode_capacity(message: contract.Capacity) -> Capacity:
-    """Raises ValueError for a kind of cache that this version does not know: its blocks could not be granted."""
+    """Decode a capacity. Raises ValueError for an unknown kind of cache, whose blocks could not be granted."""
     return Capacity(
         groups=tuple(
             CacheGroup(
@@ -123,7 +123,7 @@ def decode_capacity(message: contract.Capacity) -> Capacity:
 
 
 def encode_health(health: ShardHealth) -> pb.HealthResponse:
-    """How a shard is."""
+    """Encode a shard's health."""
     work = health.work
     return pb.HealthResponse(
         state=health.state.value,
@@ -135,7 +135,7 @@ def encode_health(health: ShardHealth) -> pb.HealthResponse:
 
 
 def decode_health(message: pb.HealthResponse) -> ShardHealth:
-    """A TGI shard that answers is ready."""
+    """Decode a shard's health. A TGI shard that responds is ready."""
     work = message.progress
     return ShardHealth(
         state=ShardState(message.state or "ready"),
@@ -162,7 +162,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
 
 
 def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
-    """A value that this version does not know counts as the one that promises least."""
+    """Decode an enum value. An unknown one counts as the one with the weakest guarantee."""
     return Capabilities(
         features=frozenset(_known(Feature, message.features)),
         sampling=frozenset(_known(SamplingField, message.sampling)),

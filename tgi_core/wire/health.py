@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class ShardState(Enum):
-    """OPENING reads the model, OPEN waits to be warmed up, READY serves, LOST is beyond use."""
+    """OPENING loads the model, OPEN waits for the warm-up, READY serves, LOST is unusable."""
 
     OPENING = "opening"
     OPEN = "open"
@@ -18,7 +18,7 @@ class ShardState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Slow work under way: `done` of `total` in `unit`, as in `tgi_core.backend.Progress`."""
+    """Slow work in progress: `done` of `total` in `unit`, as in `tgi_core.backend.Progress`."""
 
     what: str
     done: int

@@ -1,4 +1,4 @@
-"""The methods of a service, from its descriptor: where each is and what it takes and gives."""
+"""The methods of a service, from its descriptor: paths, request types and response types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.proto.generate.v3 import generate_pb2 as v3
 SERVICE = "TextGenerationService"
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-"""Channel and server options: a step's messages have no bound but the step's own."""
+"""Channel and server options: message sizes are limited only by the size of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +47,4 @@ ERROR_KIND = "tgi-error-kind"
 """Trailing metadata of a failed call: the name of the error's class."""
 
 TOKEN = "tgi-shard-token"
-"""Metadata of each call to a shard that wants one."""
+"""Metadata key of the token, for calls to a shard that requires one."""

@@ -7,11 +7,11 @@ from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.wire.turns import GRAMMAR_KINDS, GRAMMAR_TYPES
 
 _LONGEST = 200
-"""The most characters of a shard's error message that a client gets."""
+"""Maximum number of characters of a shard's error message that are passed to a client."""
 
 
 def encode_prepare(grammar: Grammar, cost: Cost) -> pb.PrepareRequest:
-    """The message that has a grammar compiled and kept."""
+    """Encode the request to compile and keep a grammar."""
     return pb.PrepareRequest(
         grammar_type=GRAMMAR_TYPES[grammar.kind],
         grammar_source=grammar.source.encode(errors="surrogatepass"),
@@ -21,13 +21,13 @@ def encode_prepare(grammar: Grammar, cost: Cost) -> pb.PrepareRequest:
 
 
 def encode_release(grammar: Grammar) -> pb.PrepareRequest:
-    """The message that releases a grammar."""
+    """Encode the request to release a grammar."""
     source = grammar.source.encode(errors="surrogatepass")
     return pb.PrepareRequest(grammar_type=GRAMMAR_TYPES[grammar.kind], grammar_source=source, release=True)
 
 
 def decode_prepare(message: pb.PrepareRequest) -> tuple[Grammar, Cost]:
-    """A grammar and its cost. Raises ValueError."""
+    """Decode a grammar and its cost. Raises ValueError."""
     kind = GRAMMAR_KINDS.get(message.grammar_type)
     if kind is None:
         raise ValueError(f"grammar_type {message.grammar_type} cannot be prepared")
@@ -36,7 +36,7 @@ def decode_prepare(message: pb.PrepareRequest) -> tuple[Grammar, Cost]:
 
 
 def check_prepared(message: pb.PrepareResponse) -> None:
-    """Raises InvalidGrammar or GrammarsBusy if that is the answer."""
+    """Check the response. Raises InvalidGrammar or GrammarsBusy if it reports one."""
     if message.busy:
         raise GrammarsBusy
     if message.fault:

@@ -1,4 +1,4 @@
-"""`TurnResult` to a message and back. A step's rows are sent as columns, one per property."""
+"""Codec for `TurnResult`. A step's rows are encoded as columns, one per property."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tgi_core.wire.types import (
 T = TypeVar("T")
 
 LARGEST = 3.4028234663852886e38
-"""The largest 32-bit float. No logprob is further from 0, since clients get them as 32-bit floats."""
+"""The largest 32-bit float, which bounds logprobs, since clients get them as 32-bit floats."""
 
 
 def encode_result(result: TurnResult) -> pb.TurnResult:
@@ -39,7 +39,8 @@ def encode_result(result: TurnResult) -> pb.TurnResult:
 
 
 def decode_result(message: pb.TurnResult, vocab_size: int) -> TurnResult:
-    """Raises ValueError for columns of different lengths, token ids outside the vocabulary and logprobs that are not numbers."""
+    """Decode the answer to a turn. Raises ValueError for columns of different lengths, token ids outside the vocabulary and NaN
+    logprobs."""
     return TurnResult(
         refused=_decode_fault(message.refused) if message.HasField("refused") else None,
         result=_decode_step(message.result, vocab_size) if message.HasField("result") else None,
@@ -48,7 +49,7 @@ def decode_result(message: pb.TurnResult, vocab_size: int) -> TurnResult:
 
 
 def clean(text: str) -> str:
-    """Text that a string field can hold: messages of errors come from other code."""
+    """Make an error message, which comes from other code, valid for a string field."""
     return text.encode(errors="replace").decode()
 
 
@@ -63,7 +64,7 @@ def _encode_fault(fault: Fault) -> contract.Fault:
 
 
 def _decode_fault(message: contract.Fault) -> Fault:
-    """A scope that this version does not know counts as the widest."""
+    """Decode a scope. An unknown one counts as the widest."""
     scopes = {scope.value: scope for scope in Scope}
     scope = scopes.get(message.scope, Scope.SESSION)
     return Fault(scope, message.kind, message.message, tuple(message.request_ids), message.lost)
@@ -108,7 +109,7 @@ def _decode_step(message: contract.StepResult, vocab_size: int) -> StepResult:
 
 
 def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[list[Generation], list[Generation]]:
-    """The rows, and the unusual ones among them: most rows have one token and nothing else."""
+    """Decode the rows. Return them and the unusual ones among them: most rows have one token and nothing else."""
     ids, tokens = message.request_ids[:], _decode_tokens(message, vocab_size)
     unusual = set[int]()
     if message.token_counts:
@@ -127,7 +128,7 @@ def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[
 
 
 def _complete(made: list[Generation], message: contract.StepResult, vocab_size: int) -> set[int]:
-    """Add prompts, ends and faults to their rows; returns the places of those rows."""
+    """Add prompts, ends and faults to their rows. Return the places of those rows."""
     rows = len(made)
     prompts = _placed(message.prompts, rows, lambda item: (item.generation, _decode_prompt(item, vocab_size)))
     finished = _placed(message.finished, rows, lambda item: (item.generation, _decode_finished(item)))
@@ -140,7 +141,7 @@ def _complete(made: list[Generation], message: contract.StepResult, vocab_size: 
 
 
 def _placed(items: Sequence[Any], places: int, decode: Callable[[Any], tuple[int, T]]) -> dict[int, T]:
-    """Decode items that belong to some of `places` places; returns them by place."""
+    """Decode items that belong to some of `places` places. Return them by place."""
     found = dict(map(decode, items))
     if found and (len(found) != len(items) or max(found) >= places):
         raise ValueError(f"a place that occurs twice, or is not below {places}")
@@ -148,7 +149,7 @@ def _placed(items: Sequence[Any], places: int, decode: Callable[[Any], tuple[int
 
 
 def _decode_tokens(message: contract.StepResult, vocab_size: int) -> list[Token]:
-    ids, logprobs = message.ids[:], message.logprobs[:]  # copies are twice as fast to read as the fields
+    ids, logprobs = message.ids[:], message.logprobs[:]  # copies are twice as fast to read as the repeated fields
     if ids and max(ids) >= vocab_size:
         raise ValueError(f"token {max(ids)} of a vocabulary of {vocab_size}")
     check_logprobs(logprobs)
@@ -170,9 +171,11 @@ def _mark(tokens: list[Token], message: contract.StepResult, vocab_size: int) ->
 
 
 def check_logprobs(logprobs: Sequence[float], unlikely: bool = False) -> None:
-    """Raises ValueError for a logprob that cannot be sent to clients. NaN means that there is none. With `unlikely`, the tokens were not
-    chosen, and may have minus infinity."""
-    if logprobs and min(logprobs) >= -LARGEST and max(logprobs) <= LARGEST:  # false if the first is NaN; others hide nothing
+    """Check logprobs. Raises ValueError for one that cannot be sent to clients. NaN stands for a missing one. With `unlikely`, the
+    tokens were not sampled, and may have minus infinity."""
+    if (
+        logprobs and min(logprobs) >= -LARGEST and max(logprobs) <= LARGEST
+    ):  # False if the first is NaN; a later NaN hides no value
         return
     for logprob in logprobs:
         if not (-LARGEST <= logprob <= LARGEST or isnan(logprob) or (unlikely and logprob == -inf)):
@@ -196,7 +199,7 @@ def _decode_candidates(message: contract.Candidates, vocab_size: int) -> tuple[C
 
 
 def _check_tokens(message: contract.Candidates | contract.Prompt, vocab_size: int) -> None:
-    """Check tokens that were not chosen."""
+    """Check tokens that were not sampled."""
     if message.ids and max(message.ids) >= vocab_size:
         raise ValueError(f"token {max(message.ids)} of a vocabulary of {vocab_size}")
     check_logprobs(message.logprobs, unlikely=True)

@@ -1,4 +1,4 @@
-"""`Turn` to a message and back."""
+"""Codec for `Turn`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Tables = tuple[tuple[int, ...], ...]
 
 
 def encode_turn(turn: Turn) -> pb.Turn:
-    """Raises ValueError for a number that its field cannot hold."""
+    """Encode a turn. Raises ValueError for a number that does not fit its field."""
     message = pb.Turn(read=turn.read)
     for verb in turn.bookkeeping:
         _encode_bookkeeping(verb, message.bookkeeping.add())
@@ -43,7 +43,7 @@ def encode_turn(turn: Turn) -> pb.Turn:
 
 
 def decode_turn(message: pb.Turn) -> Turn:
-    """Raises ValueError for an invalid turn."""
+    """Decode a turn. Raises ValueError for an invalid one."""
     return Turn(
         bookkeeping=tuple(map(_decode_bookkeeping, message.bookkeeping)),
         launch=_decode_launch(message),

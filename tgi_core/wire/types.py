@@ -1,10 +1,11 @@
-"""The values that pass between the scheduler and a model server ("shard").
+"""Values exchanged between the scheduler and a model server ("shard").
 
-They have the meaning of TGI's `generate.v3` interface, plus numbered steps, grants and row faults. In process they are passed as they
-are; between processes the codec translates them to messages. Each step is one `Turn` to the shard and one `TurnResult` back.
+They have the semantics of TGI's `generate.v3` interface, plus numbered steps, grants and row faults. Within a process they are
+passed directly; between processes, the codec converts them to messages. Each step is one `Turn` to the shard and one `TurnResult`
+back.
 
-Values are never changed once made. Those that are made for every token or step are not declared frozen, since that would double the
-cost of making them.
+Values are never modified after creation. Those created for every token or step are not declared frozen, since that would double
+the cost of creating them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tgi_core.grammar import Grammar
 
 
 class FinishReason(Enum):
-    """Why a request ended; the values are TGI's own."""
+    """Why a request ended; the values are TGI's."""
 
     LENGTH = "length"
     EOS_TOKEN = "eos_token"
@@ -38,13 +39,13 @@ class ShardInfo:
 
     @property
     def foreign(self) -> bool:
-        """Whether the shard is TGI's own, without our extensions: every running row takes part in every step."""
+        """Whether the shard is TGI's, without tgi-core's extensions: every running row takes part in every step."""
         return self.api == (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """When a request ends: after `max_new_tokens`, at an end-of-sequence token, or when its text contains a stop string."""
+    """Stop conditions of a request: `max_new_tokens`, an end-of-sequence token, or a stop string in its text."""
 
     max_new_tokens: int
     stop: tuple[str, ...] = ()
@@ -53,7 +54,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class ShardRequest:
-    """One request as the shard gets it: what its backend gets, and what the shard itself does with the tokens. `request.masked` says
+    """One request as sent to the shard: the part for its backend, and the shard's own processing of the tokens. `request.masked`:
     whether there is a grammar."""
 
     request: Request
@@ -62,7 +63,7 @@ class ShardRequest:
 
     @property
     def id(self) -> int:
-        """The request's id."""
+        """Id of the request."""
         return self.request.id
 
 
@@ -114,13 +115,13 @@ class Turn:
 
     @property
     def empty(self) -> bool:
-        """Whether the turn asks for nothing."""
+        """Whether the turn contains nothing to do."""
         return self.launch is None and self.read is None and not self.bookkeeping
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error of a verb or of reading a step, with its scope. `lost`: the shard's batches are gone."""
+    """An error of a verb or of reading a step, with its scope. `lost`: the shard has lost its batches."""
 
     scope: Scope
     kind: str
@@ -141,7 +142,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Token:
-    """A generated token. `text` is what it adds to the text, "" while a character is incomplete."""
+    """A generated token. `text` is the text that it adds; "" while a character is incomplete."""
 
     id: int
     text: str
@@ -161,7 +162,7 @@ class PromptToken:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedText:
-    """The whole answer: the text of all generated tokens except special ones."""
+    """The complete text: that of all generated tokens except special ones."""
 
     text: str
     generated_tokens: int
@@ -180,7 +181,7 @@ class Generation:
 
     @property
     def steps(self) -> int:
-        """How many steps it covers."""
+        """Number of steps covered."""
         return 1
 
 
@@ -194,12 +195,12 @@ class StepResult:
     forward_ns: int = 0
     sample_ns: int = 0
     unusual: Sequence[Generation] | None = field(default=None, compare=False)
-    """The generations with anything but exactly one token; None if they were not searched for."""
+    """Generations with anything other than exactly one token; None if not determined."""
 
 
 @dataclass(slots=True)
 class VerbCall:
-    """One call of a backend's hook: its nanoseconds, and the class of its error, "" if it succeeded."""
+    """One call of a backend hook: its duration in nanoseconds, and the class of its error; "" if it succeeded."""
 
     verb: str
     ns: int
@@ -208,8 +209,8 @@ class VerbCall:
 
 @dataclass(slots=True)
 class TurnResult:
-    """The answer to a turn. With `refused` the step was not launched, and nothing changed unless the fault says that all batches are lost.
-    `result` is the step that was read. `verbs` are the turn's calls of the backend, in order."""
+    """The answer to a turn. With `refused` the step was not launched, and nothing changed unless the fault says that all batches
+    are lost. `result` is the step that was read. `verbs` are the turn's calls of the backend, in order."""
 
     refused: Fault | None = None
     result: StepResult | None = None
