@@ -119,7 +119,7 @@ class Inference:
         self._scheduling = scheduling
 
     def end(self) -> None:
-        """End all calls because the server is shutting down, and start no more."""
+        """End all calls and accept no new ones because the server is shutting down."""
         self.ended = True
         for call in list(self.calls):
             call.abort()
@@ -133,8 +133,8 @@ class Inference:
             raise
 
     def scheduling(self, request: Request) -> SchedulingParams:
-        """Who sent a request, and what its headers ask of the scheduler. Handlers read this before they do any work for the
-        request. Raises ValidationFailed."""
+        """Return the client of a request and its scheduling headers. Handlers call this before they do any work for the request.
+        Raises ValidationFailed."""
         try:
             return self._scheduling.read(request)
         except ValidationFailed as error:
@@ -378,7 +378,7 @@ def mean_logprob(result: Result) -> float:
 
 
 def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> GenerationRequest:
-    """The request of a further sample, with a seed of its own; derived from the client's seed, if given, so that it is
+    """Return the request of a further sample with a separate seed, derived from the client's seed, if given, so that it is
     repeatable."""
     if sample == 0:
         return request

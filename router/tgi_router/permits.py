@@ -82,7 +82,7 @@ class Permits:
             await self._wait(client, count)
 
     def give_back(self, client: str, count: int) -> None:
-        """Return permits."""
+        """Release permits."""
         if not count:
             return
         self._forget(client, count)

@@ -57,7 +57,7 @@ class TemplatePool:
 
 
 def _unicode(text: str) -> str:
-    """Check a rendered text. Raises TemplateFailed for lone surrogates, which no tokenizer accepts."""
+    """Return a rendered text. Raises TemplateFailed for lone surrogates, which no tokenizer accepts."""
     try:
         text.encode()
     except UnicodeEncodeError:

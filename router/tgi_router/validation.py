@@ -235,7 +235,7 @@ def effective_limits(settings: Settings, promised: Limits) -> Limits:
 
 
 def check_choices(asked: int) -> int:
-    """Check the number of choices before anything is counted or reserved for them. Raises ValidationFailed."""
+    """Return the number of choices, checked before anything is counted or reserved for them. Raises ValidationFailed."""
     if not 1 <= asked <= MAX_CHOICES:
         raise ValidationFailed(f"`n` must be > 0 and <= {MAX_CHOICES}. Given: {asked}")
     return asked

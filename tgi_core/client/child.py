@@ -136,7 +136,7 @@ class ChildShard:
         self._shard = shard
 
     async def info(self) -> ShardInfo:
-        """What the shard has opened."""
+        """Return the description of the open shard."""
         return await self._shard.info()
 
     async def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:

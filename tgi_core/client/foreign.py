@@ -253,7 +253,7 @@ class ForeignShard:
         return tuple(decode_generation(found[id], self._rows[id], self._vocab_size) for id in rows)
 
     def _new_id(self, id: int) -> int:
-        """Check the shard's id of a batch. Raises ValueError if another batch has the same id."""
+        """Return the shard's id of a new batch. Raises ValueError if another batch has the same id."""
         if any(batch.id == id for batch in self._batches.values()):
             raise ValueError(f"a batch {id} beside the one of that name")
         return id

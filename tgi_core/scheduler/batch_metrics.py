@@ -13,8 +13,8 @@ from tgi_core.wire.types import Prefill, StepResult, StepVerb, Turn, TurnResult
 
 
 class BatchMetrics:
-    """Counters and histograms of one shard. `turn` is called on the event loop after each turn; the answer to the turn says how
-    long its verbs took, wherever the shard runs."""
+    """Counters and histograms of one shard. `turn` is called on the event loop after each turn; the answer to the turn contains
+    the durations of its verbs, wherever the shard runs."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._instruments = make = Instruments(registry)
@@ -90,7 +90,7 @@ class BatchMetrics:
             self._joined("wait_exceeded", method)
 
     def _joined(self, reason: str, method: str) -> None:
-        """Record the duration of decoding text, which TGI always labels `decode`."""
+        """Count a concatenation and record its duration, which TGI always labels `decode`."""
         self._concat.labels(reason).inc()
         if method in self._seconds:
             self._concat_seconds.labels("decode").observe(self._seconds[method])

@@ -59,7 +59,8 @@ class FaultAttribution:
     def refused(
         self, fault: Fault, tokens: int, named: list[Sequence], admitted: list[Sequence], running: list[Sequence]
     ) -> Verdict:
-        """A step of `tokens` tokens was refused. `admitted` would have begun in it and wait again; `running` are on the device."""
+        """Handle a refused step of `tokens` tokens. `admitted` would have begun in it and wait again; `running` are on the
+        device."""
         if fault.scope is Scope.REQUEST and fault.request_ids:
             return Verdict(failed=named)  # empty if they have been dropped in the meantime
         suspects = named or admitted or running
@@ -72,8 +73,8 @@ class FaultAttribution:
         return Verdict(on_device if others else [], self._out_of_retries(suspects, _patience(fault, tokens, others)))
 
     def died(self, suspected: list[Sequence], known: bool = False) -> Verdict:
-        """A launched step or the whole shard failed with these rows on the device: all of them are requeued. With `known`, the row
-        at fault is known and is none of these."""
+        """Handle the failure of a launched step or of the whole shard, with these rows on the device: all of them are requeued.
+        With `known`, the row at fault is known and is none of these."""
         if known:
             return Verdict(suspected)
         suspects = [item for item in suspected if not item.proven] or suspected
@@ -83,8 +84,8 @@ class FaultAttribution:
         return Verdict(suspected, self._out_of_retries(suspects, MAX_RETRIES))
 
     def _to_requeue(self, running: list[Sequence], fault: Fault) -> list[Sequence]:
-        """If a step without new rows is refused, requeue its last row to free memory, or half of its rows if one of them is at
-        fault."""
+        """Return the rows to requeue after a refused step without new rows: the last one to free memory, or half of them if one is
+        at fault."""
         self._held = True
         last = sorted(running, key=lambda item: item.rank)
         return last[(len(last) + 1) // 2 :] if fault.scope is Scope.REQUEST else last[-1:]

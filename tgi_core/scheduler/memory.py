@@ -112,7 +112,7 @@ class RowMemory:
         return (full + 1) * self.stride + 1 if self.reusing else 1 << 62
 
     def _keys(self, sequence: Sequence) -> list[bytes]:
-        """A key for each full block of its tokens except the newest token's. Tokens are only appended, so known keys stay valid."""
+        """Return a key for each full block of the tokens without the newest. Tokens are only appended, so known keys stay valid."""
         if not sequence.root:
             sequence.root = self._prefixes.root(sequence.request.scheduling.salt, sequence.request.adapter)
         count = (len(sequence.tokens) - 1) // self.stride

@@ -47,7 +47,7 @@ class ScheduledRow:
     blocks: Blocks
 
     def as_request(self) -> ShardRequest:
-        """The request to send to the shard, for a row that it does not have yet."""
+        """Return the request to send to the shard, for a row that it does not have yet."""
         sequence, request = self.sequence, self.sequence.request
         continued = len(sequence.tokens) > len(request.input_ids)  # the prompt's logprobs came with the first token
         row = Request(
@@ -97,7 +97,7 @@ class StepPlan:
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """Return the grants of the running rows."""
+        """Grants of the running rows."""
         taken = tuple(Grant(item.sequence.wire_id, item.take, item.blocks) for item in self.grown)
         return taken + tuple(Grant(sequence.wire_id, 0) for sequence in self.skipped)
 
@@ -152,7 +152,7 @@ class Policy:
         self.max_step_tokens = min(limit, self.max_step_tokens + max(1, limit // 64))
 
     def give_back(self, item: ScheduledRow) -> None:
-        """Return the blocks of a running row whose step was not launched."""
+        """Release the blocks of a running row whose step was not launched."""
         self._memory.shrink(item.sequence, item.blocks)
 
     def evict(self, sequence: Sequence) -> None:

@@ -86,7 +86,7 @@ class Scheduler:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Return the scheduler's load."""
+        """Current load of the scheduler."""
         memory = self._memory
         counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self._paused)
         return Snapshot(len(self._queue), len(self._shard.rows), *counts)

@@ -14,8 +14,8 @@ class ShardState:
     """The rows of the shard by their wire ids, in batches that are named by the step that left them. Up to `depth` steps may be
     unread.
 
-    This is the only record of membership in the scheduler. Two others are kept on purpose: the shard's own (`ModelServer`), since
-    it is another process, and that of `AnswerCheck`, which must not trust what it checks.
+    This is the only record of membership in the scheduler. Two more exist on purpose: the shard's (`ModelServer`), since it is
+    another process, and that of `AnswerCheck`, which must not trust what it checks.
     """
 
     def __init__(self, depth: int) -> None:

@@ -102,9 +102,9 @@ class NotRead(SchedulerError):
 
 
 class RequestFailed(GenerationFailed):
-    """This request alone failed, and would most likely fail again; the shard is well.
+    """Only this request failed, and would most likely fail again; the shard is fine.
 
-    `kind` says what happened to its row, None where its step was refused.
+    `kind` is the failure of its row; None if its step was refused.
     """
 
     def __init__(self, message: str, kind: RowFaultKind | None = None) -> None:

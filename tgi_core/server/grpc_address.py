@@ -21,9 +21,9 @@ _LONGEST_PATH = 107
 
 
 def prepare_unix(path: Path, shared: bool = False) -> str:
-    """Make the folder of a socket, remove a socket that nobody listens on; gRPC's address for it. Raises StartupError.
+    """Create the folder of a socket and remove a stale socket. Return gRPC's address for it. Raises StartupError.
 
-    `shared`: the folder may be one like /tmp, as TGI's is, where the socket's own mode keeps others out; see `bound_for_us_alone`.
+    `shared`: the folder may be one like /tmp, as TGI's is, where the mode of the socket keeps others out; see `bound_for_us_alone`.
     """
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise StartupError(f"{path}: longer than the {_LONGEST_PATH} bytes that the path of a socket may have")

@@ -131,7 +131,7 @@ class Rows:
         )
 
     def _row(self, request: pb.Request) -> Row:
-        """Check that the shard can serve a request. Raises ValueError if not."""
+        """Create the row of a request. Raises ValueError if this shard cannot serve it."""
         ids, info = input_ids(request, self._model.tokenizer), self._model.server.info
         # the last token is not fed back into the model, so it needs no position
         positions = len(ids) + max_new_tokens(request) - 1
@@ -159,7 +159,7 @@ class Rows:
             yield group
 
     def _prefill_group(self, batch: Batch, rows: list[Row]) -> Iterator[StepResult]:
-        """A prompt longer than a step gets a group of its own."""
+        """Prefill a group of rows. A prompt longer than a step is a group of its own."""
         step, first = next(self._steps), rows[0].item.request
         yield self._run(Prefill(step, tuple(row.item for row in rows)), batch, [row.item.id for row in rows])
         done = first.take

@@ -1,7 +1,7 @@
 """One router's use of a shard.
 
-Routers number requests from 1, and a shard may outlive its router, while no request id may ever come twice to a backend. So a
-tenant after the first has its ids shifted past those that were used before; and what its predecessor left is read and dropped.
+Routers number requests from 1, and a shard may outlive its router, but a request id must never be reused on a backend. So the ids
+of later tenants are shifted past those used before, and the unread steps of the previous tenant are read and discarded.
 """
 
 from __future__ import annotations

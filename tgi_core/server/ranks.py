@@ -104,7 +104,7 @@ class Leader:
 
     @hookimpl
     def stats(self) -> Stats:
-        """Its own."""
+        """Return rank 0's stats."""
         return self._own.stats()
 
     @hookimpl

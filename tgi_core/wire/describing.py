@@ -162,7 +162,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
 
 
 def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
-    """Decode an enum value. An unknown one counts as the one with the weakest guarantee."""
+    """Decode capabilities. An unknown enum value counts as the one with the weakest guarantee."""
     return Capabilities(
         features=frozenset(_known(Feature, message.features)),
         sampling=frozenset(_known(SamplingField, message.sampling)),

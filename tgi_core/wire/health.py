@@ -28,11 +28,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ShardHealth:
-    """What a shard says of itself at any time. A shard that hangs answers too: its `turn_age_ns` grows.
-
-    `turns` were carried out, the last of them ended `last_step_age_ns` ago (None: there was none); the one under way began
-    `turn_age_ns` ago (None: there is none).
-    """
+    """Health of a shard, available at any time. A hung shard responds as well, with a growing `turn_age_ns`. `turns`: number of
+    completed turns. `last_step_age_ns`: nanoseconds since the end of the last one (None: there was none). `turn_age_ns`:
+    nanoseconds since the start of the current one (None: there is none)."""
 
     state: ShardState
     work: Work | None = None

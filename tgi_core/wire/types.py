@@ -209,8 +209,8 @@ class VerbCall:
 
 @dataclass(slots=True)
 class TurnResult:
-    """The answer to a turn. With `refused` the step was not launched, and nothing changed unless the fault says that all batches
-    are lost. `result` is the step that was read. `verbs` are the turn's calls of the backend, in order."""
+    """The answer to a turn. With `refused`, the step was not launched, and nothing has changed unless the fault reports all
+    batches as lost. `result` is the step that was read. `verbs` are the turn's backend calls, in order."""
 
     refused: Fault | None = None
     result: StepResult | None = None
