@@ -86,10 +86,8 @@ def create_app(
         tokenizing.close()
         await inference.validator.grammars.close()
 
-    from tgi_router.api import (
-        Api,
-        make_operations,
-    )  # FastAPI is slow to import; the server can already respond to probes meanwhile
+    # FastAPI is slow to import; meanwhile the server can already respond to probes
+    from tgi_router.api import Api, make_operations
 
     operations = make_operations(endpoints, gate(lifecycle, inference, settings.strict_tgi), dialect)
     app = assemble(partial(Api, endpoints), settings, endpoints, operations, dialect, traces, lifespan)

@@ -217,10 +217,8 @@ def _biases(given: dict[str, Any]) -> Iterator[tuple[int, float]]:
         if not _TOKEN_ID.fullmatch(token) or isinstance(bias, bool) or not isinstance(bias, int | float):
             raise ValidationFailed("`logit_bias` maps token ids to numbers")
         try:
-            yield (
-                int(token),
-                to_single(min(max(bias, -101), 101)),
-            )  # validation rejects biases beyond the limits; clamped here, since a huge number is no float32
+            # validation rejects biases beyond the limits; clamped here, since a huge number does not fit float32
+            yield int(token), to_single(min(max(bias, -101), 101))
         except ValueError as error:
             raise ValidationFailed(f"`logit_bias`: {error}") from error
 
