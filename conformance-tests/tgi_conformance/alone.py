@@ -108,7 +108,7 @@ class Alone:
         self.sessions.close()
 
     def _run(self, request: Request, count: int) -> list[Row]:
-        pure = self._wanted.plan is None and not request.masked
+        pure = (self._wanted.plan is None or self.sessions.room == 1) and not request.masked
         wanted = replace(self._wanted, masks=None) if pure else self._wanted
         id = next(id for id in _IDS if id % PHASES == request.id % PHASES)
         self._target.journal.calling_aside(f"running row {request.id} alone")

@@ -16,7 +16,7 @@ from tgi_conformance.oracle import Expected, Oracle
 from tgi_conformance.origin import raised_at
 from tgi_conformance.sessions import Breaker, Lent, Wanted
 from tgi_conformance.situations import reached
-from tgi_conformance.target import MAX_ROW_TOKENS, Target, plan_of
+from tgi_conformance.target import MAX_ROW_TOKENS, MAX_ROWS, Target, plan_of
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
 from tgi_conformance.vocabulary import with_vocabulary
 from tgi_core.backend import (
@@ -68,8 +68,9 @@ class Setup:
         Plans of similar length share one, whatever their rows and blocks. A device with room for one session uses the scenario's own.
         """
         longest = 0 if self.plan is None else self.plan.max_row_tokens or 0
-        plan = self.plan if longest > MAX_ROW_TOKENS else None
-        if plan is not None and not one_session:
+        long, wide = longest > MAX_ROW_TOKENS, self.plan is not None and (self.plan.max_rows or 0) > MAX_ROWS
+        plan = self.plan if one_session and (long or wide) else None
+        if long and not one_session:
             room = next((tokens for tokens in _ALONE_TOKENS if tokens >= longest), longest)
             plan = plan_of(block_sizes, 2, room, room)
         kind = OWN if self.masks in (OWN, SLOW) else ALTERNATING

@@ -76,10 +76,11 @@ def _one_too_many(stage: Stage, longest: int) -> list[int]:
 )
 def prefill_rows(scene: Scene) -> None:
     """Two-token prompts only; then exactly max_prefill_rows of them, together with a one-token prompt."""
-    stage = scene.stage()
-    limit = stage.capacity.max_prefill_rows
-    if limit >= stage.capacity.max_rows or 2 * limit + 2 > stage.capacity.max_step_tokens:
+    promised = scene.declared[1]
+    limit = promised.max_prefill_rows
+    if limit >= promised.max_rows or 2 * limit + 2 > promised.max_step_tokens:
         raise DoesNotApply(f"max_rows and max_step_tokens never allow a step to exceed max_prefill_rows {limit}")
+    stage = scene.stage()
     requests = [stage.request((index % 40 + 1, 2)) for index in range(limit)]
     stage.refuse(CapacityExceeded, Prefill((*requests, stage.request((5, 3)))))
     stage.decode(stage.start(*requests, stage.request((7,))), steps=2)

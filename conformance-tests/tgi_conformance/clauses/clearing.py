@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
+from tgi_conformance.target import wide_plan
 from tgi_conformance.verdict import Level
 
 
@@ -26,8 +27,8 @@ def clear_all(scene: Scene) -> None:
 
 @clause("clear.none", "Clearing everything in an empty session returns 0.", Level.L1)
 def clear_nothing(scene: Scene) -> None:
-    """Right after warmup."""
-    scene.stage(fresh=True).clear(None)
+    """Right after warmup: no clause before this one uses such a session."""
+    scene.stage(wide_plan(scene.declared[0].block_sizes), shared=True).clear(None)
 
 
 @clause(
