@@ -12,7 +12,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
@@ -29,56 +31,16 @@ WORLD = 2
 _SETTINGS_BYTES = 8192
 
 
-class SecondRank:
-    """Rank 1 of a run's groups, as a `rank_peers.Process`.
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A process that is rank 1, and the socket that sends it its groups."""
 
-    Its process serves one group after another, because importing what runs a model takes seconds. It starts on first use, and again
-    after being killed or failing.
-    """
+    process: RankProcess
+    control: socket.socket
 
-    def __init__(self) -> None:
-        self._process: RankProcess | None = None
-        self._control = socket.socket()
-        self._serving = False
-
-    def join(self, target: Target) -> Peer:
-        """Join a new group as rank 1."""
-        if self._process is None or self._serving or self._process.outcome(0) is not None:
-            self.close()
-            self._start(target.name)
+    @classmethod
+    def start(cls, name: str) -> Self:
         ours, theirs = socket.socketpair()
-        settings = json.dumps([str(target.model), target.dtype]).encode()
-        with theirs:
-            socket.send_fds(self._control, [settings], [theirs.fileno()])
-        self._serving = True
-        return Peer(1, Link(ours), self)
-
-    def outcome(self, seconds: float) -> str | None:
-        """Return how rank 1 left the group, or None while it takes part."""
-        if self._process is None:
-            return "was ended"
-        if self._serving:
-            with selectors.DefaultSelector() as ready:
-                ready.register(self._control, selectors.EVENT_READ)
-                if not ready.select(seconds):
-                    return None
-            self._serving = not self._control.recv(1)  # empty if the process has ended
-        return self._process.outcome(1.0) if self._serving else "ended with its group"
-
-    def kill(self) -> None:
-        """End the process, unless it has left its group and waits for the next one."""
-        if self._serving:
-            self.close()
-
-    def close(self) -> None:
-        """End the process."""
-        self._control.close()
-        if self._process is not None:
-            self._process.kill()
-        self._process, self._serving = None, False
-
-    def _start(self, name: str) -> None:
-        self._control, theirs = socket.socketpair()
         with theirs:
             child = subprocess.Popen(
                 python("tgi_conformance.ranks", theirs.fileno(), name),
@@ -88,7 +50,55 @@ class SecondRank:
                 env=same_imports(),
                 stderr=subprocess.DEVNULL,  # rank 0 receives and reports its errors
             )
-        self._process = RankProcess(child)
+        return cls(RankProcess(child), ours)
+
+
+class SecondRank:
+    """Rank 1 of a run's groups, as a `rank_peers.Process`.
+
+    Its process serves one group after another, because importing what runs a model takes seconds. It starts on first use, and again
+    after being killed or failing.
+    """
+
+    def __init__(self) -> None:
+        self._child: _Child | None = None
+        self._serving = False
+
+    def join(self, target: Target) -> Peer:
+        """Join a new group as rank 1."""
+        if self._child is None or self._serving or self._child.process.outcome(0) is not None:
+            self.close()
+            self._child = _Child.start(target.name)
+        ours, theirs = socket.socketpair()
+        settings = json.dumps([str(target.model), target.dtype]).encode()
+        with theirs:
+            socket.send_fds(self._child.control, [settings], [theirs.fileno()])
+        self._serving = True
+        return Peer(1, Link(ours), self)
+
+    def outcome(self, seconds: float) -> str | None:
+        """Return how rank 1 left the group, or None while it takes part."""
+        if self._child is None:
+            return "was ended"
+        if self._serving:
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._child.control, selectors.EVENT_READ)
+                if not ready.select(seconds):
+                    return None
+            self._serving = not self._child.control.recv(1)  # empty if the process has ended
+        return self._child.process.outcome(1.0) if self._serving else "ended with its group"
+
+    def kill(self) -> None:
+        """End the process, unless it has left its group and waits for the next one."""
+        if self._serving:
+            self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            self._child.control.close()
+            self._child.process.kill()
+        self._child, self._serving = None, False
 
 
 def open_group(target: Target, second: SecondRank) -> object:
