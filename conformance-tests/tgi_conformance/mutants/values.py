@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tgi_conformance.mutants.base import Mutant, Sound, add, mutant, opening
 from tgi_core.backend import (
     BackendError,
     Capabilities,
     Capacity,
+    Closed,
     Feature,
     InvalidModel,
     OpenOptions,
@@ -26,7 +26,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend import sampling as formula
 from tgi_core.backend.ledger import Work
-from tgi_core.backend.reference import backend_open, toy_logits
+from tgi_core.backend.reference import toy_logits
 
 
 @mutant("logprob-before-filters", "parity.sampled", "formula.filters")
@@ -343,14 +343,23 @@ def _ignores_ranks(options: OpenOptions) -> object:
     return opening(Sound)(alone)
 
 
-_counter = itertools.count()
+class _KeepsDevice(Sound):
+    """Its close does not release the device before something else has tried to open it."""
+
+    held: ClassVar[bool] = False
+
+    @hookimpl
+    def close(self) -> Closed:
+        """Keep it."""
+        _KeepsDevice.held = True
+        return super().close()
 
 
-def _second_open_fails(options: OpenOptions) -> object:
-    backend_open(options)
-    if next(_counter) % 4 == 3:
+def _open_after_close_fails(options: OpenOptions) -> object:
+    held, _KeepsDevice.held = _KeepsDevice.held, False
+    if held:
         raise BackendError("the device is held by a session that was closed")
-    return opening(Sound)(options)
+    return opening(_KeepsDevice)(options)
 
 
 add(
@@ -370,4 +379,4 @@ add(
         ("refusal.undeclared", "ranks.refusal"),
     )
 )
-add(Mutant("close-keeps-device", "A closed session holds the device for a while.", _second_open_fails, ("faults.reopen",)))
+add(Mutant("close-keeps-device", "A closed session holds the device for a while.", _open_after_close_fails, ("faults.reopen",)))
