@@ -40,7 +40,7 @@ class Settings:
         None,
         "Quantization of the weights.",
         "Model",
-        "quantization is not supported yet; omit the flag to serve the weights as they are",
+        "quantizing weights at load is not supported yet; omit the flag: the format of a quantized checkpoint is read from its config.json",
         choices=(
             *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
             *("bitsandbytes-nf4", "bitsandbytes-fp4", "fp8"),
@@ -91,14 +91,14 @@ class Settings:
     )
     # device
     backend: str | None = setting(
-        None, "Backend to use. Default: the only accelerator that is ready, otherwise cpu.", "Device", scope=Scope.SHARD
+        None, "Backend to use. Default: the accelerator, if exactly one is ready; otherwise cpu.", "Device", scope=Scope.SHARD
     )
     memory_fraction: float = setting(
         0.9, "Fraction of the available device memory that the server may use.", "Device", minimum=0.01, maximum=1.0, scope=_BOTH
     )
     cuda_memory_fraction: float = setting(
         1.0,
-        "TGI's memory fraction; it multiplies --memory-fraction.",
+        "TGI's name for the memory limit. Multiplied with --memory-fraction.",
         "Device",
         minimum=0.01,
         maximum=1.0,
@@ -257,7 +257,7 @@ class Settings:
     )
     waiting_served_ratio: float = setting(
         0.3,
-        "Ratio of waiting to running requests at which decoding pauses for prefill. Backends that mix both pause only for four or more.",
+        "Ratio of waiting to running requests at which decoding pauses for prefill. Backends that mix prefill and decode pause only when at least four requests are waiting.",
         "Scheduling",
         minimum=0.0,
     )

@@ -95,7 +95,7 @@ SOAKS = {
         module("tests.soak.mixed"),
     ),
     "mutants": Soak(
-        "No bytes of a client's end or fail the server", "`tests/router/test_mutator.py`", module("tests.soak.mutants")
+        "Nothing that a client sends crashes or breaks the server", "`tests/router/test_mutator.py`", module("tests.soak.mutants")
     ),
 }
 """By name, in this order. Whoever has another one adds a line."""

@@ -46,9 +46,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Folder for recorded failures.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of everything random.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
-    "--effort", type=click.FloatRange(0.1, 100), default=1.0, show_default=True, help="Scales how much is tried at random."
+    "--effort",
+    type=click.FloatRange(0.1, 100),
+    default=1.0,
+    show_default=True,
+    help="Scale factor for the number of randomized trials.",
 )
 @click.option(
     "--time-limit", type=click.FloatRange(1), default=300.0, show_default=True, help="Time limit of one clause in seconds."

@@ -9,7 +9,7 @@ from tgi_conformance.report.badge import highest
 
 _HEAD = """# Backend registry
 
-Backends that sent in a report of the conformance suite, best level first. Generated from the reports in `docs/conformance` by
+Backends with a published report of the conformance suite, best level first. Generated from the reports in `docs/conformance` by
 `tgi-conformance registry`; do not edit. The [support matrix](support-matrix.md) says which features each has passed.
 
 """
@@ -28,7 +28,7 @@ run, or says that there were none; "emulated" means that the package answered ov
 3. Open a pull request that adds the file to `docs/conformance` and runs
    `tgi-conformance registry docs/conformance --out docs/registry.md`. CI verifies every report in that folder.
 
-Send in a new report with each release of your package. `tgi-conformance diff OLD.json NEW.json` shows what changed between two.
+Submit a new report with each release of your package. `tgi-conformance diff OLD.json NEW.json` shows what changed between two.
 """
 
 
