@@ -181,9 +181,8 @@ def main() -> None:
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             thread.join()
-    print(
-        f"{arguments.count} clients disconnected in {took:.1f} s; {settled:.2f} s after the last one the server held what it held before: {before}"
-    )
+    after = f"{settled:.2f} s after the last one the server held what it held before: {before}"
+    print(f"{arguments.count} clients disconnected in {took:.1f} s; {after}")
 
 
 if __name__ == "__main__":
