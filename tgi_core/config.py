@@ -257,8 +257,8 @@ class Settings:
     )
     waiting_served_ratio: float = setting(
         0.3,
-        "Ratio of waiting to running requests at which decoding pauses for prefill. Backends that mix prefill and decode pause only when at "
-        "least four requests are waiting.",
+        "Ratio of waiting to running requests at which decoding pauses for prefill. Backends that mix prefill and decode pause only when "
+        "at least four requests are waiting.",
         "Scheduling",
         minimum=0.0,
     )
