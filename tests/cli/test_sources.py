@@ -59,7 +59,7 @@ def test_an_old_name() -> None:
     """--max-input-length is --max-input-tokens; both are an error, as in TGI, wherever they come from."""
     assert shown("--max-input-length", "9")["max_input_tokens"] == ("9", "flag --max-input-length")
     result = run("config", "show", "--max-input-tokens", "9", extra={"MAX_INPUT_LENGTH": "8"})
-    assert result.returncode == 1 and "--max-input-tokens and --max-input-length are names of one setting" in result.stderr
+    assert result.returncode == 1 and "--max-input-tokens and --max-input-length are names of the same setting" in result.stderr
 
 
 def test_the_output_is_a_file_of_settings(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_no_port_without_a_token(host: str) -> None:
     result = run(*SHARD, "--listen", f"{host}:0")
     assert result.returncode == 1 and not result.stdout, result.stdout
     [line] = result.stderr.splitlines()
-    assert line.startswith(f"tgi: error: a shard on TCP ({host}:0) needs a token: set TGI_SHARD_TOKEN, or --shard-token-file"), (
+    assert line.startswith(f"tgi: error: a shard on TCP ({host}:0) needs a token: set TGI_SHARD_TOKEN or --shard-token-file"), (
         line
     )
 

@@ -31,7 +31,7 @@ from tgi_core.engine.triton.tiles import TileTable
 FUSED = ("norm", "rotary", "activation", "sampling")
 """The modules of kernels that are the same for every chip."""
 
-MODULES = ("varlen", "decode", "writing", *FUSED)
+MODULES = ("varlen", "decode", "cache_write", *FUSED)
 """The modules of kernels."""
 
 COMPILED = ("cuda", "rocm")
