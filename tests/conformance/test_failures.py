@@ -186,4 +186,4 @@ def test_a_scenario_that_is_wrong() -> None:
     clause = Clause("suite.wrong", "Wrong.", Level.L1, check)
     result = attempt(clause, target, alone)
     assert result.verdict is Verdict.ERROR
-    assert "wants UnknownBatch of #0 prefill row 1" in result.message and "Request(" not in result.message
+    assert "expects UnknownBatch from #0 prefill row 1" in result.message and "Request(" not in result.message

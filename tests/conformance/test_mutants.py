@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,11 @@ BY_ID = {clause.id: clause for clause in CLAUSES}
 def test_caught_by_the_clause_that_names_it(name: str) -> None:
     """Each clause of `killed_by` fails, with a message in one line."""
     target = MUTANTS[name].target()
-    alone = Alone(target)
-    for id in MUTANTS[name].killed_by:
-        result = attempt(BY_ID[id], target, alone, shorten=False)
-        assert result.verdict is Verdict.FAIL, f"{id}: {result.verdict.value} {result.message}"
-        assert result.message and "\n" not in result.message
+    with closing(Alone(target)) as alone:
+        for id in MUTANTS[name].killed_by:
+            result = attempt(BY_ID[id], target, alone, shorten=False)
+            assert result.verdict is Verdict.FAIL, f"{id}: {result.verdict.value} {result.message}"
+            assert result.message and "\n" not in result.message
 
 
 def test_every_clause_kills() -> None:

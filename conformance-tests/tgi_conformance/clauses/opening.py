@@ -209,7 +209,7 @@ def _refuses_to_open(scene: Scene, model: Path) -> None:
     raise Violation("refusal", "it opened")
 
 
-@clause("open.stats", "stats counts the steps and never goes backwards.", Level.L1)
+@clause("open.stats", "Stats count the steps and never go backwards.", Level.L1)
 def stats(scene: Scene) -> None:
     """After three steps."""
     stage = scene.stage()
