@@ -34,8 +34,8 @@ Key = tuple[tuple[int, ...], int, Sampling, OutputOptions, bool, int | None, str
 
 _AT_LEAST = 8
 """Tokens made at once: most rows need no more."""
-_IDS = itertools.count(2_000_000)
-"""Of requests that run alone: no scenario gives one of them, for both may run in one session."""
+_ROUNDS = itertools.count(2_000_000 // PHASES)
+"""Ids of requests that run alone are a round of PHASES each, above those that scenarios use: both may run in one session."""
 
 
 class Alone:
@@ -110,7 +110,7 @@ class Alone:
     def _run(self, request: Request, count: int) -> list[Row]:
         pure = (self._wanted.plan is None or self.sessions.room == 1) and not request.masked
         wanted = replace(self._wanted, masks=None) if pure else self._wanted
-        id = next(id for id in _IDS if id % PHASES == request.id % PHASES)
+        id = PHASES * next(_ROUNDS) + request.id % PHASES
         self._target.journal.calling_aside(f"running row {request.id} alone")
         try:
             with self.sessions.lending(self._target, wanted) as lent:

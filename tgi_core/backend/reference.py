@@ -270,11 +270,13 @@ class ReferenceSession:
 
     def _write(self, row: LiveRow, position: int) -> int:
         """Compute and store a position's state from the previous slot and one far back; the first from the adapter's name."""
-        table, adapter = row.tables[0], row.request.adapter
-        before = self._slots[self._slot(table, position - 1)] if position else crc32((adapter or "").encode())
-        far = self._slots[self._slot(table, position // 2)] if position else 0
+        table, slots = row.tables[0], self._slots
+        if position:
+            before, far = slots[self._slot(table, position - 1)], slots[self._slot(table, position // 2)]
+        else:
+            before, far = crc32((row.request.adapter or "").encode()), 0
         state = mix(before ^ mix(far ^ row.tokens[position]))
-        self._slots[self._slot(table, position)] = state
+        slots[self._slot(table, position)] = state
         return state
 
     def _slot(self, table: list[int], position: int) -> int:
