@@ -63,10 +63,7 @@ class Setup:
     """The model has only so many tokens; None leaves it as it is."""
 
     def yardstick(self, wanted: Wanted, block_sizes: tuple[int, ...], *, one_session: bool) -> Wanted:
-        """Return the sessions in which requests run alone: with room for long ones only where they are long.
-
-        Plans of similar length share one, whatever their rows and blocks. A device with room for one session uses the scenario's own.
-        """
+        """Return the sessions in which requests run alone. Plans of similar length share one; with `one_session`, it is the scenario's."""
         longest = 0 if self.plan is None else self.plan.max_row_tokens or 0
         long, wide = longest > MAX_ROW_TOKENS, self.plan is not None and (self.plan.max_rows or 0) > MAX_ROWS
         plan = self.plan if one_session and (long or wide) else None

@@ -133,8 +133,7 @@ class Inference:
             raise
 
     def scheduling(self, request: Request) -> SchedulingParams:
-        """Return the client of a request and its scheduling headers. Handlers call this before they do any work for the request.
-        Raises ValidationFailed."""
+        """Return a request's client and scheduling headers. Handlers call this before any work. Raises ValidationFailed."""
         try:
             return self._scheduling.read(request)
         except ValidationFailed as error:
@@ -151,8 +150,7 @@ class Inference:
         extras: Extras = NO_EXTRAS,
         gate: asyncio.Barrier | None = None,
     ) -> Call:
-        """Create a call that generates from prompts, for `async with`. Calls that share a `gate` are submitted once all are
-        valid."""
+        """Create a call for `async with`. Calls that share a `gate` are submitted once all are valid."""
         return Call(self, prompts, parameters, scheduling, streaming, extras, gate)
 
 
@@ -378,8 +376,7 @@ def mean_logprob(result: Result) -> float:
 
 
 def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> GenerationRequest:
-    """Return the request of a further sample with a separate seed, derived from the client's seed, if given, so that it is
-    repeatable."""
+    """Return the request of a further sample, with a seed derived from the client's, if given, so that it is repeatable."""
     if sample == 0:
         return request
     sampling = replace(request.sampling, seed=getrandbits(64) if seed is None else (seed + sample) % 2**64)
