@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import traceback
 from dataclasses import asdict
@@ -136,9 +135,3 @@ def _header(clause: Clause, scene: Scene, setup: Setup, message: str, judged: bo
 def _plan(setup: Setup) -> dict[str, Any]:
     plan = asdict(setup.plan) if setup.plan else {}
     return plan | {"features": sorted(feature.value for feature in plan.get("features", ()))}
-
-
-def settle() -> None:
-    """Exclude what this process has imported from garbage collection, since it stays."""
-    gc.collect()
-    gc.freeze()

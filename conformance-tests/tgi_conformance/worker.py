@@ -23,7 +23,7 @@ from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.journal import Calls, Journal, read_journal
 from tgi_conformance.result import Result
 from tgi_conformance.subject import resolve
-from tgi_conformance.trying import attempt, settle
+from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Verdict
 from tgi_core.workers.command import python, same_imports
 
@@ -149,7 +149,6 @@ def attempts(settings: Settings, journal: Journal) -> Iterator[Callable[[Clause]
     target = resolve(settings.backend, Path(settings.model) if settings.model else None, settings.dtype).target
     target = replace(target, seen=settings.seen, journal=journal)
     alone = Alone(target)
-    settle()
     try:
         yield lambda clause: attempt(clause, target, alone, settings.seed, settings.effort)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from hashlib import blake2b
 
 from starlette.datastructures import Headers
@@ -58,6 +59,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
+@lru_cache(maxsize=1024)
 def _neighbourhood(host: str) -> str:
     """Return an IPv4 address, or the first 64 bits of an IPv6 address, since its owner can choose the rest."""
     if ":" not in host:

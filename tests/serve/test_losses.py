@@ -103,7 +103,7 @@ def test_an_idle_shard_is_replaced_too() -> None:
 
 
 def test_fail_on_loss() -> None:
-    """With --on-shard-loss fail no request that is there waits for another shard: each gets a clear error, and the server goes on."""
+    """With --on-shard-loss fail every request that is there gets a clear error, and the server goes on."""
 
     async def main(server: ServerProcess) -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:

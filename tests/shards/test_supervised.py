@@ -53,10 +53,15 @@ class Shop:
     tokenizer: Tokenizer
     stock: list[dict[str, Any] | StartupError]
     plans: list[WarmupPlan] = field(default_factory=list)
+    is_open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.is_open.set()
 
     async def open(self, plan: WarmupPlan = PLAN) -> Opened:
-        """The next shard."""
+        """The next shard, once the shop is open."""
         await asyncio.sleep(0)
+        await self.is_open.wait()
         self.plans.append(plan)
         options = self.stock.pop(0) if self.stock else {}
         if isinstance(options, StartupError):
@@ -125,10 +130,12 @@ async def test_requests_continue(demo_tokenizer: Tokenizer) -> None:
 
 async def test_requests_fail_where_that_is_asked_for(demo_tokenizer: Tokenizer) -> None:
     """What runs and what waits fails with the reason, and so does what comes before the next shard is there; then all is well."""
-    async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}]), continues=False) as (loop, lifecycle):
+    shop = Shop(demo_tokenizer, [{"faults": {3: LOST}}])
+    async with instance(shop, continues=False) as (loop, lifecycle):
         refused: list[str] = []
 
         def ask() -> None:
+            shop.is_open.clear()
             assert not lifecycle.accepts
             with pytest.raises(GenerationFailed) as caught:
                 loop.submit(request((1, 2), 9))
@@ -139,6 +146,8 @@ async def test_requests_fail_where_that_is_asked_for(demo_tokenizer: Tokenizer) 
         failed = await asyncio.gather(*streams, return_exceptions=True)
         assert {str(error) for error in failed} == {str(LOST)}
         assert refused == [f"the shard is being restarted: {LOST}"]
+        assert not lifecycle.ready and len(shop.plans) == 1
+        shop.is_open.set()
         while not lifecycle.ready:
             await asyncio.sleep(0)
         assert await collect(loop.submit(request((1, 2), 9))) == alone(demo_tokenizer, request((1, 2), 9))

@@ -167,16 +167,24 @@ def _works(stage: Stage) -> None:
 def block_sizes(scene: Scene) -> None:
     """The six smallest, with two blocks each: the promised row fits in them, and a row can run.
 
-    The size that all other clauses use is left to them.
+    Rows in blocks of the size that all other clauses use run there.
     """
-    sizes = scene.declared[0].block_sizes
-    for size in sorted({*sizes} - {small_plan(sizes).block_size} or sizes)[:6]:
+    declared, promised = scene.declared
+    usual = small_plan(declared.block_sizes).block_size
+    for size in sorted(declared.block_sizes)[:6]:
+        if size == usual:
+            _in_blocks_of(size, promised)
+            continue
         stage = scene.stage(WarmupPlan(2, None, 2 * size, num_blocks=2, block_size=size))
-        group = stage.capacity.groups[0]
-        if group.kind is CacheKind.FULL and group.block_size != size:
-            raise Violation("range", f"declared blocks of {size} were requested, but blocks of {group.block_size} are promised")
+        _in_blocks_of(size, stage.capacity)
         _kept(stage.capacity)
         stage.decode(stage.start(stage.request((4,))))
+
+
+def _in_blocks_of(size: int, promised: Capacity) -> None:
+    group = promised.groups[0]
+    if group.kind is CacheKind.FULL and group.block_size != size:
+        raise Violation("range", f"declared blocks of {size} were requested, but blocks of {group.block_size} are promised")
 
 
 @clause("open.first-step", "A prompt that runs in one step makes one token and a live batch.", Level.L1, essential=True)

@@ -14,8 +14,8 @@ from tgi_conformance.alone import Alone
 from tgi_conformance.clause import Clause
 from tgi_conformance.generated import Generated, drawn
 from tgi_conformance.generated.playing import difference
-from tgi_conformance.proof.trials import JUDGING
-from tgi_conformance.trying import attempt, settle
+from tgi_conformance.proof.trials import JUDGING, settle
+from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict
 
 CLAUSES = tuple(clause for clause in JUDGING if clause.level is not Level.L0 and clause.topic != "ranks")
