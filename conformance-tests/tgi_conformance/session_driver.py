@@ -16,7 +16,7 @@ from tgi_conformance.oracle import Expected, Oracle
 from tgi_conformance.origin import raised_at
 from tgi_conformance.sessions import Breaker, Lent, Wanted
 from tgi_conformance.situations import reached
-from tgi_conformance.target import MAX_ROW_TOKENS, MAX_ROWS, Target, plan_of
+from tgi_conformance.target import LONG_ROW_TOKENS, MAX_ROW_TOKENS, MAX_ROWS, Target, plan_of
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
 from tgi_conformance.vocabulary import with_vocabulary
 from tgi_core.backend import (
@@ -39,7 +39,7 @@ from tgi_core.backend import (
 from tgi_core.backend.session import Session
 
 _STRANGER = 987_654_321
-_ALONE_TOKENS = (256, 2048)
+_ALONE_TOKENS = (256, LONG_ROW_TOKENS)
 """Lengths of the longest row in sessions where long requests run alone."""
 
 

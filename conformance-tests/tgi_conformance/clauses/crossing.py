@@ -22,7 +22,7 @@ from tgi_conformance.masks import OWN
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import PLAIN, Stage
-from tgi_conformance.target import MIXED_ROW_TOKENS, MIXED_ROWS, mixed_plan
+from tgi_conformance.target import MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Feature, Grant, OutputOptions, Request, Row, Sampling, WarmupPlan
 
@@ -146,21 +146,26 @@ class Company:
         """Make the requests that follow repeat those made from the start."""
         self._count = 0
 
-    def request(self, spec: Spec, length: int = 0) -> Request:
-        """Build a request from its spec; lengths and texts vary from one to the next."""
-        stage, self._count = self.stage, self._count + 1
+    def request(self, spec: Spec, length: int = 0, number: int = 0) -> Request:
+        """Build a request from its spec; lengths and texts vary from one number to the next."""
+        stage, self._count = self.stage, number or self._count + 1
         room = min(stage.capacity.max_row_tokens - 12, stage.capacity.max_step_tokens)
         length = length or max(2 if spec.made or spec.chunk else 1, min(room, _LENGTHS[self._count % len(_LENGTHS)]))
-        prompt = stage.varied((11 * index + 7 * self._count) % 50 for index in range(length))
-        if self._count % 3 == 0:  # token ids from the whole vocabulary
-            prompt = tuple(
-                (37 * index + 11 * self._count - token) % stage.capabilities.vocab_size for index, token in enumerate(prompt)
-            )
-        take = min(max(spec.chunk, length // 5), length - 1) if spec.chunk else None  # batch mates gain a token per chunk
+        prompt = self._text(11, 7 * self._count, length)
+        take = min(max(spec.chunk, length // (2 if spec.chunk > 8 else 5)), length - 1) if spec.chunk else None
         made = min(spec.made, length - 1)
         fields: dict[str, Any] = {"masked": spec.masked, "adapter": spec.adapter, "prompt_len": length - made}
         self.requests.append(stage.request(prompt, spec.sampling, take, want=spec.want, **fields))
         return self.requests[-1]
+
+    def _text(self, step: int, first: int, length: int) -> tuple[int, ...]:
+        """Return a prompt; every other one has token ids from the whole vocabulary, and begins with one of the last."""
+        prompt = self.stage.varied((step * index + first) % 50 for index in range(length))
+        if self._count % 2:
+            return prompt
+        size = self.stage.capabilities.vocab_size
+        first_id = size - 1 - self._count % 3 if size > 3 else 0
+        return (first_id, *((37 * index + 11 * self._count - token) % size for index, token in enumerate(prompt[1:], 1)))
 
     def sharer(self, spec: Spec, owner: Request, cached: int, tail: int) -> Request:
         """Build a request behind an owner's blocks; it takes the rest at once or in chunks."""
@@ -182,10 +187,10 @@ class Company:
             while waiting and waiting[0].take <= left and len(group) < stage.capacity.max_prefill_rows:
                 left -= waiting[0].take
                 group.append(waiting.pop(0))
-            batches.append(self._finished(stage.start(*group), {request.id: request.take for request in group}))
+            batches.append(self.finished(stage.start(*group), {request.id: request.take for request in group}))
         return batches + self._behind([spec for spec in specs if spec.shares])
 
-    def _finished(self, batch: Ref, chunks: dict[int, int]) -> Ref:
+    def finished(self, batch: Ref, chunks: dict[int, int]) -> Ref:
         """Run the rest of all prompts, each in its own chunks; rows whose prompts are complete decode along."""
         stage = self.stage
         while any(row.owed for row in stage.play.oracle.batches[batch]):
@@ -209,10 +214,9 @@ class Company:
             )
         for index, spec in enumerate(specs):
             self._count += 1
-            text = stage.varied((3 * position + index) % 50 for position in range(most * size + 1))
-            owner = stage.request(text, adapter=spec.adapter)
+            owner = stage.request(self._text(3, index, most * size + 1), adapter=spec.adapter)
             held = stage.start(owner)
-            tail = size if self._count % 2 and 1 < size <= 16 else 4
+            tail = (1, 4, size if size <= 16 else 2)[self._count % 3]
             sharer = self.sharer(spec, owner, size * (most - index % most), tail)
             batch = finish(stage, stage.start(sharer), sharer.id, 2)
             stage.keep_blocks(owner.id)
@@ -225,18 +229,22 @@ class Company:
         promised = self.stage.capacity
         size = promised.groups[0].block_size
         blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, MIXED_ROW_TOKENS) // size)
-        room = max(1, min(promised.max_rows - 1, promised.max_step_tokens, blocks - 1, MIXED_ROWS - 1))
+        room = max(1, min(promised.max_rows - 1, promised.max_step_tokens, blocks - 1, WIDE_ROWS - 1))
         for first in range(0, len(specs), room):
             yield specs[first : first + room]
 
     def run(self, specs: Sequence[Spec], steps: int = 2) -> None:
-        """Start rows, merge them, decode, and remove them in turn."""
+        """Start rows, merge them, decode, and remove them in turn, the last two while a row of another batch stays."""
         stage = self.stage
         for group in self.groups(specs):
             batch = stage.decode(*self.start(group)[::-1], steps=steps)
             rows = [row.request.id for row in stage.play.oracle.rows]
-            batch = stage.filter(batch, rows[::2] if len(rows) > 2 else rows)
-            stage.clear(stage.decode(batch, steps=steps))
+            if len(rows) > 2:
+                rows = rows[::2]
+                batch = stage.decode(stage.filter(batch, rows), steps=steps)
+            beside = stage.start(stage.request(stage.prompts[0][:3]))
+            stage.clear(stage.decode(stage.filter(batch, [*rows[:1], *rows[1:][-1:]]), steps=steps))
+            stage.filter(stage.decode(beside), ())
         self.reckon()
 
     def reckon(self) -> None:

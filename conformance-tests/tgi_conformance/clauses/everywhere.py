@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tgi_conformance.calls import Decode
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.crossing import Company, Spec, company
 from tgi_conformance.scene import Scene
-from tgi_conformance.target import mixed_plan, plan_of
+from tgi_conformance.target import MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan, plan_of
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import WarmupPlan
-
-_ROWS, _LONGEST = 12, 160
+from tgi_core.backend import UnknownBatch, WarmupPlan
 
 
 @clause(
@@ -36,15 +35,24 @@ def block_sizes(scene: Scene) -> None:
     Level.L2,
 )
 def last_position(scene: Scene) -> None:
-    """Each prompt leaves room for two more tokens, and both are generated."""
+    """Each prompt leaves room for two more tokens, and both are generated; half of the rows had generated most of theirs.
+
+    At the end the rows are named by a verb that is refused, and leave in two parts.
+    """
     here = company(scene)
-    length = here.stage.capacity.max_row_tokens - 2
-    if not 5 <= length <= min(512, here.stage.capacity.max_step_tokens):
+    stage = here.stage
+    length = stage.capacity.max_row_tokens - 2
+    if not 5 <= length <= min(512, stage.capacity.max_step_tokens):
         raise NotReached(f"rows of {length + 2} tokens cannot start in one step and end soon")
     specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
+    specs += [replace(spec, made=length // 2, masked=False) for spec in specs[::-1]]
     for group in here.groups(specs):
-        batches = [here.stage.start(here.request(spec, length)) for spec in group]
-        here.stage.clear(here.stage.decode(*batches, steps=2))
+        used = stage.decode(*(stage.start(here.request(spec, length)) for spec in group))
+        rows = [row.request.id for row in stage.play.oracle.batches[used]]
+        batch = stage.decode(used)
+        stage.refuse(UnknownBatch, Decode((batch, used)))
+        batch = stage.filter(batch, rows[1::2] or rows)
+        stage.clear(batch)
     here.reckon()
 
 
@@ -80,9 +88,8 @@ def _after(here: Company, kinds: list[Spec]) -> int:
 
 
 def _plan(size: int) -> WarmupPlan:
-    """Return a plan for a dozen rows in blocks of `size` tokens."""
-    blocks = (_ROWS + 4) * -(-_LONGEST // size)
-    return WarmupPlan(_ROWS, _LONGEST, 4 * _LONGEST, num_blocks=blocks, block_size=size)
+    """Return a plan for rows of every kind in blocks of `size` tokens."""
+    return replace(plan_of((size,), WIDE_ROWS, MIXED_ROW_TOKENS, 640), block_size=size)
 
 
 @clause("growth.long-company", "Rows of every kind make the tokens they make alone after long prompts too.", Level.L2, rows=4)

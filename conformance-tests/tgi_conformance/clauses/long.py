@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from itertools import cycle
 
-from tgi_conformance.calls import Ref
+from tgi_conformance.calls import NOTHING, Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import WAYS
 from tgi_conformance.clauses.parity import golden_stages, sampled_as_declared
 from tgi_conformance.golden import Case
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.target import plan_of
+from tgi_conformance.target import LONG_ROW_TOKENS, plan_of
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Determinism, Feature, OutputOptions, Request, Sampling, SamplingField, WarmupPlan
 
-ROWS, TOKENS = 3, 2048
+ROWS = 3
 _MADE = 4
 """Tokens that each long row generates."""
 
 
 def long_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
     """Return a plan for a few rows of many blocks."""
-    return plan_of(block_sizes, ROWS, TOKENS, TOKENS)
+    return plan_of(block_sizes, ROWS, LONG_ROW_TOKENS, LONG_ROW_TOKENS)
 
 
 def text(stage: Stage, length: int, first: int) -> tuple[int, ...]:
@@ -58,19 +58,26 @@ def _lengths(stage: Stage) -> list[int]:
 
 @clause("growth.long", "A row makes the same tokens next to other rows as alone, at any position up to max_row_tokens.", Level.L2)
 def long(scene: Scene) -> None:
-    """Prompts that end near powers of two and near the end, each next to a short row; every other one is sampled."""
+    """Prompts that end near powers of two and twice near the end, each next to a short row; every other one is sampled.
+
+    A row stays until the next one has begun, so that rows have other blocks than in their runs alone.
+    """
     stage = scene.stage(long_plan(scene.declared[0].block_sizes), shared=True)
     scene.figures["positions"] = room(stage, 2)
-    seeded = SamplingField.SEED in stage.capabilities.sampling
-    for length, how in zip(_lengths(stage), cycle((Sampling(), stage.seeded(WAYS[1]) if seeded else Sampling())), strict=False):
+    seeded, lengths, before = SamplingField.SEED in stage.capabilities.sampling, _lengths(stage), NOTHING
+    for length, how in zip((*lengths, lengths[-1]), cycle((Sampling(), stage.seeded(WAYS[1]) if seeded else Sampling()))):
+        if stage.capacity.max_rows < ROWS and before:
+            before = stage.filter(before, ())
         take = min(length, stage.capacity.max_step_tokens)
-        request = stage.request(
-            text(stage, length, length), how, take, want=OutputOptions(stage.wants.logprobs, stage.wants.top_n)
-        )
+        want = OutputOptions(stage.wants.logprobs, stage.wants.top_n)
+        request = stage.request(text(stage, length, length + len(stage.play.trace)), how, take, want=want)
         batches = [begin(stage, request)]
+        if before:
+            stage.filter(before, ())
         if stage.capacity.max_rows > 1:
             batches.append(stage.start(stage.request(stage.prompts[3])))
-        stage.filter(stage.decode(*batches, steps=_MADE), ())
+        before = stage.filter(stage.decode(*batches, steps=_MADE), [request.id])
+    stage.filter(before, ())
 
 
 @clause(
@@ -128,7 +135,7 @@ def long_prefix(scene: Scene) -> None:
 def ends(scene: Scene) -> None:
     """Generate from a short prompt to the end, and from a prompt that leaves room for a few tokens, as far as the promised limits
     go."""
-    for golden, stage in golden_stages(scene, plan=plan_of(scene.declared[0].block_sizes, 2, TOKENS, TOKENS)):
+    for golden, stage in golden_stages(scene, plan=plan_of(scene.declared[0].block_sizes, 2, LONG_ROW_TOKENS, LONG_ROW_TOKENS)):
         for case in golden.cases:
             drawn = case.sampling.do_sample and stage.capabilities.determinism is not Determinism.CORE
             if case.id.startswith(("far", "end")) and sampled_as_declared(stage, case) and not drawn:

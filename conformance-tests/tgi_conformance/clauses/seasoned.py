@@ -6,6 +6,7 @@ Each clause repeats one event. Right after each occurrence rows start, decode an
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tgi_conformance.calls import Decode, Filter, Ref
@@ -40,7 +41,8 @@ def _merge(here: Company, specs: list[Spec]) -> Ref:
 
 def _join(here: Company, specs: list[Spec]) -> Ref:
     batch = _started(here, specs[1:])
-    return here.stage.start(here.request(Spec(specs[0].sampling, specs[0].want)), beside=batch)
+    request = here.request(replace(specs[0], shares=False))
+    return here.finished(here.stage.start(request, beside=batch), {request.id: request.take})
 
 
 def _removal(here: Company, specs: list[Spec]) -> Ref:
@@ -104,15 +106,15 @@ def _ahead(here: Company, specs: list[Spec]) -> Ref:
 
 
 def _failure(here: Company, specs: list[Spec]) -> Ref:
-    """A step of other rows fails."""
-    stage, batch = here.stage, _started(here, specs)
+    """A step of other rows fails; some rows start before, the others right after it."""
+    stage, batch = here.stage, _started(here, specs[1::2])
     doomed: list[Request] = [stage.doomed(stage.prompts[0]), stage.request(stage.prompts[1])]
     stage.read(stage.go_on(stage.decode(stage.start(*doomed))))
-    return batch
+    return stage.decode(_started(here, specs[::2]), batch)
 
 
 def _again_and_again(scene: Scene, event: Event, times: int, masks: str = OWN) -> None:
-    here = company(scene, masks, adapted=event not in (_merge, _removal, _ahead))
+    here = company(scene, masks, adapted=event not in (_merge, _join, _removal, _refusal, _ahead))
     kinds = here.everyone()
     room = max(2, min(5, here.stage.capacity.max_rows - 2, *(len(group) for group in here.groups(kinds))))
     for number in range(times):

@@ -5,23 +5,29 @@ The clauses ask for large limits, and try whatever smaller ones a backend promis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 
+from tgi_conformance.calls import Decode, Ref
 from tgi_conformance.clause import clause
+from tgi_conformance.clauses.crossing import Company, Spec, company
 from tgi_conformance.clauses.invariant import invariant_stages
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.target import WIDE_ROWS, small_plan, wide_plan
+from tgi_conformance.target import WIDE_ROWS, small_plan
 from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import OutOfMemory, Request
+from tgi_core.backend import Grant, Mixing, OutOfMemory, Request, UnknownBatch
 
-_HALF, _ROOM = 33, 20
-"""Rows that start first, and positions that each row may reach."""
+_DIFFERENT = 25
+"""Requests that differ; after them come the same again, which need no further run alone."""
+_HALF, _ROOM, _SHORT = 33, 20, 28
+"""Rows that start first, and positions that rows may reach: those of `crowd`, and those of every kind."""
 
 
 def crowd(stage: Stage, first: int, count: int) -> list[Request]:
-    """Build up to `count` different requests, sampled in all ways, as many as fit. Raises NotReached."""
+    """Build up to `count` requests, sampled in all ways, as many as fit. Raises NotReached."""
     promised = stage.capacity
     length = min(7, promised.max_row_tokens - 12)
     if length < 3:
@@ -31,13 +37,13 @@ def crowd(stage: Stage, first: int, count: int) -> list[Request]:
     hows = ways(stage)
     return [
         stage.request(_prompt(stage, number)[:length], hows[number % len(hows)], want=stage.wants)
-        for number in range(first, first + min(count, room))
+        for number in (index % _DIFFERENT for index in range(first, first + min(count, room)))
     ]
 
 
 def _prompt(stage: Stage, number: int) -> tuple[int, ...]:
     """Return a prompt by number; no two begin alike, and lengths are mixed."""
-    return (*stage.varied((number % 50, 7 + number // 50)), *stage.prompts[number % 6][: number % 5])
+    return (*stage.varied((number, 7)), *stage.prompts[number % 6][: number % 5])
 
 
 def come_and_go(scene: Scene, stage: Stage) -> None:
@@ -58,8 +64,62 @@ def come_and_go(scene: Scene, stage: Stage) -> None:
 
 @clause("mates.wide", "As many rows as promised make the tokens that each makes alone, through merges and removals.", Level.L2)
 def wide(scene: Scene) -> None:
-    """33 rows, then 65, then every third leaves and others take their places; each has its own prompt and way of sampling."""
-    come_and_go(scene, scene.stage(wide_plan(scene.declared[0].block_sizes), shared=True))
+    """66 rows of every kind: all at once, then again and again some leave and others join; at last all are cleared."""
+    here = company(scene)
+    stage, kinds = here.stage, cycle(enumerate(here.everyone(), 1))
+    room = _short_rows(stage)
+    scene.figures["rows at once"] = room
+    owner = _owner(here)
+    batch = _joined(here, list(islice(kinds, room - 1)), stage.start(owner))
+    for share in (2, 3, 7):
+        rows = [row.request.id for row in stage.play.oracle.batches[batch]]
+        batch = stage.filter(batch, rows[::share])
+        batch = _joined(here, list(islice(kinds, room - len(stage.play.oracle.rows))), batch, owner)
+        rows_now = enumerate(stage.play.oracle.batches[batch])
+        used = stage.decode(batch, grants=[Grant(row.request.id, 0) if n % 2 else stage.grant(row) for n, row in rows_now])
+        batch = stage.decode(used)
+        stage.refuse(UnknownBatch, Decode((batch, used)))
+    for step in [batch := stage.go_on(batch) for _ in range(stage.capacity.in_flight)]:
+        stage.read(step)
+    stage.clear(batch)
+    whole = ((number, replace(spec, chunk=0)) for number, spec in islice(kinds, room))
+    batch = stage.start(*(here.request(spec, 2 + number % 7, number) for number, spec in whole))
+    stage.filter(batch, [row.request.id for row in stage.play.oracle.batches[batch][1:]])
+    stage.clear(None)
+    here.reckon()
+
+
+def _short_rows(stage: Stage) -> int:
+    """Return how many rows of a few tokens fit, one of them with a whole block more. Raises NotReached."""
+    promised = stage.capacity
+    blocks = min((group.num_blocks - 2) // -(-_SHORT // group.block_size) for group in promised.groups)
+    room = min(promised.max_rows, promised.max_step_tokens, WIDE_ROWS, blocks)
+    if room < 1 or promised.max_row_tokens < _SHORT:
+        raise NotReached(f"{room} rows of {promised.max_row_tokens} tokens are too few or too short for this traffic")
+    return room
+
+
+def _owner(here: Company) -> Request:
+    """Build a plain request for whose first block others have a use, if a row has the room."""
+    stage = here.stage
+    size, most = stage.capacity.groups[0].block_size, min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - _SHORT
+    return here.request(Spec(want=here.full), size + 1 if size < most else 2)
+
+
+def _joined(here: Company, specs: Sequence[tuple[int, Spec]], batch: Ref, owner: Request | None = None) -> Ref:
+    """Start numbered rows with short prompts, those that reuse a prefix behind the owner's first block, and let them join the batch."""
+    stage = here.stage
+    size, requests = stage.capacity.groups[0].block_size, list[Request]()
+    for number, spec in specs:
+        if spec.shares and owner is not None and len(owner.tokens) > size:
+            requests.append(here.sharer(replace(spec, adapter=None), owner, size, 3))
+        else:
+            requests.append(here.request(spec, 2 + number % 7, number))
+    if requests and stage.capabilities.mixing is not Mixing.NONE:
+        batch = stage.start(*requests, beside=batch)
+    elif requests:
+        batch = stage.decode(batch, stage.start(*requests))
+    return here.finished(batch, {request.id: request.take for request in requests})
 
 
 @clause(
