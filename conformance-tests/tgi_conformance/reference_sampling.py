@@ -10,8 +10,10 @@ fraction.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from tgi_core.backend import Sampling
 
@@ -43,7 +45,7 @@ def logprobs(scores: Scores) -> Scores:
 
 def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: int) -> Scores:
     """Apply penalties and bias. The repetition penalty depends on a logit's sign, so it needs true logits."""
-    made = list(tokens[prompt_len:])
+    made, whole = Counter(tokens[prompt_len:]), set(tokens)
     biases = dict.fromkeys(scores, 0.0)
     for token, bias in how.logit_bias:
         if token in biases:
@@ -51,9 +53,9 @@ def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: 
 
     def score(token: int) -> float:
         value = scores[token]
-        if token in tokens:
+        if token in whole:
             value = value / how.repetition_penalty if value > 0 else value * how.repetition_penalty
-        count = made.count(token)
+        count = made[token]
         return value - how.frequency_penalty * count - (how.presence_penalty if count else 0.0) + biases[token]
 
     return {token: score(token) for token in scores}
@@ -65,7 +67,7 @@ def filtered(scores: Scores, how: Sampling) -> Scores:
     ranked = sorted(kept, key=lambda token: (-kept[token], token))
     if how.top_k:
         ranked = ranked[: how.top_k]
-    kept = logprobs({token: kept[token] for token in ranked})
+        kept = logprobs({token: kept[token] for token in ranked})
     if how.top_p < 1:
         kept = logprobs({token: kept[token] for token in _head(ranked, kept, how.top_p)})
     if how.min_p:
@@ -101,15 +103,16 @@ def draw(scores: Scores, how: Sampling, position: int, close: float = CLOSE) -> 
     """Draw the token at `position` of a row, from scores after penalties and mask."""
     if not how.do_sample:
         return _greedy(logprobs(scores), close)
-    kept = filtered(scores, how)
+    by_filters = cache(partial(filtered, scores))
+    kept = by_filters(how)
     target = fraction(how.seed, position)
     token = _at(kept, target)
     near = (
         replace(how, top_p=_moved(how.top_p, by), min_p=_lifted(how.min_p, by), typical_p=_moved(how.typical_p, by))
         for by in (-close, close)
     )
-    neighbours = [filtered(scores, other) for other in near]
-    tied = _tied(scores, how, close)
+    neighbours = [by_filters(other) for other in near]
+    tied = _tied(scores, by_filters, how, close)
     sure = not tied and all(
         other.keys() == kept.keys() and _at(other, target + by) == token for other in neighbours for by in (-close, close)
     )
@@ -146,16 +149,16 @@ def _level(scores: Scores, count: int, close: float) -> bool:
     return 0 < count < len(ranked) and ranked[count - 1] - ranked[count] < 10 * close
 
 
-def _tied(scores: Scores, how: Sampling, close: float) -> bool:
+def _tied(scores: Scores, filtered: Callable[[Sampling], Scores], how: Sampling, close: float) -> bool:
     """Return whether a cut separates tokens that are nearly equal, for top-k or top-p, or nearly equally typical, for typical-p."""
-    nucleus = filtered(scores, replace(how, min_p=0.0, typical_p=1.0))
-    whole = filtered(scores, replace(how, top_p=1.0, min_p=0.0, typical_p=1.0))
+    nucleus = filtered(replace(how, min_p=0.0, typical_p=1.0))
+    whole = filtered(replace(how, top_p=1.0, min_p=0.0, typical_p=1.0))
     if _level(scores, how.top_k, close) or _level(whole, len(nucleus), close):
         return True
     if how.typical_p == 1:
         return False
-    kept = filtered(scores, replace(how, typical_p=1.0))
+    kept = filtered(replace(how, typical_p=1.0))
     entropy = math.fsum(-math.exp(value) * value for value in kept.values())
     far = sorted(abs(-value - entropy) for value in kept.values())
-    count = len(filtered(scores, how))
+    count = len(filtered(how))
     return count < len(far) and far[count] - far[count - 1] < close

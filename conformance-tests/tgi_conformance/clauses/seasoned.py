@@ -122,6 +122,7 @@ def _again_and_again(scene: Scene, event: Event, times: int, masks: str = OWN) -
         batch = event(here, chosen)
         batch = here.stage.decode(batch, steps=2)
         here.stage.clear(batch) if event is _clear else here.stage.filter(batch, ())
+    here.repeat()  # the same requests in each of these clauses, for which one run alone is enough
     here.run(kinds)
 
 
