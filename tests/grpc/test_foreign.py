@@ -10,8 +10,8 @@ import pytest
 from tests.grpc.shards import client, running
 from tests.scheduler.device import quiet
 from tgi_core.backend import Feature, InvalidRequest, Mixing, OutOfMemory, OutputOptions, Sampling, WarmupPlan
-from tgi_core.client.foreign import ForeignShard
-from tgi_core.client.foreign_text import text_of
+from tgi_core.client.foreign.shard import ForeignShard
+from tgi_core.client.foreign.text import text_of
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import Generation, Stopping

@@ -11,7 +11,7 @@ from pathlib import Path
 from tgi_core.backend import API_VERSION, BackendError, Progress
 from tgi_core.client.base import ShardClient
 from tgi_core.client.channel import CallFailed, ShardChannel
-from tgi_core.client.foreign import ForeignShard
+from tgi_core.client.foreign.shard import ForeignShard
 from tgi_core.client.grpc import GrpcShard, with_progress
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json, text_config

@@ -16,8 +16,8 @@ from tgi_core.errors import StartupError
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_grammars import PreparedGrammars
 from tgi_core.server.grpc_host import ShardHost
-from tgi_core.server.grpc_lockstep import LockStep, VerbFailed
 from tgi_core.server.grpc_tenant import Superseded, Tenancy
+from tgi_core.server.lockstep.verbs import LockStep, VerbFailed
 from tgi_core.wire.describing import decode_plan, encode_capacity, encode_health, encode_info
 from tgi_core.wire.health import ShardState
 from tgi_core.wire.methods import ERROR_KIND, SERVICE, V2, V3, Method

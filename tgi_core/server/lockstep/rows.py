@@ -16,7 +16,7 @@ from tgi_core.blocks import CacheBlocks
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_host import Model
 from tgi_core.server.grpc_tenant import Superseded, Tenant
-from tgi_core.server.grpc_text import input_ids, max_new_tokens, shard_request
+from tgi_core.server.lockstep.text import input_ids, max_new_tokens, shard_request
 from tgi_core.wire.types import (
     Bookkeeping,
     Clear,
@@ -67,7 +67,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
     return whole
 
 
-class Rows:
+class LockStepRows:
     """Executes the steps of one tenant. All methods raise VerbFailed."""
 
     def __init__(self, tenant: Tenant, model: Model, capacity: Capacity) -> None:

@@ -26,8 +26,8 @@ from tgi_core.backend import (
 )
 from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, ShardChannel
-from tgi_core.client.foreign_text import ForeignRow, decode_generation, encode_request
-from tgi_core.client.foreign_warmup import warmup_request
+from tgi_core.client.foreign.text import ForeignRow, decode_generation, encode_request
+from tgi_core.client.foreign.warmup import warmup_request
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from tgi_core.backend import Capacity
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_host import Model
-from tgi_core.server.grpc_rows import Batch, EverythingLost, Rows, VerbFailed, merged
 from tgi_core.server.grpc_tenant import Tenancy
-from tgi_core.server.grpc_text import encode_generation
+from tgi_core.server.lockstep.rows import Batch, EverythingLost, LockStepRows, VerbFailed, merged
+from tgi_core.server.lockstep.text import encode_generation
 from tgi_core.wire.types import StepResult
 
 __all__ = ["LockStep", "VerbFailed"]
@@ -23,7 +23,7 @@ class LockStep:
     def __init__(self, tenancy: Tenancy, model: Model, capacity: Capacity) -> None:
         self._tenancy, self._model, self._capacity = tenancy, model, capacity
         self._lock = threading.Lock()
-        self._rows: Rows | None = None
+        self._rows: LockStepRows | None = None
         self._batches: dict[int, Batch] = {}
 
     def prefill(self, request: pb.PrefillRequest) -> pb.PrefillResponse:
@@ -83,7 +83,7 @@ class LockStep:
         return pb.ClearCacheResponse()
 
     @contextmanager
-    def _verb(self) -> Generator[Rows, None, None]:
+    def _verb(self) -> Generator[LockStepRows, None, None]:
         """Take a free shard with the router's first verb. A shard that another router holds must be cleared first."""
         with self._lock:
             rows = self._rows
@@ -93,13 +93,13 @@ class LockStep:
                 rows = self._take_over()
             yield rows
 
-    def _take_over(self) -> Rows:
+    def _take_over(self) -> LockStepRows:
         self._batches = {}
-        self._rows = Rows(self._tenancy.admit(), self._model, self._capacity)
+        self._rows = LockStepRows(self._tenancy.admit(), self._model, self._capacity)
         return self._rows
 
     @contextmanager
-    def _dropping(self, rows: Rows, taken: list[Batch], left: list[Batch]) -> Generator[None, None, None]:
+    def _dropping(self, rows: LockStepRows, taken: list[Batch], left: list[Batch]) -> Generator[None, None, None]:
         """Consume batches for a verb. If the verb fails, they are lost, as in TGI; otherwise `left` replaces them."""
         try:
             yield
@@ -118,7 +118,7 @@ class LockStep:
             raise VerbFailed(f"Batch ID {id} not found in cache.")
         return self._batches[id]
 
-    def _settle(self, rows: Rows, id: int, batch: Batch, results: list[StepResult]) -> pb.CachedBatch | None:
+    def _settle(self, rows: LockStepRows, id: int, batch: Batch, results: list[StepResult]) -> pb.CachedBatch | None:
         """Drop finished rows; keep the rest under an id."""
         rows.drop_ended(batch, [item for result in results for item in result.generations])
         if not batch.rows:
