@@ -16,19 +16,19 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self._free = deque(range(1, num_blocks + 1))
+        self.free_ids = deque(range(1, num_blocks + 1))
         self._used: set[int] = set()
 
     @property
     def free(self) -> int:
         """Number of free blocks."""
-        return len(self._free)
+        return len(self.free_ids)
 
     def allocate(self, count: int) -> tuple[int, ...]:
         """Allocate `count` blocks. Raises ValueError, and allocates none, if fewer are free."""
-        if count > len(self._free):
-            raise ValueError(f"{count} blocks requested, {len(self._free)} free")
-        blocks = tuple(self._free.popleft() for _ in range(count))
+        if count > len(self.free_ids):
+            raise ValueError(f"{count} blocks requested, {len(self.free_ids)} free")
+        blocks = tuple(self.free_ids.popleft() for _ in range(count))
         self._used.update(blocks)
         return blocks
 
@@ -38,7 +38,7 @@ class BlockPool:
             if block not in self._used:
                 raise ValueError(f"block {block} is not in use")
             self._used.remove(block)
-            self._free.append(block)
+            self.free_ids.append(block)
 
 
 class CacheBlocks:
@@ -46,19 +46,19 @@ class CacheBlocks:
 
     def __init__(self, groups: tuple[CacheGroup, ...]) -> None:
         self._groups = groups
-        self._pools = tuple(BlockPool(group.num_blocks) for group in groups)
+        self.pools = tuple(BlockPool(group.num_blocks) for group in groups)
         self.stride = min(group.block_size for group in groups)
         """Smallest block size: a row needs a new block at most once per this many positions."""
 
     @property
     def free(self) -> int:
         """Number of free blocks in the group with the fewest."""
-        return min(pool.free for pool in self._pools)
+        return min(pool.free for pool in self.pools)
 
     @property
     def total(self) -> int:
         """Number of blocks in the smallest group."""
-        return min(pool.num_blocks for pool in self._pools)
+        return min(pool.num_blocks for pool in self.pools)
 
     @property
     def max_row_tokens(self) -> int:
@@ -73,13 +73,13 @@ class CacheBlocks:
 
     def fits(self, counts: tuple[int, ...], spare: int = 0) -> bool:
         """Whether every group has its count of blocks free, plus `spare` more."""
-        return all(count + spare <= pool.free for count, pool in zip(counts, self._pools, strict=True))
+        return all(count + spare <= pool.free for count, pool in zip(counts, self.pools, strict=True))
 
     def allocate(self, counts: tuple[int, ...]) -> Blocks:
         """Allocate blocks in every group; check `fits` first."""
-        return tuple(pool.allocate(count) for count, pool in zip(counts, self._pools, strict=True))
+        return tuple(pool.allocate(count) for count, pool in zip(counts, self.pools, strict=True))
 
     def release(self, tables: Iterable[Iterable[int]]) -> None:
         """Free blocks in every group."""
-        for pool, table in zip(self._pools, tables, strict=True):
+        for pool, table in zip(self.pools, tables, strict=True):
             pool.release(table)

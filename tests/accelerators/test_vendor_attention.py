@@ -165,9 +165,9 @@ def test_flashinfer_plans_once_per_step(monkeypatch: pytest.MonkeyPatch) -> None
     provider = provider_of("flashinfer", monkeypatch)
     assert checked(provider) == ""
     assert isinstance(provider, FlashInfer)
-    (wrapper,) = provider._wrappers.values()
+    (wrapper,) = provider.wrappers.values()
     assert wrapper.plans == 2  # the check's two steps
-    assert checked(provider, AttentionParameters(scaling=0.125, window=9)) == "" and len(provider._wrappers) == 2
+    assert checked(provider, AttentionParameters(scaling=0.125, window=9)) == "" and len(provider.wrappers) == 2
 
 
 def test_devices_without_the_library_s_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,15 +102,15 @@ def test_absent_weight_cannot_be_computed_with(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None)])
 def test_threads(asked: str, threads: int | None) -> None:
     """The operator's OMP_NUM_THREADS wins; what is no number leaves the choice to us."""
-    assert plugin._threads({"OMP_NUM_THREADS": asked}) == (threads or plugin.cpu_count())
+    assert plugin.thread_count({"OMP_NUM_THREADS": asked}) == (threads or plugin.cpu_count())
 
 
 def test_ranks_of_one_machine_divide_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two ranks has half of the cores, at least one, and may take half of the memory; a thread count that is asked for is each
     rank's."""
     monkeypatch.setattr(plugin, "cpu_count", lambda: 8)
-    assert plugin._threads({}, 2) == 4 and plugin._threads({}, 16) == 1
-    assert plugin._threads({"OMP_NUM_THREADS": "3"}, 2) == 3
+    assert plugin.thread_count({}, 2) == 4 and plugin.thread_count({}, 16) == 1
+    assert plugin.thread_count({"OMP_NUM_THREADS": "3"}, 2) == 3
     monkeypatch.setattr("tgi_backend_cpu.kit.memory_limit", lambda: MemoryLimit(1000, 900))
     whole, half = (CpuKit(torch.get_num_threads(), 0.9, ranks).free_bytes() for ranks in (1, 2))
     assert half == whole // 2 > 0

@@ -238,11 +238,11 @@ def test_prompt_logprobs_in_chunks(schedule: Schedule) -> None:
 
 def poison_block_1(runner: Any) -> None:
     """Leave NaN in the first layer's block 1, whichever way the runner keeps its cache."""
-    if hasattr(runner._cache, "layers"):
-        runner._cache.layers[0].keys[1] = runner._cache.layers[0].values[1] = float("nan")
+    if hasattr(runner.cache, "layers"):
+        runner.cache.layers[0].keys[1] = runner.cache.layers[0].values[1] = float("nan")
     else:
-        size = runner._block_bytes(16)
-        ctypes.memset(runner._cache.address + size, 0xFF, size // len(runner._packed.layers))
+        size = runner.cache_block_bytes(16)
+        ctypes.memset(runner.cache.address + size, 0xFF, size // len(runner.packed.layers))
 
 
 @pytest.mark.parametrize("kernels", ["torch", "auto"])
@@ -252,7 +252,7 @@ def test_row_fault_ends_one_row(llama: Path, kernels: str, monkeypatch: pytest.M
     session, capacity = open_cpu(llama, WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=16))
     run = Schedule(session, capacity)
     wanted = alone(run, PROMPTS[1])
-    runner = session._manager.get_plugin("backend").runner
+    runner = session.implementation.runner
     run.step(run.request(1, PROMPTS[0], 9), run.request(2, PROMPTS[1], 5))
     poison_block_1(runner)
     step = session.decode((run.handle,), ())
@@ -280,7 +280,7 @@ def test_failed_step_kills_its_batch(raised: Exception, seen: type[BackendError]
     """An error that a step ends with comes from rows, and its handle is dead; the session lives."""
     session, capacity = open_cpu(llama, WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=16))
     run = Schedule(session, capacity)
-    runner = session._manager.get_plugin("backend").runner
+    runner = session.implementation.runner
     works = runner.run
 
     def fail(*args: object) -> None:

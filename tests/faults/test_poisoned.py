@@ -225,14 +225,14 @@ def check_empty(instance: ServerUnderTest) -> None:
     """Nobody holds a block, and nothing is kept of those who were there."""
     snapshot, server = instance.scheduler.snapshot, instance.server
     assert (snapshot.queued, snapshot.running, snapshot.blocks_free) == (0, 0, snapshot.blocks_total)
-    assert not (server._transcripts or server._batches or server._steps or instance.masks.live)
+    assert not (server.transcripts or server.batches or server.steps or instance.masks.live)
 
 
 def logits(value: float, first: int = 0) -> Kind:
     """The model itself computes this for the victim, from its token number `first` on."""
 
     def poison(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
-        runner = instance.implementation._runner
+        runner = instance.implementation.runner
         run = type(runner).run
 
         def spoiled(self: Any, works: Any) -> Any:
@@ -252,11 +252,11 @@ def logits(value: float, first: int = 0) -> Kind:
 
 def nan_states(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
     """The victim's first token has an embedding that is not finite, so that all of its cache is not."""
-    runner = instance.implementation._runner
-    if hasattr(runner, "_packed"):  # it runs from its table
-        runner.spoiled = runner._packed.embedding.clone()
+    runner = instance.implementation.runner
+    if hasattr(runner, "packed"):  # it runs from its table
+        runner.spoiled = runner.packed.embedding.clone()
         runner.spoiled[MARK] = math.nan
-        patch.setattr(runner._packed.model, "embedding", runner.spoiled.data_ptr())
+        patch.setattr(runner.packed.model, "embedding", runner.spoiled.data_ptr())
         return VICTIM
     embed = torch.nn.Embedding.forward
 

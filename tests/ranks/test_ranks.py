@@ -164,7 +164,7 @@ def test_a_rank_that_cannot_be_told_leaves_nobody_busy(monkeypatch: pytest.Monke
 
     with ranks({}) as group:
         group.session.warmup(PLAN, silent)
-        peers = group.session._manager.get_plugin("backend")._peers  # type: ignore[union-attr]
+        peers = group.session.implementation._peers  # type: ignore[union-attr]
         monkeypatch.setattr(peers._peers[1].link, "send", gone)
         with pytest.raises(PeerLost):
             group.session.prefill((request(1),), EMPTY, ())

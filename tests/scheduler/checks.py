@@ -13,37 +13,37 @@ from tgi_core.scheduler.prefix import Entry
 
 def check_books(scheduler: Scheduler) -> None:
     """Each request is in one place, each block is one thing, and each prefix knows who holds it."""
-    running, queue, known = scheduler._shard.rows, list(scheduler._queue), scheduler._by_key
+    running, queue, known = scheduler.shard.rows, list(scheduler.queue), scheduler.sequences
     assert [item.wire_id for item in running.values()] == list(running), "a row runs under its own id"
-    parked = [item for item in scheduler._paused.values() if not item.wire_id]
+    parked = [item for item in scheduler.paused.values() if not item.wire_id]
     keys = Counter([item.key for item in (*running.values(), *queue, *parked)])
     assert keys.keys() == known.keys() and not any(count > 1 for count in keys.values()), "nobody is lost or there twice"
     for client in {item.request.scheduling.client for item in queue}:
         own = [item.rank for item in queue if item.request.scheduling.client == client]
         assert all(first < second for first, second in pairwise(own)), "of one client's, who came first is served first"
-    assert scheduler._queue.clients == len({item.request.scheduling.client for item in known.values()}), (
+    assert scheduler.queue.clients == len({item.request.scheduling.client for item in known.values()}), (
         "nobody is remembered who has left"
     )
     assert all(item.passed <= PATIENCE for item in queue), "nobody is passed for ever"
     assert all(not item.wire_id and not any(item.tables) for item in queue), "who waits holds nothing"
     assert all(not item.wire_id and not any(item.tables) for item in parked), "nor does who gave up its place"
-    assert all(item.paused == (item.key in scheduler._paused) for item in known.values())
+    assert all(item.paused == (item.key in scheduler.paused) for item in known.values())
     assert all(0 <= item.unread <= 2 and item.computed <= item.total for item in running.values())
     check_blocks(scheduler)
 
 
 def check_blocks(scheduler: Scheduler) -> None:
     """Free blocks, those of known prefixes and those of rows are all blocks, and none is two of these."""
-    memory, rows = scheduler._memory, scheduler._shard.rows.values()
-    entries = list(memory._prefixes._entries.values())
+    memory, rows = scheduler.memory, scheduler.shard.rows.values()
+    entries = list(memory.prefixes.entries.values())
     held: Counter[int] = Counter(id(entry) for row in rows for entry in row.entries if entry is not None)
     for entry in entries:
         assert entry.holders == held[id(entry)] >= 0, "refcounts are what they count"
-        assert (entry.key in memory._prefixes._idle) == (entry.holders == 0)
-    for group, pool in enumerate(memory._pools._pools):
+        assert (entry.key in memory.prefixes.unheld) == (entry.holders == 0)
+    for group, pool in enumerate(memory.pools.pools):
         shared = [entry.blocks[group] for entry in entries]
         own = [block for row in rows for block in own_blocks(row.tables[group], row.entries)]
-        blocks = Counter([*pool._free, *shared, *own])
+        blocks = Counter([*pool.free_ids, *shared, *own])
         assert blocks == Counter(range(1, pool.num_blocks + 1)), "free + used = total, each once"
 
 
@@ -54,9 +54,9 @@ def own_blocks(table: list[int], entries: list[Entry | None]) -> list[int]:
 
 def check_shard(one: Device) -> None:
     """The shard keeps text and batches only of those that are there, or that it has not been told of."""
-    told = set(one.scheduler._shard.rows) | one.scheduler._shard._removed
-    assert set(one.server._transcripts) <= told
-    members = [id for batch in one.server._batches.values() for id in batch.members]
+    told = set(one.scheduler.shard.rows) | one.scheduler.shard.removed
+    assert set(one.server.transcripts) <= told
+    members = [id for batch in one.server.batches.values() for id in batch.members]
     assert len(members) == len(set(members)), "no row is in two batches"
     assert set(members) <= told
 
@@ -66,5 +66,5 @@ def check_empty(one: Device) -> None:
     check_books(one.scheduler)
     snapshot, server = one.scheduler.snapshot, one.server
     assert (snapshot.queued, snapshot.running, snapshot.blocks_free) == (0, 0, snapshot.blocks_total)
-    assert not (server._transcripts or server._batches or server._steps)
-    assert not (one.session._done or one.session._book.live_ids)
+    assert not (server.transcripts or server.batches or server.steps)
+    assert one.session.idle

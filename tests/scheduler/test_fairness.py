@@ -82,7 +82,7 @@ def test_all_who_wait_get_as_many_tokens(demo_tokenizer: Tokenizer, lengths: tup
             prompt = tuple(range(lengths[client]))
             owner[one.scheduler.add(of(str(client), request(prompt, answers[client])))] = client
     spent = [0, 0]
-    while {item.request.scheduling.client for item in one.scheduler._queue} == {"0", "1"}:
+    while {item.request.scheduling.client for item in one.scheduler.queue} == {"0", "1"}:
         one.turn()
     for key in one.ended:
         spent[owner[key]] += lengths[owner[key]] + answers[owner[key]]
@@ -100,7 +100,7 @@ def test_newcomers_starve_nobody(demo_tokenizer: Tokenizer) -> None:
         one.turn()
     assert all(key in one.ended for key in own)
     one.run()
-    assert one.scheduler._queue.clients == 0
+    assert one.scheduler.queue.clients == 0
 
 
 def test_a_million_addresses_take_no_memory(demo_tokenizer: Tokenizer) -> None:
@@ -114,7 +114,7 @@ def test_a_million_addresses_take_no_memory(demo_tokenizer: Tokenizer) -> None:
             refused += 1
         if number % 100 == 0:
             one.turn()
-            assert one.scheduler._queue.clients <= 8 + 2 * 4
+            assert one.scheduler.queue.clients <= 8 + 2 * 4
     assert refused > 10_000
 
 

@@ -140,11 +140,11 @@ class Machine(RuleBasedStateMachine):
         else:
             self.one.scheduler.pause(key)
 
-    @precondition(lambda self: self.one.scheduler._paused)
+    @precondition(lambda self: self.one.scheduler.paused)
     @rule(data=st.data(), meanwhile=st.booleans())
     def read_on(self, data: st.DataObject, meanwhile: bool) -> None:
         """And does so again."""
-        key = data.draw(st.sampled_from(sorted(self.one.scheduler._paused)))
+        key = data.draw(st.sampled_from(sorted(self.one.scheduler.paused)))
         if meanwhile:
             self.turn(lambda: self.one.scheduler.resume(key))
         else:
@@ -210,7 +210,7 @@ class Machine(RuleBasedStateMachine):
         if self.one.scheduler.lost is not None:
             self.restart(str(self.one.scheduler.lost))
         self.calm += 1
-        read = [item for item in self.one.scheduler._by_key.values() if not item.paused]
+        read = [item for item in self.one.scheduler.sequences.values() if not item.paused]
         first = min(read, key=lambda item: item.rank, default=None)
         progress = (0, 0) if first is None else (first.key, len(first.tokens))
         if progress != self.first:
@@ -219,7 +219,7 @@ class Machine(RuleBasedStateMachine):
     @property
     def live(self) -> list[int]:
         """Keys of those who wait or run."""
-        return sorted(self.one.scheduler._by_key)
+        return sorted(self.one.scheduler.sequences)
 
     @invariant()
     def the_books_are_right(self) -> None:
@@ -245,7 +245,7 @@ class Machine(RuleBasedStateMachine):
         """Without more faults everyone who is read ends, complete or with a reason."""
         if not hasattr(self, "one"):
             return
-        for key in list(self.one.scheduler._paused):
+        for key in list(self.one.scheduler.paused):
             self.one.scheduler.resume(key)
         for _ in range(100 + 40 * len(self.live)):
             if self.one.scheduler.idle:

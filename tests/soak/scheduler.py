@@ -94,7 +94,7 @@ class Soak:
     def run(self, requests: int, sample_every: int) -> Report:
         """Until so many have come and gone."""
         while self.report.requests < requests:
-            if len(self.one.scheduler._by_key) < 20 and self._random.random() < 0.8:
+            if len(self.one.scheduler.sequences) < 20 and self._random.random() < 0.8:
                 self._come(sample_every)
             self._turn()
         self._drain()
@@ -122,7 +122,7 @@ class Soak:
         )
         if chance.random() < 0.02:
             report.cancelled += 1
-            self.one.scheduler.cancel(chance.choice(sorted(self.one.scheduler._by_key)))
+            self.one.scheduler.cancel(chance.choice(sorted(self.one.scheduler.sequences)))
         report.requests += 1
         if self._leak:
             self._leaked.append(bytes([key % 256]) * self._leak)
@@ -137,9 +137,9 @@ class Soak:
         one, report = self.one, self.report
         report.turns += 1
         one.take(one.scheduler.expire())
-        waiting = {item.key for item in one.scheduler._shard.rows.values()}
+        waiting = {item.key for item in one.scheduler.shard.rows.values()}
         turn = one.scheduler.plan()
-        report.preempted += sum(item.key in waiting for item in one.scheduler._queue)
+        report.preempted += sum(item.key in waiting for item in one.scheduler.queue)
         one.take(one.scheduler.complete(one.server.exchange(turn)))
         if one.scheduler.lost is not None:
             self._replace_shard(str(one.scheduler.lost))
@@ -157,7 +157,7 @@ class Soak:
         self.one.turns.clear()
 
     def _check_progress(self) -> None:
-        first = min(self.one.scheduler._by_key.values(), key=lambda item: item.rank, default=None)
+        first = min(self.one.scheduler.sequences.values(), key=lambda item: item.rank, default=None)
         progress = (0, 0) if first is None else (first.key, len(first.tokens))
         self._since = self._since + 1 if progress == self._first and first is not None else 0
         self._first = progress

@@ -227,6 +227,11 @@ class ReferenceSession:
         return Closed()
 
     @property
+    def idle(self) -> bool:
+        """Whether no row is alive and no outcome is unread."""
+        return not (self._done or self._book.live_ids)
+
+    @property
     def _book(self) -> Ledger:
         if self._ledger is None:
             raise InvalidRequest("the session is not warmed up, or closed")

@@ -42,7 +42,7 @@ class PagedRunner(ABC):
         self.cache_dtype = "auto" if kit.fp8_cache is None else kit.fp8_cache.name
         self._stored_dtype = shape.dtype if kit.fp8_cache is None else kit.fp8_cache.dtype
         self._kit = kit
-        self._cache: PagedCache | None = None
+        self.cache: PagedCache | None = None
 
     @abstractmethod
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
@@ -70,18 +70,18 @@ class PagedRunner(ABC):
 
     def release(self) -> None:
         """Free the cache."""
-        self._cache = None
+        self.cache = None
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         new_layer, device = self.provider.new_layer, self._kit.device
-        self._cache = PagedCache(self.layers, num_blocks, block_size, self._stored_dtype, device, new_layer)
+        self.cache = PagedCache(self.layers, num_blocks, block_size, self._stored_dtype, device, new_layer)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
         """The works in the order in which the model runs them."""
         return works
 
     def _cache_in_use(self) -> PagedCache:
-        if self._cache is None:
+        if self.cache is None:
             raise RuntimeError("run before reserve")
-        return self._cache
+        return self.cache

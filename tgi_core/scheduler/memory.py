@@ -15,38 +15,38 @@ class RowMemory:
 
     def __init__(self, groups: tuple[CacheGroup, ...], reuse: bool) -> None:
         self._groups = groups
-        self._pools = CacheBlocks(groups)
-        self.stride = self._pools.stride
+        self.pools = CacheBlocks(groups)
+        self.stride = self.pools.stride
         sizes = {group.block_size for group in groups}
         alike = len(sizes) == 1 and all(group.kind in _BY_POSITION for group in groups)
         self.reusing = reuse and alike
-        self._prefixes = PrefixIndex(self.stride)
+        self.prefixes = PrefixIndex(self.stride)
 
     @property
     def longest(self) -> int:
         """Maximum number of tokens of a row that has the cache to itself."""
-        return self._pools.max_row_tokens
+        return self.pools.max_row_tokens
 
     @property
     def total(self) -> int:
         """Number of blocks of the smallest group."""
-        return self._pools.total
+        return self.pools.total
 
     @property
     def free(self) -> int:
         """Number of blocks that can be allocated, including those of idle prefixes."""
-        return self._pools.free + self._prefixes.idle
+        return self.pools.free + self.prefixes.idle
 
     def fits(self, sequence: Sequence, positions: int, spare: int = 0) -> bool:
         """Return whether a row can get blocks for `positions` positions with `spare` blocks left."""
-        return self._pools.fits(self._pools.missing(sequence.tables, positions), spare - self._prefixes.idle)
+        return self.pools.fits(self.pools.missing(sequence.tables, positions), spare - self.prefixes.idle)
 
     def extend(self, sequence: Sequence, positions: int) -> Blocks:
         """Allocate the blocks that a row lacks for `positions` positions; check `fits` first."""
-        counts = self._pools.missing(sequence.tables, positions)
-        while not self._pools.fits(counts):
+        counts = self.pools.missing(sequence.tables, positions)
+        while not self.pools.fits(counts):
             self._evict()
-        blocks = self._pools.allocate(counts)
+        blocks = self.pools.allocate(counts)
         for table, more in zip(sequence.tables, blocks, strict=True):
             table.extend(more)
         return blocks
@@ -55,7 +55,7 @@ class RowMemory:
         """Undo the last `extend`."""
         for table, more in zip(sequence.tables, blocks, strict=True):
             del table[len(table) - len(more) :]
-        self._pools.release(blocks)
+        self.pools.release(blocks)
 
     def release(self, sequence: Sequence) -> None:
         """Release all blocks of a row; those in the prefix index remain as idle prefixes."""
@@ -64,10 +64,10 @@ class RowMemory:
             [block for place, block in enumerate(table) if place >= len(entries) or entries[place] is None]
             for table in sequence.tables
         ]
-        self._pools.release(own)
+        self.pools.release(own)
         for entry in reversed(entries):
             if entry is not None:
-                self._prefixes.drop(entry)
+                self.prefixes.drop(entry)
         self.clear(sequence)
 
     def clear(self, sequence: Sequence) -> None:
@@ -83,7 +83,7 @@ class RowMemory:
         """
         if not self.reusing or sequence.request.want.prompt_logprobs:
             return 0
-        entries = self._prefixes.find(self._keys(sequence))
+        entries = self.prefixes.find(self._keys(sequence))
         for group, table in enumerate(sequence.tables):
             table.extend(entry.blocks[group] for entry in entries)
         sequence.entries = list(entries)
@@ -96,16 +96,16 @@ class RowMemory:
         keys = self._keys(sequence)
         for place in range(len(sequence.entries), len(keys)):
             blocks = tuple(table[place] for table in sequence.tables)
-            sequence.entries.append(self._prefixes.add(keys[place], blocks))
+            sequence.entries.append(self.prefixes.add(keys[place], blocks))
         sequence.enter_at = self._next_entry(len(keys))
 
     def forget(self) -> None:
         """Clear the prefix index after the loss of the device's memory. No row may have blocks."""
-        while self._prefixes.idle:
+        while self.prefixes.idle:
             self._evict()
 
     def _evict(self) -> None:
-        self._pools.release([(block,) for block in self._prefixes.evict()])
+        self.pools.release([(block,) for block in self.prefixes.evict()])
 
     def _next_entry(self, full: int) -> int:
         """Return the number of tokens that a row must have before block number `full` + 1 can enter the prefix index."""
@@ -114,7 +114,7 @@ class RowMemory:
     def _keys(self, sequence: Sequence) -> list[bytes]:
         """Return a key for each full block of the tokens without the newest. Tokens are only appended, so known keys stay valid."""
         if not sequence.root:
-            sequence.root = self._prefixes.root(sequence.request.scheduling.salt, sequence.request.adapter)
+            sequence.root = self.prefixes.root(sequence.request.scheduling.salt, sequence.request.adapter)
         count = (len(sequence.tokens) - 1) // self.stride
-        self._prefixes.extend(sequence.keys, sequence.root, sequence.tokens, count)
+        self.prefixes.extend(sequence.keys, sequence.root, sequence.tokens, count)
         return sequence.keys

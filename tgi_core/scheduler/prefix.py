@@ -34,13 +34,13 @@ class PrefixIndex:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._secret = secrets.token_bytes(_DIGEST)
-        self._entries: dict[bytes, Entry] = {}
-        self._idle: OrderedDict[bytes, Entry] = OrderedDict()
+        self.entries: dict[bytes, Entry] = {}
+        self.unheld: OrderedDict[bytes, Entry] = OrderedDict()
 
     @property
     def idle(self) -> int:
         """Entries without holders."""
-        return len(self._idle)
+        return len(self.unheld)
 
     def root(self, salt: str, adapter: str | None) -> bytes:
         """Return the root key, from which the first block's key is derived: prompts with different salts or adapters share no
@@ -59,7 +59,7 @@ class PrefixIndex:
         """Return the entries of the longest known prefix, each held once more."""
         found: list[Entry] = []
         for key in keys:
-            entry = self._entries.get(key)
+            entry = self.entries.get(key)
             if entry is None:
                 break
             self.hold(entry)
@@ -69,27 +69,27 @@ class PrefixIndex:
     def add(self, key: bytes, blocks: tuple[int, ...]) -> Entry | None:
         """Add an entry with a row's blocks, held by the row. Return None if the prefix is already known with other blocks; these
         then remain the row's own."""
-        if key in self._entries:
+        if key in self.entries:
             return None
-        entry = self._entries[key] = Entry(key, blocks)
+        entry = self.entries[key] = Entry(key, blocks)
         return entry
 
     def hold(self, entry: Entry) -> None:
         """Add a holder to an entry."""
         if not entry.holders:
-            del self._idle[entry.key]
+            del self.unheld[entry.key]
         entry.holders += 1
 
     def drop(self, entry: Entry) -> None:
         """Remove a holder from an entry. Drop a row's last entry first, so that prefixes outlive their continuations."""
         entry.holders -= 1
         if not entry.holders:
-            self._idle[entry.key] = entry
+            self.unheld[entry.key] = entry
 
     def evict(self) -> tuple[int, ...]:
         """Evict the least recently used idle entry. Return its block of each group. Raises KeyError if no entry is idle."""
-        key, entry = self._idle.popitem(last=False)
-        del self._entries[key]
+        key, entry = self.unheld.popitem(last=False)
+        del self.entries[key]
         return entry.blocks
 
     def _hash(self, data: bytes) -> bytes:

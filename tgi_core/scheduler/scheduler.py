@@ -58,15 +58,15 @@ class Scheduler:
         self._capacity = capacity
         self._options = options = options or SchedulerOptions()
         self._clock = clock
-        self._memory = RowMemory(capacity.groups, reuse=options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features)
+        self.memory = RowMemory(capacity.groups, reuse=options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features)
         self._times = StepTimes()
-        self._policy = Policy(capabilities, capacity, self._memory, self._times, options)
-        self._shard = ShardState(capacity.in_flight)
-        self._queue = WaitingQueue()
+        self._policy = Policy(capabilities, capacity, self.memory, self._times, options)
+        self.shard = ShardState(capacity.in_flight)
+        self.queue = WaitingQueue()
         self._deadlines = Deadlines()
         self._pace = Pace()
-        self._by_key: dict[int, Sequence] = {}
-        self._paused: dict[int, Sequence] = {}
+        self.sequences: dict[int, Sequence] = {}
+        self.paused: dict[int, Sequence] = {}
         """By key, requests whose clients do not read: their rows generate nothing, or have been evicted."""
         self._displaced: list[Event] = []
         """Undelivered errors of queued requests that were rejected to make room for others."""
@@ -80,26 +80,26 @@ class Scheduler:
     @property
     def limits(self) -> Limits:
         """Maximum length of a prompt, and of a prompt plus generated tokens, for one request."""
-        total = min(self._capacity.max_row_tokens, self._memory.longest)
+        total = min(self._capacity.max_row_tokens, self.memory.longest)
         prompt = total - 1 if self._policy.chunking else min(total - 1, self._capacity.max_step_tokens)
         return Limits(max_input_tokens=prompt, max_total_tokens=total)
 
     @property
     def snapshot(self) -> Snapshot:
         """Current load of the scheduler."""
-        memory = self._memory
-        counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self._paused)
-        return Snapshot(len(self._queue), len(self._shard.rows), *counts)
+        memory = self.memory
+        counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self.paused)
+        return Snapshot(len(self.queue), len(self.shard.rows), *counts)
 
     @property
     def prefix_caching(self) -> bool:
         """Whether prefix caching is enabled: the backend supports it and it is not switched off."""
-        return self._memory.reusing
+        return self.memory.reusing
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to send to the shard and nothing to read from it."""
-        return not self._by_key and self._shard.empty
+        return not self.sequences and self.shard.empty
 
     def add(self, request: GenerationRequest) -> int:
         """Queue a request and return its key. Raises ValueError if it can never fit, Overloaded if too many wait."""
@@ -115,9 +115,9 @@ class Scheduler:
         sequence.rank = (now - wanted.priority * ageing_s, key)
         if wanted.urgent or wanted.priority < 0:
             sequence.urgency = self._pace.tokens_in(-wanted.priority * ageing_s)
-        self._memory.clear(sequence)
-        self._by_key[key] = sequence
-        self._queue.enter(sequence)
+        self.memory.clear(sequence)
+        self.sequences[key] = sequence
+        self.queue.enter(sequence)
         if wanted.timeout_s is not None:
             self._deadlines.add(key, now + wanted.timeout_s)
         return key
@@ -125,72 +125,72 @@ class Scheduler:
     def _make_room_in_queue(self, request: GenerationRequest) -> None:
         """If the queue is full, reject requests of the client with the most waiting requests. Raises Overloaded."""
         while (full := self._queue_full(len(request.input_ids))) is not None:
-            last = self._queue.last_of_longest(request.scheduling.client)
+            last = self.queue.last_of_longest(request.scheduling.client)
             if last is None:
                 raise full
             self._displaced += self._fail([last], full)
 
     def _queue_full(self, tokens: int) -> Overloaded | None:
         most_requests, most_tokens = self._options.max_queued_requests, self._options.max_queued_tokens
-        waiting = self._queue.tokens
-        if most_requests is not None and len(self._queue) >= most_requests:
-            return Overloaded(f"{len(self._queue)} requests wait, as many as may", self._pace.seconds_for(waiting))
-        if most_tokens is not None and self._queue and waiting + tokens > most_tokens:
+        waiting = self.queue.tokens
+        if most_requests is not None and len(self.queue) >= most_requests:
+            return Overloaded(f"{len(self.queue)} requests wait, as many as may", self._pace.seconds_for(waiting))
+        if most_tokens is not None and self.queue and waiting + tokens > most_tokens:
             return Overloaded(f"prompts of {waiting} tokens wait; at most {most_tokens} may", self._pace.seconds_for(waiting))
         return None
 
     def cancel(self, key: int) -> None:
         """Drop a request: no step launched after this includes it, and its blocks are freed at once."""
-        sequence = self._by_key.pop(key, None)
+        sequence = self.sequences.pop(key, None)
         self._deadlines.forget(key)
         if sequence is None:
             return
-        self._paused.pop(key, None)
-        if self._queue.pop(key) is None and sequence.wire_id:
-            self._shard.remove(sequence.wire_id)
+        self.paused.pop(key, None)
+        if self.queue.pop(key) is None and sequence.wire_id:
+            self.shard.remove(sequence.wire_id)
             self._policy.evict(sequence)
-        self._queue.leave(sequence)
+        self.queue.leave(sequence)
 
     def pause(self, key: int) -> None:
         """Pause a request whose client does not read: no step launched after this generates for it, and other requests may get its
         row."""
-        sequence = self._by_key.get(key)
+        sequence = self.sequences.get(key)
         if sequence is not None:
             sequence.pause()
-            self._paused[key] = sequence
-            self._queue.pop(key)
+            self.paused[key] = sequence
+            self.queue.pop(key)
 
     def resume(self, key: int) -> None:
         """Resume a request whose client reads again: it continues from its tokens."""
-        sequence = self._paused.pop(key, None)
+        sequence = self.paused.pop(key, None)
         if sequence is not None:
             sequence.resume()
             if not sequence.wire_id:
-                self._queue.push(sequence)
+                self.queue.push(sequence)
 
     def expire(self) -> list[Event]:
         """End requests whose deadline has passed, and report those that were rejected to make room. Call before each turn, and
         while there is no shard."""
         displaced, self._displaced = self._displaced, []
-        late = [self._by_key[key] for key in self._deadlines.due(self._clock())]
+        late = [self.sequences[key] for key in self._deadlines.due(self._clock())]
         return displaced + self._fail(late, DeadlineExceeded("the request took longer than its client allowed"))
 
     def plan(self) -> Turn:
         """Return the next turn. Its answer must be passed to `complete` before the next call."""
         step: StepVerb | None = None
         plan = StepPlan()
-        if not self._shard.full:
-            if self._paused and self._queue:
-                paused = [item for item in self._paused.values() if item.wire_id]
-                self._requeue(self._policy.evict_paused(paused, self._shard.rows, self._queue))
-            plan = self._policy.plan(self._shard.rows, self._queue, may_admit=self._policy.mixing or self._shard.batches < 2)
+        if not self.shard.full:
+            if self.paused and self.queue:
+                paused = [item for item in self.paused.values() if item.wire_id]
+                self._requeue(self._policy.evict_paused(paused, self.shard.rows, self.queue))
+            plan = self._policy.plan(self.shard.rows, self.queue, may_admit=self._policy.mixing or self.shard.batches < 2)
             self._requeue(plan.preempted)
-        bookkeeping = self._shard.filters()
+        bookkeeping = self.shard.filters()
         if not plan.empty:
             step = self._launch(plan)
-        elif self._shard.oldest is None:
+        elif self.shard.oldest is None:
             self._pace.pause()
-        return Turn(bookkeeping, step, self._shard.oldest if step is None or self._shard.full else None)
+        return Turn(bookkeeping, step, self.shard.oldest if step is None or self.shard.full else None)
 
     def complete(self, result: TurnResult) -> list[Event]:
         """Process the answer to the last turn. Return the events for each request, in order."""
@@ -205,7 +205,7 @@ class Scheduler:
             events += self._refused(refused)
         self._launched = None
         if read is not None:
-            self._shard.read()
+            self.shard.read()
             self._times.read(self._clock())
             self._read(read, events)
         if refused is not None and _ends_all(refused) and self.lost is None:
@@ -217,7 +217,7 @@ class Scheduler:
     def started(self, turn: Turn) -> list[Started]:
         """Return the requests whose rows begin in the turn just planned."""
         admitted = turn.launch.requests if isinstance(turn.launch, Prefill) else ()
-        return [Started(self._shard.rows[item.id].key, item.request.cached) for item in admitted if item.id in self._shard.rows]
+        return [Started(self.shard.rows[item.id].key, item.request.cached) for item in admitted if item.id in self.shard.rows]
 
     def lose(self, error: BackendError) -> None:
         """Mark the shard as unusable: `restart` or `fail_all` must follow before the next `plan`. The first reason counts."""
@@ -226,16 +226,16 @@ class Scheduler:
     def restart(self, reason: str) -> list[Event]:
         """After the shard was replaced by an empty one, continue every request from its tokens."""
         self.lost = self._launched = None
-        events = self._carry_out(self._policy.faults.died(list(self._shard.rows.values())), reason)
-        self._memory.forget()
-        self._shard.forget()
+        events = self._carry_out(self._policy.faults.died(list(self.shard.rows.values())), reason)
+        self.memory.forget()
+        self.shard.forget()
         self._times.forget()
         return events
 
     def fail_all(self, error: SchedulerError) -> list[Event]:
         """End every request, since the shard is lost."""
-        events = self._fail(list(self._by_key.values()), error)
-        self._shard.forget()
+        events = self._fail(list(self.sequences.values()), error)
+        self.shard.forget()
         self._times.forget()
         return events
 
@@ -246,10 +246,10 @@ class Scheduler:
         if alone:
             self._postpone(plan)
         for item in plan.admitted:
-            self._shard.add(item.sequence)
+            self.shard.add(item.sequence)
             self._query_tokens += item.sequence.sent
             self._hit_tokens += item.sequence.cached
-        step, merged = self._shard.launch((item.sequence.wire_id for item in plan.admitted), not alone)
+        step, merged = self.shard.launch((item.sequence.wire_id for item in plan.admitted), not alone)
         self._launched = plan
         now = self._clock()
         self._pace.step(plan.tokens, now)
@@ -284,7 +284,7 @@ class Scheduler:
             events += self._step_died(result.fault)
             return
         self._policy.recover()
-        rows = self._shard.rows
+        rows = self.shard.rows
         for made in result.generations:
             sequence = rows.get(made.request_id)
             if sequence is None:  # a late row of a dropped request
@@ -303,7 +303,7 @@ class Scheduler:
         if made.tokens and not sequence.proven:
             self._policy.faults.prove(sequence)
         if len(sequence.tokens) >= sequence.enter_at:
-            self._memory.enter(sequence)
+            self.memory.enter(sequence)
         if made.finished is not None:
             self.cancel(sequence.key)
 
@@ -312,11 +312,11 @@ class Scheduler:
     def _refused(self, fault: Fault) -> list[Event]:
         """Handle a step that was refused without other damage: undo it, then deal with the cause."""
         tokens = self._launched.tokens if self._launched is not None else 0
-        named = [item for item in self._shard.rows.values() if item.wire_id in fault.request_ids]
+        named = [item for item in self.shard.rows.values() if item.wire_id in fault.request_ids]
         admitted = self._undo()
         if fault.scope is not Scope.REQUEST:
             self._policy.max_step_tokens = max(1, tokens // 2)
-        verdict = self._policy.faults.refused(fault, tokens, named, admitted, list(self._shard.rows.values()))
+        verdict = self._policy.faults.refused(fault, tokens, named, admitted, list(self.shard.rows.values()))
         return self._carry_out(verdict, fault.message)
 
     def _undo(self) -> list[Sequence]:
@@ -325,7 +325,7 @@ class Scheduler:
         if plan is None:
             return []
         self._leave_out_the_cancelled(plan)
-        self._shard.undo_launch()
+        self.shard.undo_launch()
         self._times.undo()
         self._advance(plan, -1)
         for item in plan.grown:
@@ -336,7 +336,7 @@ class Scheduler:
 
     def _leave_out_the_cancelled(self, plan: StepPlan) -> None:
         """Drop rows from the plan that left during the turn, since they have nothing to undo."""
-        running = self._shard.rows
+        running = self.shard.rows
         plan.decoding = [item for item in plan.decoding if item.wire_id in running]
         plan.grown = [item for item in plan.grown if item.sequence.wire_id in running]
         plan.admitted = [item for item in plan.admitted if item.sequence.wire_id in running]
@@ -346,13 +346,13 @@ class Scheduler:
         if fault.scope is Scope.SESSION:
             self.lose(DeviceLost(fault.message))
             return []
-        named = [item for item in self._shard.rows.values() if item.wire_id in fault.request_ids]
+        named = [item for item in self.shard.rows.values() if item.wire_id in fault.request_ids]
         events = self._fail(named, RequestFailed(fault.message))
         self._policy.max_step_tokens = max(1, self._policy.max_step_tokens // 2)
         events += self._carry_out(
-            self._policy.faults.died(list(self._shard.rows.values()), known=bool(fault.request_ids)), fault.message
+            self._policy.faults.died(list(self.shard.rows.values()), known=bool(fault.request_ids)), fault.message
         )
-        self._shard.forget()
+        self.shard.forget()
         self._times.forget()
         return events
 
@@ -368,10 +368,10 @@ class Scheduler:
     def _requeue(self, evicted: list[Sequence]) -> None:
         """Queue evicted sequences, each at its previous place; paused ones stay out of the queue until their clients read."""
         if evicted:
-            self._shard.remove_evicted()
+            self.shard.remove_evicted()
         for sequence in evicted:
             if not sequence.paused:
-                self._queue.push(sequence)
+                self.queue.push(sequence)
 
     def _fail(self, sequences: list[Sequence], error: SchedulerError) -> list[Event]:
         for sequence in sequences:

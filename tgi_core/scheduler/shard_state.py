@@ -27,7 +27,7 @@ class ShardState:
         """Wire ids in each batch."""
         self._before: dict[int, set[int]] = {}
         """Batches before the step launched last."""
-        self._removed: set[int] = set()
+        self.removed: set[int] = set()
         """Rows that do not run any more, but are still in a batch on the shard."""
         self._unread: deque[int] = deque()
 
@@ -59,7 +59,7 @@ class ShardState:
     def remove(self, wire_id: int) -> None:
         """Remove a row, which the next turn filters out first."""
         del self.rows[wire_id]
-        self._removed.add(wire_id)
+        self.removed.add(wire_id)
 
     def remove_evicted(self) -> None:
         """Remove the rows whose sequences have lost their wire ids."""
@@ -68,7 +68,7 @@ class ShardState:
 
     def filters(self) -> tuple[Filter, ...]:
         """Filter the removed rows out of their batches."""
-        removed, self._removed = self._removed, set()
+        removed, self.removed = self.removed, set()
         return tuple(self._filtered(removed)) if removed else ()
 
     def _filtered(self, removed: set[int]) -> Iterable[Filter]:
@@ -103,4 +103,4 @@ class ShardState:
         """Forget all batches and steps, which the shard has lost. All rows must have been removed."""
         self._unread.clear()
         self._batches.clear()
-        self._removed.clear()
+        self.removed.clear()

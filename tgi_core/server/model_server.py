@@ -79,10 +79,10 @@ class ModelServer:
         self._verbs = verbs or VerbLog()
         if masks is not None:
             masks.attach(info.capabilities.vocab_size)
-        self._batches: dict[int, _Batch] = {}
+        self.batches: dict[int, _Batch] = {}
         """By the scheduler's names. The scheduler's record is in another process, and has no handles."""
-        self._steps: dict[int, Step] = {}
-        self._transcripts: dict[int, Transcript] = {}
+        self.steps: dict[int, Step] = {}
+        self.transcripts: dict[int, Transcript] = {}
 
     @property
     def session(self) -> Session:
@@ -128,7 +128,7 @@ class ModelServer:
                 self._launch(verb)
         except BackendError as error:
             refused, disowned = self._fault(error), isinstance(error, UnknownBatch | UnknownRequest) and self._knows(verb)
-        result = self._read(turn.read) if turn.read is not None and turn.read in self._steps else None
+        result = self._read(turn.read) if turn.read is not None and turn.read in self.steps else None
         if refused is not None and disowned and (result is None or result.fault is None):
             self._drop_everything()
             refused = replace(refused, request_ids=(), lost=True)
@@ -138,21 +138,21 @@ class ModelServer:
         """Return whether the server knows all batches of a verb. If so, a batch unknown to the backend is one that it has lost."""
         match verb:
             case Prefill(cached=batch) | Filter(batch=batch) | Clear(batch=batch):
-                return batch is None or batch in self._batches
+                return batch is None or batch in self.batches
             case Decode(batches=batches):
-                return all(batch in self._batches for batch in batches)
+                return all(batch in self.batches for batch in batches)
         return False
 
     def _keep_books(self, verb: Bookkeeping) -> None:
         if isinstance(verb, Clear):
             self._session.clear(None if verb.batch is None else self._handle(verb.batch))
-            for batch in [verb.batch] if verb.batch is not None else list(self._batches):
+            for batch in [verb.batch] if verb.batch is not None else list(self.batches):
                 self._forget(batch, ())
             return
         handle = self._session.filter(self._handle(verb.batch), verb.keep)
         self._forget(verb.batch, verb.keep)
         if handle != EMPTY:
-            self._batches[verb.batch] = _Batch(handle, verb.keep)
+            self.batches[verb.batch] = _Batch(handle, verb.keep)
 
     def _launch(self, verb: StepVerb) -> None:
         if isinstance(verb, Prefill):
@@ -162,12 +162,12 @@ class ModelServer:
             merged: tuple[int, ...] = () if verb.cached is None else (verb.cached,)
             cached = EMPTY if verb.cached is None else self._handle(verb.cached)
             step = self._prefill(verb, cached)
-            self._transcripts.update(transcripts)
+            self.transcripts.update(transcripts)
         else:
             transcripts, merged = {}, verb.batches
             step = self._session.decode(tuple(map(self._handle, verb.batches)), verb.grants)
-        members = tuple(id for batch in merged for id in self._batches.pop(batch).members) + tuple(transcripts)
-        self._steps[verb.step], self._batches[verb.step] = step, _Batch(step.handle, members)
+        members = tuple(id for batch in merged for id in self.batches.pop(batch).members) + tuple(transcripts)
+        self.steps[verb.step], self.batches[verb.step] = step, _Batch(step.handle, members)
 
     def _transcript(self, item: ShardRequest) -> Transcript:
         """Start a transcript. Raises InvalidRequest if the prompt cannot be decoded, which fails only that request."""
@@ -209,7 +209,7 @@ class ModelServer:
             raise InvalidRequest(f"request {request.id}: a token id is outside the vocabulary", request_ids=(request.id,))
 
     def _read(self, number: int) -> StepResult:
-        step = self._steps.pop(number)
+        step = self.steps.pop(number)
         try:
             rows = self._session.rows(step)
         except BackendError as error:
@@ -220,7 +220,7 @@ class ModelServer:
 
     def _generation(self, row: Row) -> Generation | None:
         """Convert a row to its result; None for a late row of a dropped request. A decoding failure fails only that row."""
-        transcript = self._transcripts.get(row.request_id)
+        transcript = self.transcripts.get(row.request_id)
         if transcript is None:
             return None
         try:
@@ -232,7 +232,7 @@ class ModelServer:
             _log.exception("request %d: its text failed", row.request_id)
             made = Generation(row.request_id, fault=RowFault(RowFaultKind.TEXT, f"{type(error).__name__} in its text"))
         if made is not None and (made.finished or made.fault):
-            del self._transcripts[row.request_id]
+            del self.transcripts[row.request_id]
             self._end_grammars((row.request_id,))
         return made
 
@@ -244,10 +244,10 @@ class ModelServer:
     def _drop_everything(self) -> None:
         """Handle an error from `rows`, which ends the step's batch and all batches derived from it. The scheduler keeps a single
         chain of batches, so everything is lost. Clearing the session also discards the unread steps."""
-        self._steps.clear()
-        self._batches.clear()
-        self._end_grammars(list(self._transcripts))
-        self._transcripts.clear()
+        self.steps.clear()
+        self.batches.clear()
+        self._end_grammars(list(self.transcripts))
+        self.transcripts.clear()
         try:
             self._session.clear(None)
         except BackendError as error:
@@ -255,15 +255,15 @@ class ModelServer:
 
     def _forget(self, batch: int, keep: tuple[int, ...]) -> None:
         """Forget a batch and the transcripts of the rows that it does not keep."""
-        gone = set(self._batches.pop(batch).members).difference(keep)
+        gone = set(self.batches.pop(batch).members).difference(keep)
         for id in gone:
-            self._transcripts.pop(id, None)
+            self.transcripts.pop(id, None)
         self._end_grammars(gone)
 
     def _handle(self, batch: int) -> Handle:
-        if batch not in self._batches:
+        if batch not in self.batches:
             raise UnknownBatch(f"the shard has no batch {batch}")
-        return self._batches[batch].handle
+        return self.batches[batch].handle
 
     def _fault(self, error: BackendError) -> Fault:
         lost = error.leaves is not Left.UNCHANGED

@@ -191,7 +191,7 @@ class DecoderRunner:
         table = weights.table
         self.agree: Callable[[int], int] = int  # it runs on one rank
         self._kernels, self._kit, self._plain_sampler = kernels, kit, NativeSampler(kernels)
-        self._packed = PackedDecoder(kernels, weights, progress)
+        self.packed = PackedDecoder(kernels, weights, progress)
         self.shape = ModelShape(
             weights.dtype,
             table.vocab_size,
@@ -199,16 +199,16 @@ class DecoderRunner:
             table.hidden,
             table.intermediate,
             weights.num_bytes,
-            self._packed.adapters.num_bytes,
+            self.packed.adapters.num_bytes,
         )
         self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}
         self.kernels = (
             Kernel("step", "table", f"{table.model_type} is of the decoder family: one native call a step"),
-            Kernel("weights", "packed", self._packed.description()),
+            Kernel("weights", "packed", self.packed.description()),
         )
         self._space = ctypes.c_void_p(kernels.call.tgi_workspace())
         weakref.finalize(self, kernels.call.tgi_workspace_free, self._space)
-        self._cache: Memory | None = None
+        self.cache: Memory | None = None
         self._logits = torch.empty(
             0, table.vocab_size
         )  # one row per row of a step, reused: fresh pages would cost as much as sampling
@@ -217,7 +217,7 @@ class DecoderRunner:
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Reserve the cache and promise limits. Raises OutOfMemory."""
         block_size = plan.block_size or BLOCK_SIZES[0]
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self._block_bytes(block_size))
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self.cache_block_bytes(block_size))
         self._use_cache(capacity.groups[0].num_blocks, block_size)
         self._logits = torch.empty(capacity.max_rows, self.shape.vocab_size)
         return capacity
@@ -227,19 +227,19 @@ class DecoderRunner:
         self._use_cache(2, BLOCK_SIZES[0])
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
-        block_bytes = self._block_bytes(block_size)
-        self._cache = Memory(self._kernels, (num_blocks + 1) * block_bytes)
-        for index, layer in enumerate(self._packed.layers):
-            layer.cache = self._cache.address + index * block_bytes // len(self._packed.layers)
-        self._block_size = self._packed.model.block_size = block_size
+        block_bytes = self.cache_block_bytes(block_size)
+        self.cache = Memory(self._kernels, (num_blocks + 1) * block_bytes)
+        for index, layer in enumerate(self.packed.layers):
+            layer.cache = self.cache.address + index * block_bytes // len(self.packed.layers)
+        self._block_size = self.packed.model.block_size = block_size
 
-    def _block_bytes(self, block_size: int) -> int:
-        table = self._packed.table
+    def cache_block_bytes(self, block_size: int) -> int:
+        table = self.packed.table
         return block_size * len(table.layers) * 2 * table.kv_heads * table.head_size * self.shape.dtype.itemsize
 
     def run(self, works: Sequence[Work]) -> StepLogits:
         """Compute one step. The next one overwrites the logits."""
-        if self._cache is None:
+        if self.cache is None:
             raise RuntimeError("run before reserve")
         arranged = self._arranged(works)
         flat, segments = flatten(arranged, self._block_size), self._segments(arranged)
@@ -258,7 +258,7 @@ class DecoderRunner:
             segment=segments,
             segments=len(segments),
         )
-        self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self._packed.model), ctypes.byref(step), self._space)
+        self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self.packed.model), ctypes.byref(step), self._space)
         return self._split(works, arranged, logits)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
@@ -302,4 +302,4 @@ class DecoderRunner:
 
     def release(self) -> None:
         """Give the cache back."""
-        self._cache = None
+        self.cache = None

@@ -42,7 +42,7 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     from tgi_backend_cpu.kit import CpuKit
     from tgi_core.engine.open_model import open_session
 
-    return open_session(options, CpuKit(_threads(os.environ, ranks), options.memory_fraction, ranks), progress)
+    return open_session(options, CpuKit(thread_count(os.environ, ranks), options.memory_fraction, ranks), progress)
 
 
 def set_up_openmp(ranks: int = 1) -> None:
@@ -56,7 +56,7 @@ def set_up_openmp(ranks: int = 1) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(_share(ranks)))
 
 
-def _threads(environment: Mapping[str, str], ranks: int = 1) -> int:
+def thread_count(environment: Mapping[str, str], ranks: int = 1) -> int:
     """The operator's OMP_NUM_THREADS (the first level, if it has several), else this rank's share of the cores."""
     asked = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(asked) if asked.isdigit() and int(asked) else _share(ranks)

@@ -75,7 +75,7 @@ def test_lock_step_is_a_switch(llama: Path) -> None:
 
 def poisoned_block(session: Any, block: int) -> None:
     """NaN where a row has begun to keep its keys."""
-    cache = session._manager.get_plugin("backend").runner._cache
+    cache = session.implementation.runner.cache
     cache.layers[0].keys[block] = float("nan")
 
 

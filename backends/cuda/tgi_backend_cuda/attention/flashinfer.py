@@ -54,16 +54,16 @@ class FlashInfer(VendorAttention):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._workspace: Tensor | None = None
-        self._wrappers: dict[object, Any] = {}
+        self.wrappers: dict[object, Any] = {}
 
     def rows(self, query: Tensor, cache: LayerCache, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [tokens, heads, width] → the same shape."""
         if not step.order:
             raise CannotCapture("flashinfer plans every step on the host")
         key = ("flashinfer", query.shape[1:], cache.keys.shape[1:], parameters.scaling, parameters.window, parameters.softcap)
-        wrapper = self._wrappers.get(key)
+        wrapper = self.wrappers.get(key)
         if wrapper is None:
-            wrapper = self._wrappers[key] = self._new_wrapper()
+            wrapper = self.wrappers[key] = self._new_wrapper()
         if key not in step.masks:
             step.masks[key] = None  # planned for this step
             self._plan(wrapper, query, cache, step, parameters)
