@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tgi_conformance.calls import Decode
+from tgi_conformance.calls import Decode, Filter
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.crossing import Company, Spec, company
 from tgi_conformance.scene import Scene
@@ -50,7 +50,8 @@ def last_position(scene: Scene) -> None:
         used = stage.decode(*(stage.start(here.request(spec, length)) for spec in group))
         rows = [row.request.id for row in stage.play.oracle.batches[used]]
         batch = stage.decode(used)
-        stage.refuse(UnknownBatch, Decode((batch, used)))
+        stage.refuse(UnknownBatch, Decode((used,)))
+        stage.refuse(UnknownBatch, Filter(used, tuple(rows[:1])))
         batch = stage.filter(batch, rows[1::2] or rows)
         stage.clear(batch)
     here.reckon()

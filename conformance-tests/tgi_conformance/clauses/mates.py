@@ -24,7 +24,7 @@ _FURTHER = {
     "repetition_penalty": Sampling(repetition_penalty=1.8),
     "frequency_penalty": Sampling(frequency_penalty=1.1),
     "presence_penalty": Sampling(True, presence_penalty=0.9, seed=4),
-    "logit_bias": Sampling(logit_bias=((3, 1.5), (4, -30.0))),
+    "logit_bias": Sampling(logit_bias=((3, 5.0), (4, -30.0), (7, 4.0))),
     "typical_p": Sampling(True, 1.1, typical_p=0.6, seed=5),
 }
 """Ways known to change some tokens; other fields use the first value to try from the contract's table."""

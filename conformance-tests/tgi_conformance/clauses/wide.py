@@ -79,14 +79,27 @@ def wide(scene: Scene) -> None:
         used = stage.decode(batch, grants=[Grant(row.request.id, 0) if n % 2 else stage.grant(row) for n, row in rows_now])
         batch = stage.decode(used)
         stage.refuse(UnknownBatch, Decode((batch, used)))
+        stage.refuse(UnknownBatch, Decode((used,)))
     for step in [batch := stage.go_on(batch) for _ in range(stage.capacity.in_flight)]:
         stage.read(step)
-    stage.clear(batch)
+    _clear_beside_another(stage, batch)
     whole = ((number, replace(spec, chunk=0)) for number, spec in islice(kinds, room))
     batch = stage.start(*(here.request(spec, 2 + number % 7, number) for number, spec in whole))
     stage.filter(batch, [row.request.id for row in stage.play.oracle.batches[batch][1:]])
     stage.clear(None)
     here.reckon()
+
+
+def _clear_beside_another(stage: Stage, batch: Ref) -> None:
+    """Let a batch's last row make way for one of another batch, which stays when the first is cleared."""
+    rows = [row.request.id for row in stage.play.oracle.batches[batch]]
+    if len(rows) == 1:
+        stage.clear(batch)
+        return
+    batch = stage.filter(batch, rows[:-1])
+    beside = stage.start(stage.request(stage.prompts[0][:3]))
+    stage.clear(stage.decode(batch))
+    stage.filter(stage.decode(beside), ())
 
 
 def _short_rows(stage: Stage) -> int:
