@@ -83,8 +83,8 @@ def wide(scene: Scene) -> None:
     for step in [batch := stage.go_on(batch) for _ in range(stage.capacity.in_flight)]:
         stage.read(step)
     _clear_beside_another(stage, batch)
-    whole = ((number, replace(spec, chunk=0)) for number, spec in islice(kinds, room))
-    batch = stage.start(*(here.request(spec, 2 + number % 7, number) for number, spec in whole))
+    whole = [(number, replace(spec, chunk=0)) for number, spec in islice(kinds, room)]
+    batch = stage.start(*_short_requests(here, whole))
     stage.filter(batch, [row.request.id for row in stage.play.oracle.batches[batch][1:]])
     stage.clear(None)
     here.reckon()
@@ -121,18 +121,25 @@ def _owner(here: Company) -> Request:
 
 def _joined(here: Company, specs: Sequence[tuple[int, Spec]], batch: Ref, owner: Request | None = None) -> Ref:
     """Start numbered rows with short prompts, those that reuse a prefix behind the owner's first block, and let them join the batch."""
-    stage = here.stage
-    size, requests = stage.capacity.groups[0].block_size, list[Request]()
-    for number, spec in specs:
-        if spec.shares and owner is not None and len(owner.tokens) > size:
-            requests.append(here.sharer(replace(spec, adapter=None), owner, size, 3))
-        else:
-            requests.append(here.request(spec, 2 + number % 7, number))
+    stage, requests = here.stage, _short_requests(here, specs, owner)
     if requests and stage.capabilities.mixing is not Mixing.NONE:
         batch = stage.start(*requests, beside=batch)
     elif requests:
         batch = stage.decode(batch, stage.start(*requests))
     return here.finished(batch, {request.id: request.take for request in requests})
+
+
+def _short_requests(here: Company, specs: Sequence[tuple[int, Spec]], owner: Request | None = None) -> list[Request]:
+    """Build numbered requests that fit one step; those beyond max_prefill_rows have one token to run."""
+    size, long, requests = here.stage.capacity.groups[0].block_size, here.stage.capacity.max_prefill_rows, list[Request]()
+    for place, (number, spec) in enumerate(specs):
+        length, tail = (2 + number % 7, 3) if place < long else (1, 1)
+        kind = spec if place < long else replace(spec, chunk=0, made=0)
+        if spec.shares and owner is not None and len(owner.tokens) > size:
+            requests.append(here.sharer(replace(kind, adapter=None), owner, size, tail))
+        else:
+            requests.append(here.request(kind, length, number))
+    return requests
 
 
 @clause(
