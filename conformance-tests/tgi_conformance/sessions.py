@@ -80,6 +80,11 @@ class Sessions:
         self._busy: list[Lent] = []
         self._second = SecondRank()
 
+    @property
+    def newest_dtype(self) -> str | None:
+        """The dtype of the idle session used last, or None if no session is idle."""
+        return self._idle[-1].wanted.dtype if self._idle else None
+
     def lend(self, target: Target, wanted: Wanted, *, fresh: bool = False) -> Lent:
         """Return an idle session or a new one. Raises Occupied if one in use would have to be closed, or the backend's
         BackendError."""

@@ -19,9 +19,9 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 def invariant_stages(scene: Scene) -> Iterator[Stage]:
     """Yield stages that compare bits with rows run alone, with room for many: in the run's dtype, and in every other one that opens and
-    declares invariance."""
-    plan = wide_plan(scene.declared[0].block_sizes)
-    for dtype in dict.fromkeys((scene.target.dtype, *_DTYPES)):
+    declares invariance. The dtype of the newest session comes first: a device may have room for one."""
+    plan, newest = wide_plan(scene.declared[0].block_sizes), scene.alone.sessions.newest_dtype
+    for dtype in sorted({scene.target.dtype, *_DTYPES}, key=lambda dtype: (dtype != newest, dtype != scene.target.dtype, dtype)):
         try:
             play = scene.play(Setup(plan, dtype=dtype, bits=True), shared=True)
         except Unsupported:

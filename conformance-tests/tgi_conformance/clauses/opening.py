@@ -153,8 +153,7 @@ def _fills_memory(scene: Scene, plan: WarmupPlan) -> None:
 def _works(stage: Stage) -> None:
     _kept(stage.capacity)
     for group in stage.capacity.groups:
-        # Where one block holds a whole row, it is as long as the plan lets rows be.
-        whole_rows = group.block_size >= stage.capacity.max_row_tokens
+        whole_rows = group.block_size >= stage.capacity.max_row_tokens  # such a block is as long as the plan lets rows be
         if group.kind is CacheKind.FULL and not whole_rows and group.block_size not in stage.capabilities.block_sizes:
             raise Violation(
                 "range", f"blocks of {group.block_size} are promised, but only {stage.capabilities.block_sizes} are declared"
@@ -183,7 +182,8 @@ def block_sizes(scene: Scene) -> None:
 
 def _in_blocks_of(size: int, promised: Capacity) -> None:
     group = promised.groups[0]
-    if group.kind is CacheKind.FULL and group.block_size != size:
+    whole_rows = group.block_size >= promised.max_row_tokens
+    if group.kind is CacheKind.FULL and not whole_rows and group.block_size != size:
         raise Violation("range", f"declared blocks of {size} were requested, but blocks of {group.block_size} are promised")
 
 

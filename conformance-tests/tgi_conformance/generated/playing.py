@@ -25,7 +25,7 @@ from tgi_conformance.session_driver import SessionDriver, Setup
 from tgi_conformance.sessions import Lent, Wanted
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target, close, quiet
-from tgi_core.backend import EMPTY, BackendError, Capacity, Cleared, Handle, Row, Rows, Step, WarmupPlan
+from tgi_core.backend import EMPTY, BackendError, Cleared, Handle, Row, Rows, Step, WarmupPlan
 from tgi_core.backend.session import Session
 
 _STRANGER = 987_654_321
@@ -103,7 +103,7 @@ def follow(target: Target, play: Recorded) -> list[object]:
     """Make a play's calls; return the promised limits, each call's outcome, and the counters at the end."""
     session, _ = _session(target, play.masks, play.adapted)
     try:
-        outcomes: list[object] = [_binding(session.warmup(play.plan, quiet))]
+        outcomes: list[object] = [session.warmup(play.plan, quiet)]
         handles: dict[Ref, Handle] = {0: EMPTY}
         steps: dict[Ref, Step] = {}
         for ref, call in play.trace:
@@ -112,11 +112,6 @@ def follow(target: Target, play: Recorded) -> list[object]:
         return [*outcomes, (stats.compiles, sum(share.num_bytes for share in stats.memory))]
     finally:
         close(session)
-
-
-def _binding(promised: Capacity) -> Capacity:
-    """Return the limits without a `max_prefill_rows` beyond `max_rows`, which no step can reach."""
-    return replace(promised, max_prefill_rows=min(promised.max_prefill_rows, promised.max_rows))
 
 
 def _outcome(

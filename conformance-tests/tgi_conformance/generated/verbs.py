@@ -312,8 +312,9 @@ class PlaceLost(Witness):
 class LimitOneOff(Witness):
     """A promised limit is one more or one less than the limit that is enforced."""
 
-    choices = tuple(
-        (name, by) for name in ("max_rows", "max_row_tokens", "max_step_tokens", "max_prefill_rows") for by in (1, -1)
+    choices = (
+        *((name, by) for name in ("max_rows", "max_row_tokens", "max_step_tokens") for by in (1, -1)),
+        ("max_prefill_rows", -1),  # one more would exceed max_rows, which no step can
     )
 
     @hookimpl
