@@ -60,6 +60,14 @@ def _cut(how: Sampling) -> bool:
     return any(spec.is_used(how) for spec in FILTERS)
 
 
+def _stretch(request: Request) -> float:
+    """How many times the usual error the logprobs of a row may have: the repetition penalty and the temperature multiply the error of a
+    logit, and a mask may leave only logits far from zero, which are rounded more coarsely."""
+    how = request.sampling
+    penalty = max(how.repetition_penalty, 1 / how.repetition_penalty)
+    return max(1.0, penalty / how.temperature if how.do_sample else penalty) * (2 if request.masked else 1)
+
+
 class RowJudge:
     """Holds the rows of steps against the oracle's parts and a yardstick. Rows that left the exact path are in `strayed`."""
 
@@ -180,13 +188,14 @@ class RowJudge:
             return
         if not self._exact and _cut(part.row.request.sampling):
             return
+        stretch = _stretch(part.row.request)
         for mine, other in zip(row.logprobs, alone.logprobs, strict=True):
-            self._near(f"row {id}: the logprob of token {row.tokens[0]}", mine, other)
+            self._near(f"row {id}: the logprob of token {row.tokens[0]}", mine, other, stretch)
         for tops, others in zip(row.top, alone.top, strict=True):
             self._top(part, row, tops, others)
 
     def _top(self, part: Part, row: Row, tops: tuple[TopToken, ...], others: tuple[TopToken, ...]) -> None:
-        id, limit = row.request_id, part.row.request.want.top_n
+        id, limit, stretch = row.request_id, part.row.request.want.top_n, _stretch(part.row.request)
         if len(tops) > limit or not tops:
             raise Violation("top", f"row {id} asked for {limit} top tokens and got {len(tops)}")
         if any(a.logprob < b.logprob for a, b in pairwise(tops)):
@@ -200,12 +209,12 @@ class RowJudge:
         if len(tops) != len(others):
             raise Violation("top", f"row {id} has {len(tops)} top tokens, {self._yardstick.where} it has {len(others)}")
         for mine, other in zip(tops, others, strict=True):
-            self._near(f"row {id}: the logprob of a top token", mine.logprob, other.logprob)
+            self._near(f"row {id}: the logprob of a top token", mine.logprob, other.logprob, stretch)
         known = {other.id: other.logprob for other in others}
         for mine in tops:
             if mine.id in known:
-                self._near(f"row {id}: the logprob of its top token {mine.id}", mine.logprob, known[mine.id])
-            elif mine.logprob - others[-1].logprob > 2 * self._tolerance:
+                self._near(f"row {id}: the logprob of its top token {mine.id}", mine.logprob, known[mine.id], stretch)
+            elif mine.logprob - others[-1].logprob > 2 * self._tolerance * stretch:
                 where = self._yardstick.where
                 raise Violation("top", f"row {id} has {mine.id} among its top tokens, {where} they are {sorted(known)}")
 
@@ -233,11 +242,11 @@ class RowJudge:
             if mine is not None and other is not None:
                 self._near(f"row {row.request_id}: a prompt logprob", mine, other)
 
-    def _near(self, what: str, mine: float, other: float) -> None:
+    def _near(self, what: str, mine: float, other: float, stretch: float = 1.0) -> None:
         if mine == other == -math.inf:
             return
         if self._bits and mine != other:
             raise Violation("bits", f"{what} is {mine!r}, {self._yardstick.where} it is {other!r}: not the same bits")
-        allowed = self._tolerance if self._exact else self._tolerance * max(1.0, abs(other) / FAR)
+        allowed = self._tolerance if self._exact else self._tolerance * stretch * max(1.0, abs(other) / FAR)
         if math.isnan(mine) or mine > 1e-4 or abs(mine - other) > allowed:
             raise Violation("logprobs", f"{what} is {mine:.5f}, {self._yardstick.where} it is {other:.5f}")

@@ -272,6 +272,9 @@ class Oracle:
             errors.append(
                 (CapacityExceeded, f"{long} rows take more than one token, max_prefill_rows is {self.capacity.max_prefill_rows}")
             )
+        kinds = {row.owed > 0 for row, take in zip(rows, takes, strict=True) if take > 0}
+        if self.capabilities.mixing is Mixing.NONE and len(kinds) > 1:
+            errors.append((Unsupported, "prompts and rows that decode run in one step, but mixing is not declared"))
         parts = []
         for row, take in zip(rows, takes, strict=True):
             if take > 0:

@@ -13,7 +13,7 @@ from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill,
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.verdict import NotReached, SuiteFault
-from tgi_core.backend import BackendError, Capabilities, Capacity, Feature, Grant, OutputOptions, Request, Sampling
+from tgi_core.backend import BackendError, Capabilities, Capacity, Feature, Grant, Mixing, OutputOptions, Request, Sampling
 
 PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9), (2,), (6, 5, 3, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4))
 """Prompts of different lengths, none a multiple of a usual block size."""
@@ -165,9 +165,22 @@ class Stage:
         return self._must(Prefill(requests, beside, given))
 
     def go_on(self, *batches: Ref, grants: Sequence[Grant] | None = None) -> Ref:
-        """Launch a step of live batches without reading it; each row takes one token unless `grants` says otherwise."""
+        """Launch a step of live batches without reading it; each row takes one token unless `grants` says otherwise.
+
+        Where the session does not mix, rows that would decode next to the chunk of a prompt sit out.
+        """
         given = self._growth(batches) if grants is None else tuple(grants)
-        return self._must(Decode(batches, given))
+        return self._must(Decode(batches, self._apart(batches, given)))
+
+    def _apart(self, batches: Iterable[Ref], grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        """Return grants with which no row decodes next to a chunk, on a session that does not mix."""
+        rows = {row.request.id: row for batch in batches for row in self.play.oracle.batches.get(batch, ())}
+        chunks = [grant for grant in grants if grant.take and grant.request_id in rows and rows[grant.request_id].owed]
+        if not chunks or self.capabilities.mixing is not Mixing.NONE:
+            return grants
+        given = {grant.request_id: grant for grant in grants}
+        seated = [replace(given.get(id, Grant(id, 0)), take=0) for id, row in rows.items() if not row.owed]
+        return (*(grant for grant in grants if grant.request_id not in rows or rows[grant.request_id].owed), *seated)
 
     def read(self, step: Ref) -> Ref:
         """Wait for a step and return its number, with which to go on."""

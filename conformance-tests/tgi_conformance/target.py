@@ -105,8 +105,8 @@ def mixed_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
 def plan_of(block_sizes: tuple[int, ...], rows: int, row_tokens: int, step_tokens: int) -> WarmupPlan:
     """Return such a plan with other limits."""
     several = [size for size in block_sizes if 4 <= size <= MAX_ROW_TOKENS // 2]
-    if not block_sizes:
-        return WarmupPlan(rows, row_tokens, step_tokens)
+    if not block_sizes:  # a block holds a whole row
+        return WarmupPlan(rows, row_tokens, step_tokens, num_blocks=rows)
     size = min(several) if several else min(block_sizes, key=lambda size: (size < row_tokens, size))
     return WarmupPlan(rows, row_tokens, step_tokens, num_blocks=rows * -(-row_tokens // size), block_size=size)
 

@@ -28,6 +28,8 @@ from tgi_core.backend import Feature, Grant, OutputOptions, Request, Row, Sampli
 
 _LENGTHS = (5, 16, 1, 33, 64, 7, 17, 128, 3, 63, 32, 9)
 """Prompt lengths in tokens: inside a block, and at the edges of blocks of every usual size."""
+_LONG = (128, 63, 96, 64, 33)
+"""Lengths of prompts that hold many of the tokens of which a repetition penalty may change the logits."""
 
 
 _BIAS = ((3, 6.0), (5, 4.0), (7, 5.0))
@@ -150,18 +152,19 @@ class Company:
         """Build a request from its spec; lengths and texts vary from one number to the next."""
         stage, self._count = self.stage, number or self._count + 1
         room = min(stage.capacity.max_row_tokens - 12, stage.capacity.max_step_tokens)
-        length = length or max(2 if spec.made or spec.chunk else 1, min(room, _LENGTHS[self._count % len(_LENGTHS)]))
-        prompt = self._text(11, 7 * self._count, length)
+        lengths, least = (_LENGTHS, 2 if spec.made or spec.chunk else 1) if spec.sampling.repetition_penalty == 1 else (_LONG, 2)
+        length = length or max(least, min(room, lengths[self._count % len(lengths)]))
+        prompt = self._text(11, 7 * self._count, length, spread=lengths is _LONG or self._count % 2 == 0)
         take = min(max(spec.chunk, length // (2 if spec.chunk > 8 else 5)), length - 1) if spec.chunk else None
         made = min(spec.made, length - 1)
         fields: dict[str, Any] = {"masked": spec.masked, "adapter": spec.adapter, "prompt_len": length - made}
         self.requests.append(stage.request(prompt, spec.sampling, take, want=spec.want, **fields))
         return self.requests[-1]
 
-    def _text(self, step: int, first: int, length: int) -> tuple[int, ...]:
-        """Return a prompt; every other one has token ids from the whole vocabulary, and begins with one of the last."""
+    def _text(self, step: int, first: int, length: int, spread: bool = False) -> tuple[int, ...]:
+        """Return a prompt; if `spread`, it has token ids from the whole vocabulary, and begins with one of the last."""
         prompt = self.stage.varied((step * index + first) % 50 for index in range(length))
-        if self._count % 2:
+        if not spread:
             return prompt
         size = self.stage.capabilities.vocab_size
         first_id = size - 1 - self._count % 3 if size > 3 else 0
@@ -214,7 +217,7 @@ class Company:
             )
         for index, spec in enumerate(specs):
             self._count += 1
-            owner = stage.request(self._text(3, index, most * size + 1), adapter=spec.adapter)
+            owner = stage.request(self._text(3, index, most * size + 1, spread=self._count % 2 == 0), adapter=spec.adapter)
             held = stage.start(owner)
             tail = (1, 4, size if size <= 16 else 2)[self._count % 3]
             sharer = self.sharer(spec, owner, size * (most - index % most), tail)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from tgi_conformance.calls import Decode, Filter
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.crossing import Company, Spec, company
+from tgi_conformance.clauses.drawn import drawn_row
+from tgi_conformance.clauses.traffic import come_and_go
 from tgi_conformance.scene import Scene
-from tgi_conformance.target import MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan, plan_of
+from tgi_conformance.target import LONG_ROW_TOKENS, MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan, plan_of
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import UnknownBatch, WarmupPlan
 
@@ -20,13 +23,14 @@ from tgi_core.backend import UnknownBatch, WarmupPlan
     rows=4,
 )
 def block_sizes(scene: Scene) -> None:
-    """The six smallest, except the size that the other clauses use, if there are others."""
+    """The six smallest, except the size that the other clauses use, if there are others; if none are declared, whole rows."""
     usual = mixed_plan(scene.declared[0].block_sizes).block_size
     others = {*scene.declared[0].block_sizes} - {usual}
     sizes = sorted(others or scene.declared[0].block_sizes)[:6]
-    for size in sizes:
-        here = company(scene, plan=_plan(size))
+    for size in sizes or (None,):
+        here = _company(scene, size)
         here.run(here.everyone(), steps=1)
+        come_and_go(scene, here)
 
 
 @clause(
@@ -46,6 +50,8 @@ def last_position(scene: Scene) -> None:
         raise NotReached(f"rows of {length + 2} tokens cannot start in one step and end soon")
     specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
     specs += [replace(spec, made=length // 2, masked=False) for spec in specs[::-1]]
+    draw = Random(scene.seed)
+    specs += [replace(drawn_row(here, draw), chunk=0, shares=False) for _ in range(16)]
     for group in here.groups(specs):
         used = stage.decode(*(stage.start(here.request(spec, length)) for spec in group))
         rows = [row.request.id for row in stage.play.oracle.batches[used]]
@@ -69,14 +75,14 @@ def counters(scene: Scene) -> None:
     Only the first run may take memory for good, and none may compile.
     """
     sizes = sorted(scene.declared[0].block_sizes)
-    for size in {sizes[0], sizes[-1]}:
-        here = company(scene, plan=_plan(size))
+    for size in {sizes[0], sizes[-1]} if sizes else {None}:
+        here = _company(scene, size)
         compiled, kinds = here.stage.play.session.stats().compiles, here.everyone()
-        sizes = [_after(here, kinds) for _ in range(3)]
-        if sizes[2] > sizes[0]:
+        held = [_after(here, kinds) for _ in range(3)]
+        if held[2] > held[0]:
             raise Violation(
                 "leak",
-                f"stats reports {sizes[0]} bytes after rows of every kind and {sizes[2]} after two more rounds of the same rows",
+                f"stats reports {held[0]} bytes after rows of every kind and {held[2]} after two more rounds of the same rows",
             )
         if (after := here.stage.play.session.stats().compiles) > compiled:
             raise Violation("compile", f"{after - compiled} shapes were compiled during traffic")
@@ -85,25 +91,34 @@ def counters(scene: Scene) -> None:
 def _after(here: Company, kinds: list[Spec]) -> int:
     here.repeat()
     here.run(kinds, steps=1)
+    come_and_go(here.scene, here, 0.5)
     return sum(share.num_bytes for share in here.stage.play.session.stats().memory)
 
 
-def _plan(size: int) -> WarmupPlan:
-    """Return a plan for rows of every kind in blocks of `size` tokens."""
-    return replace(plan_of((size,), WIDE_ROWS, MIXED_ROW_TOKENS, 640), block_size=size)
+def _company(scene: Scene, size: int | None) -> Company:
+    """Open a session with blocks of `size` tokens; with adapters, which may mean another model, for every other size."""
+    place = 0 if size is None else sorted(scene.declared[0].block_sizes).index(size)
+    return company(scene, plan=_plan(size), adapted=(place + scene.seed) % 2 == 0)
+
+
+def _plan(size: int | None) -> WarmupPlan:
+    """Return a plan for rows of every kind in blocks of `size` tokens; None for blocks that hold a whole row."""
+    return replace(plan_of(() if size is None else (size,), WIDE_ROWS, MIXED_ROW_TOKENS, 640), block_size=size)
 
 
 @clause("growth.long-company", "Rows of every kind make the tokens they make alone after long prompts too.", Level.L2, rows=4)
 def long_company(scene: Scene) -> None:
     """Prompts that end near powers of two, as far as the promised limits go."""
-    here = company(scene, plan=plan_of(scene.declared[0].block_sizes, 6, 1040, 1040))
+    plan = plan_of(scene.declared[0].block_sizes, 6, LONG_ROW_TOKENS, LONG_ROW_TOKENS)
+    here = company(scene, plan=plan, adapted=scene.seed % 2 == 0)
     room = min(here.stage.capacity.max_row_tokens, here.stage.capacity.max_step_tokens) - 3
     if room < 5:
         raise NotReached(f"rows of {room + 3} tokens cannot start in one step")
-    lengths = [min(length, room) for length in (255, 127, 300, 510, 256, 1023, 130, 512)]
+    lengths = [min(length, room) for length in (255, 127, 300, 510, 256, 1023, 130, 2046)]
     specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
     for first in range(0, len(specs), 4):
         pairs = zip(specs[first : first + 4], lengths[first % 8 :], strict=False)
         batches = [here.stage.start(here.request(spec, length)) for spec, length in pairs]
         here.stage.clear(here.stage.decode(*batches, steps=2))
     here.reckon()
+    come_and_go(scene, here, 0.5)

@@ -49,7 +49,7 @@ def capabilities(scene: Scene) -> None:
 def _sensible(declared: Capabilities) -> None:
     if declared.vocab_size < 2 or declared.max_positions < 1:
         raise Violation("range", f"impossible vocab_size {declared.vocab_size} or max_positions {declared.max_positions}")
-    if not declared.block_sizes or min(declared.block_sizes) < 1:
+    if any(size < 1 for size in declared.block_sizes):
         raise Violation("range", f"impossible block sizes {declared.block_sizes}")
 
 
@@ -81,9 +81,10 @@ def fields(scene: Scene) -> None:
 )
 def promise(scene: Scene) -> None:
     """With the suite's small plan, whose cache any device can hold."""
-    promised = scene.stage().capacity
-    _kept(promised)
-    _as_large_as_asked(promised, small_plan(scene.declared[0].block_sizes))
+    stage = scene.stage()
+    _kept(stage.capacity)
+    _decided(stage)
+    _as_large_as_asked(stage.capacity, small_plan(scene.declared[0].block_sizes))
 
 
 def _kept(promised: Capacity) -> None:
@@ -98,6 +99,22 @@ def _kept(promised: Capacity) -> None:
         if group.kind is CacheKind.FULL and group.num_blocks * group.block_size < promised.max_row_tokens:
             raise Violation(
                 "range", f"{group.num_blocks} blocks of {group.block_size} do not hold a row of {promised.max_row_tokens}"
+            )
+
+    if list(promised.takes) != sorted({*promised.takes}):
+        raise Violation("range", f"takes must be in ascending order, each of them once: {promised.takes}")
+    if promised.takes and not 1 <= promised.takes[0] <= promised.takes[-1] <= promised.max_step_tokens:
+        raise Violation("range", f"takes must be from 1 to max_step_tokens {promised.max_step_tokens}: {promised.takes}")
+
+
+def _decided(stage: Stage) -> None:
+    """Check that blocks whose size only warm-up decides hold a whole row. Raises Violation."""
+    longest = stage.capacity.max_row_tokens
+    for group in stage.capacity.groups:
+        if group.kind is CacheKind.FULL and not stage.capabilities.block_sizes and group.block_size < longest:
+            raise Violation(
+                "range",
+                f"no block sizes are declared, so a block must hold a row of {longest} tokens; blocks of {group.block_size} are promised",
             )
 
 
@@ -152,6 +169,7 @@ def _fills_memory(scene: Scene, plan: WarmupPlan) -> None:
 
 def _works(stage: Stage) -> None:
     _kept(stage.capacity)
+    _decided(stage)
     for group in stage.capacity.groups:
         whole_rows = group.block_size >= stage.capacity.max_row_tokens  # such a block is as long as the plan lets rows be
         if group.kind is CacheKind.FULL and not whole_rows and group.block_size not in stage.capabilities.block_sizes:
@@ -166,9 +184,11 @@ def _works(stage: Stage) -> None:
 def block_sizes(scene: Scene) -> None:
     """The six smallest, with two blocks each: the promised row fits in them, and a row can run.
 
-    Rows in blocks of the size that all other clauses use run there.
+    Rows in blocks of the size that all other clauses use run there. Where none is declared, a requested size is ignored.
     """
     declared, promised = scene.declared
+    if not declared.block_sizes:
+        _works(scene.stage(replace(small_plan(()), block_size=3)))
     usual = small_plan(declared.block_sizes).block_size
     for size in sorted(declared.block_sizes)[:6]:
         if size == usual:

@@ -8,8 +8,8 @@ from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import Grant, InvalidRequest, Request, UnknownRequest
+from tgi_conformance.verdict import DoesNotApply, Level, NotReached
+from tgi_core.backend import Grant, InvalidRequest, Mixing, Request, UnknownRequest, Unsupported
 
 LONG = tuple((5 * index + index // 3) % 50 for index in range(23))
 """A prompt long enough to split."""
@@ -84,6 +84,29 @@ def leave(scene: Scene) -> None:
     batch = stage.filter(stage.start(leaves, stays), [stays.id])
     stage.refuse(UnknownRequest, Decode((batch,), (Grant(leaves.id, 1),)))
     stage.decode(batch, stage.start(stage.request(stage.prompts[5])), steps=3)
+
+
+@clause(
+    "chunks.apart",
+    "A session that does not mix refuses a chunk of a prompt next to a row that decodes, and runs it while that row sits out.",
+    Level.L1,
+    needs=("chunked_prefill",),
+    situations=("a row sits out", "a prompt goes on"),
+    rows=2,
+    provisional=True,
+)
+def apart(scene: Scene) -> None:
+    """In the step that merges their batches, then in one batch, where the last chunk is a single token."""
+    if scene.declared[0].mixing is not Mixing.NONE:
+        raise DoesNotApply("this session mixes prompts and rows that decode")
+    stage = scene.stage()
+    decodes, begun = stage.request(stage.prompts[0]), stage.request(stage.varied(LONG), take=5)
+    batches = [stage.start(decodes), stage.start(begun)]
+    for take in (len(LONG) - 6, 1):
+        chunk, token = stage.grant(stage.row(begun.id), take), stage.grant(stage.row(decodes.id))
+        stage.refuse(Unsupported, Decode(tuple(batches), (chunk, token)))
+        batches = [stage.decode(*batches, grants=[chunk, replace(token, take=0)])]
+    stage.decode(*batches, steps=3)
 
 
 @clause(

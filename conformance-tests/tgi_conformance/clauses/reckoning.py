@@ -3,13 +3,14 @@ alone.
 
 A row's expected output is calculated from plain rows: greedy, run alone with the same tokens and adapter, unchunked and unmasked,
 reporting the whole distribution. Because a repetition penalty depends on the signs of the logits, plain rows use the same one, but
-no other option.
+no other option. The repetition penalty itself is judged by the change it makes to a plain row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tgi_conformance.masks import allows, phase
 from tgi_conformance.reference_sampling import Draw, Scores, draw, penalized
@@ -39,9 +40,11 @@ def reckon(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
     """Check the first and last token of each request, with logprobs, top tokens and prompt logprobs. Raises Violation."""
     for request in requests:
         tokens, rows = list(request.tokens), stage.play.results.get(request.id, [])
-        if request.want.prompt_logprobs:
-            _prompt(ask, request, [value for row in rows for value in row.prompt_logprobs])
         made = [row for row in rows if row.tokens]
+        if request.want.prompt_logprobs:
+            _prompt(ask, request, [value for row in rows for value in row.prompt_logprobs], whole=bool(made))
+        if made and request.sampling.repetition_penalty != 1:
+            _repetition(stage, ask, request)
         for row in made:
             if row is made[0] or row is made[-1]:
                 _token(stage, ask, request, tokens, row)
@@ -53,6 +56,65 @@ def _plain(request: Request, tokens: Sequence[int], want: OutputOptions) -> Requ
     length, how = len(tokens), Sampling(repetition_penalty=request.sampling.repetition_penalty)
     fields = {"cached": 0, "take": length, "masked": False, "blocks": ()}
     return replace(request, tokens=tuple(tokens), prompt_len=length, sampling=how, want=want, **fields)  # type: ignore[arg-type]
+
+
+def _repetition(stage: Stage, ask: Ask, request: Request) -> None:
+    """Check that some logits explain what the repetition penalty does to a plain row. Raises Violation."""
+    want, penalty, held = (
+        OutputOptions(True, stage.capabilities.vocab_size),
+        request.sampling.repetition_penalty,
+        set(request.tokens),
+    )
+    plain = replace(request, sampling=Sampling())
+    before, after = (
+        {item.id: item.logprob for item in ask(_plain(one, one.tokens, want), 1)[0].top[0]} for one in (plain, request)
+    )
+    others, mine = (
+        {token: (before[token], after[token]) for token in sorted(kept & after.keys())}
+        for kept in (before.keys() - held, before.keys() & held)
+    )
+    if not (_shifted(others, mine, penalty) if others else _stretched(mine, penalty)):
+        raise Violation(
+            "formula",
+            f"row {request.id} ({_features(request)}): no logits explain how the repetition penalty {penalty} changes logprobs: "
+            + ", ".join(f"token {token} from {one:.4f} to {other:.4f}" for token, (one, other) in list(mine.items())[:4]),
+        )
+
+
+Pairs = dict[int, tuple[float, float]]
+"""Token id to logprobs without and with a penalty."""
+
+
+def _shifted(others: Pairs, mine: Pairs, penalty: float) -> bool:
+    """Return whether the change of tokens that have the penalty follows from their logits.
+
+    A logprob is x - z, with the logit x and an unknown z. Tokens without the penalty show how much z changes. The rest of a change
+    is x/p - x or xp - x, so there are two possible logits, each of which gives a z; some z must fit all tokens.
+    """
+    near = NEAR * max(1.0, penalty) / abs(1 - penalty)
+    before, after = next(iter(others.values()))
+    shift, levels = after - before, list[tuple[float, float]]()
+    for one, other in mine.values():
+        change = other - one - shift
+        levels.append((change * penalty / (1 - penalty) - one, change / (penalty - 1) - one))
+    return not levels or any(all(any(abs(z - level) <= near for level in both) for both in levels) for z in levels[0])
+
+
+def _stretched(mine: Pairs, penalty: float) -> bool:
+    """Return whether differences of logprobs change by 1/p between positive logits, and by p between negative ones.
+
+    This holds whatever z is. One difference may be between a positive and a negative logit.
+    """
+    ranked = sorted(mine.values(), reverse=True)
+    factors = [
+        {factor for factor in (1 / penalty, penalty) if abs(one[1] - two[1] - factor * (one[0] - two[0])) <= 2 * NEAR}
+        for one, two in pairwise(ranked)
+    ]
+    splits = range(len(factors))
+    return not factors or any(
+        all(1 / penalty in found for found in factors[:at]) and all(penalty in found for found in factors[at + 1 :])
+        for at in splits
+    )
 
 
 def _scores(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], unlisted: Scores) -> Scores:
@@ -106,13 +168,17 @@ def _top(what: str, tops: Sequence[Sequence[TopToken]], token: int, logprob: flo
                 )
 
 
-def _prompt(ask: Ask, request: Request, values: Sequence[float | None]) -> None:
-    """Compare prompt logprobs with those of the prompt run alone, greedily, unmasked and in one piece. Raises Violation."""
+def _prompt(ask: Ask, request: Request, values: Sequence[float | None], *, whole: bool) -> None:
+    """Compare prompt logprobs with those of the prompt run alone, greedily, unmasked and in one piece. Raises Violation.
+
+    Without `whole`, the row left before its prompt was complete, and has only the first ones.
+    """
     prompt = request.tokens[: request.prompt_len]
     plain = replace(
         _plain(request, request.tokens, OutputOptions(False, 0, True)), prompt_len=request.prompt_len, sampling=Sampling()
     )
     expected = ask(plain, 1)[0].prompt_logprobs
+    expected = expected if whole else expected[: len(values)]
     same = len(values) == len(expected) and all(
         (mine is None) is (other is None) and (mine is None or other is None or mine == other or abs(mine - other) <= NEAR)
         for mine, other in zip(values, expected, strict=True)

@@ -12,6 +12,7 @@ from typing import Any
 from tgi_conformance.calls import Decode, Filter, Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.crossing import Company, Spec, company
+from tgi_conformance.clauses.traffic import come_and_go
 from tgi_conformance.masks import BREAKING, OWN
 from tgi_conformance.scene import Scene
 from tgi_conformance.verdict import Level
@@ -124,6 +125,8 @@ def _again_and_again(scene: Scene, event: Event, times: int, masks: str = OWN) -
         here.stage.clear(batch) if event is _clear else here.stage.filter(batch, ())
     here.repeat()  # the same requests in each of these clauses, for which one run alone is enough
     here.run(kinds)
+    if event is _failure:
+        come_and_go(scene, here)
 
 
 def _about(id: str, sentence: str, event: Event, level: Level = Level.L2, *needs: str, times: int = TIMES, **more: str) -> None:

@@ -5,7 +5,7 @@ The clauses ask for large limits, and try whatever smaller ones a backend promis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 
@@ -71,9 +71,8 @@ def wide(scene: Scene) -> None:
     scene.figures["rows at once"] = room
     owner = _owner(here)
     batch = _joined(here, list(islice(kinds, room - 1)), stage.start(owner))
-    for share in (2, 3, 7):
-        rows = [row.request.id for row in stage.play.oracle.batches[batch]]
-        batch = stage.filter(batch, rows[::share])
+    for exactly in (64, 32, 16, 8):
+        batch = _reduced(here, batch, exactly, kinds, owner)
         batch = _joined(here, list(islice(kinds, room - len(stage.play.oracle.rows))), batch, owner)
         rows_now = enumerate(stage.play.oracle.batches[batch])
         used = stage.decode(batch, grants=[Grant(row.request.id, 0) if n % 2 else stage.grant(row) for n, row in rows_now])
@@ -88,6 +87,16 @@ def wide(scene: Scene) -> None:
     stage.filter(batch, [row.request.id for row in stage.play.oracle.batches[batch][1:]])
     stage.clear(None)
     here.reckon()
+
+
+def _reduced(here: Company, batch: Ref, exactly: int, kinds: Iterator[tuple[int, Spec]], owner: Request) -> Ref:
+    """Remove rows throughout the batch and let a few join, so that both a step with new rows and a decode have an exact number."""
+    stage = here.stage
+    rows = [row.request.id for row in stage.play.oracle.batches[batch]]
+    joining = min(3, exactly // 2)
+    keep = min(exactly - joining, max(1, len(rows) // 2 if len(rows) <= exactly else len(rows)))
+    batch = stage.filter(batch, [rows[index * len(rows) // keep] for index in range(keep)])
+    return stage.decode(_joined(here, list(islice(kinds, min(joining, len(rows) - keep))), batch, owner))
 
 
 def _clear_beside_another(stage: Stage, batch: Ref) -> None:

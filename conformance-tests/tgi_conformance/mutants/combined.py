@@ -23,14 +23,15 @@ def _combined(
     uses: str = "",
     after: str = "",
     times: int = 0,
+    newest: str = "",
     block_size: int = 0,
     last: bool = False,
     long: int = 0,
 ) -> None:
     """Register a mutant that is wrong for rows that use all the features in `uses`.
 
-    It can be limited to after the event `after` has happened `times` times in the session, to one block size, to the `last`
-    position of the longest row, and to positions from `long` on.
+    It can be limited to after the event `after` has happened `times` times in the session, to right after the event `newest`, to
+    one block size, to the `last` position of the longest row, and to positions from `long` on.
     """
 
     @cache
@@ -45,6 +46,7 @@ def _combined(
             "",
             lambda moment, position: (
                 moment.shape.past.get(after, 0) >= times
+                and newest in ("", moment.shape.newest)
                 and all(test(moment.request) for test in tests)
                 and block_size in (0, moment.shape.block_size)
                 and position >= long
@@ -62,9 +64,16 @@ def _combined(
 _combined(
     "repetition-forgets-when-masked",
     "The masked path of a sampler is a separate kernel, which never receives the repetition penalty.",
-    "formula.crossed",
+    "pairs.drawn",
     *("field-ignored", "repetition_penalty"),
-    uses="repetition masked",
+    uses="repetition_penalty masked",
+)
+_combined(
+    "temperature-forgotten-when-masked",
+    "The masked path of a sampler draws from all allowed tokens.",
+    "formula.crossed",
+    *("field-ignored", "temperature"),
+    uses="temperature masked",
 )
 _combined(
     "top-missing-when-continued",
@@ -160,4 +169,27 @@ _combined(
     "mask-ignored",
     uses="masked",
     long=200,
+)
+_combined(
+    "bias-lost-in-masked-chunks",
+    "Biases of a prompt in chunks are kept with its mask, which an adapter's row looks up elsewhere.",
+    "pairs.drawn",
+    *("field-ignored", "logit_bias"),
+    uses="masked chunks adapter",
+)
+_combined(
+    "draw-moves-right-after-refusals",
+    "A refused call has advanced the position from which continued rows draw.",
+    "machine.traffic",
+    *("draw-one-off", "before"),
+    uses="continued sampled",
+    newest="refusal",
+)
+_combined(
+    "seed-lost-right-after-failed-steps",
+    "The table of seeds is built anew by the first step after a failed one, and only read from the second.",
+    "faults.after-failures",
+    *("field-ignored", "seed"),
+    uses="sampled",
+    newest="failed step",
 )

@@ -9,8 +9,6 @@ from typing import Any
 
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import (
-    CacheGroup,
-    CacheKind,
     Capabilities,
     Capacity,
     Determinism,
@@ -89,17 +87,35 @@ class Slots(Sound):
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Declare one block size, the length of a row."""
+        """Declare no block size: warm-up decides it."""
         found = super().capabilities()
         features = found.features - {Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE}
-        return replace(found, block_sizes=(64,), features=features, mixing=Mixing.NONE)
+        return replace(found, block_sizes=(), features=features, mixing=Mixing.NONE)
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Promise as many slots as rows."""
+        """Promise as many slots as rows, and programs for prompts of three sizes."""
         length = plan.max_row_tokens or 64
-        promised = super().warmup(replace(plan, block_size=length, num_blocks=plan.max_rows), progress)
-        return replace(promised, groups=(CacheGroup(CacheKind.STATE, length, promised.groups[0].num_blocks),), in_flight=1)
+        wanted = replace(plan, block_size=length, max_row_tokens=length, num_blocks=plan.max_rows)
+        promised = super().warmup(wanted, progress)
+        takes = {size for size in (length // 4, length // 2, length) if 1 <= size <= promised.max_step_tokens}
+        return replace(promised, takes=tuple(sorted(takes)), in_flight=1)
+
+
+@mutant("chunks-apart")
+class ChunksApart(Sound):
+    """A device that runs prompts in chunks, in programs of their own: a step holds chunks or rows that decode."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """Declare no mixing."""
+        return replace(super().capabilities(), mixing=Mixing.NONE)
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Promise the sizes of the programs."""
+        promised = super().warmup(plan, progress)
+        return replace(promised, takes=tuple(size for size in (8, 16, 32) if size <= promised.max_step_tokens))
 
 
 @mutant("modest")

@@ -193,13 +193,8 @@ class NoVocabulary(Sound):
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Declare no block size."""
-        return replace(super().capabilities(), block_sizes=())
-
-    @hookimpl
-    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Warm up as usual."""
-        return super().warmup(plan, progress)
+        """Declare no vocabulary."""
+        return replace(super().capabilities(), vocab_size=0)
 
 
 @mutant("warmup-one-int", "open.promise", "open.first-step")
