@@ -4,7 +4,8 @@
 
 Overhead is real time: `plan` and `complete` with 1 to 512 running requests. The rest is virtual time: the reference backend serves
 a trace on a clock driven by a roofline model, with this scheduler and with TGI's policy, compared to a bound that no schedule can
-beat. Without --trace, the requests are synthetic, with the statistics of the conversations that Azure published in 2023.
+beat; then on a device that pads prompts to four sizes, which the scheduler knows or not. Without --trace, the requests are
+synthetic, with the statistics of the conversations that Azure published in 2023.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -74,7 +75,34 @@ def compare(
     return rows
 
 
-def show(line: cost.Line, costs: dict[int, float], rows: list[dict[str, object]]) -> None:
+PADDING = Roofline(max_rows=64, max_step_tokens=1024 + 64, block_size=128, num_blocks=2000, takes=(128, 256, 512, 1024))
+"""A device that compiles a program per shape."""
+RATES = (3.0, 6.0, 10.0)
+
+
+def pad(arrivals: list[Arrival], tokenizer: Tokenizer) -> list[dict[str, object]]:
+    """Two rows per rate of requests: prompts cut to any size, and to the sizes that the device pads to."""
+    rows: list[dict[str, object]] = []
+    for rate in RATES:
+        for advised in (False, True):
+            run = ours.Simulation(PADDING, tokenizer, advised)
+            served = run.run(trace.at_rate(arrivals, rate))
+            waits = [item.first - item.arrival.at for item in served]
+            rows.append(
+                {
+                    "requests_per_s": rate,
+                    "cut": "to the sizes" if advised else "anywhere",
+                    "padding": round(run.padding, 3),
+                    "first_token_p50_s": round(median(waits), 3),
+                    "first_token_p99_s": round(quantiles(waits, n=100)[98], 3),
+                    "gap_p99_s": round(quantiles(run.gaps, n=100)[98], 4),
+                    "makespan_s": round(makespan(served), 2),
+                }
+            )
+    return rows
+
+
+def show(line: cost.Line, costs: dict[int, float], rows: list[dict[str, object]], padded: list[dict[str, object]]) -> None:
     """Print the tables."""
     console = Console()
     console.print(f"plan + complete: {line.a:.1f} µs a step and {line.b:.2f} µs for each running request")
@@ -82,6 +110,11 @@ def show(line: cost.Line, costs: dict[int, float], rows: list[dict[str, object]]
     headings = ("load", "policy", "makespan s", "of bound", "good/s", "of ideal", "first p50 s", "first p99 s")
     table = Table(*headings, title="virtual time: good is a first token within 2 s, then 10 tokens a second")
     for row in rows:
+        table.add_row(*map(str, row.values()))
+    console.print(table)
+    headings = ("requests/s", "prompts cut", "padding", "first p50 s", "first p99 s", "gap p99 s", "makespan s")
+    table = Table(*headings, title=f"virtual time: a device that pads prompts to {', '.join(map(str, PADDING.takes))} tokens")
+    for row in padded:
         table.add_row(*map(str, row.values()))
     console.print(table)
 
@@ -108,9 +141,12 @@ def main() -> None:
         "TGI": lambda offered: tgi.run(roofline, offered),
     }
     rows = compare(arrivals, policies, roofline, [0.5, 0.8, 1.0])
-    show(line, costs, rows)
+    padded = pad(arrivals, tokenizer)
+    show(line, costs, rows, padded)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"cost_us": asdict(line), "costs_us": costs, "runs": rows}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"cost_us": asdict(line), "costs_us": costs, "runs": rows, "padded": padded}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

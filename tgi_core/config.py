@@ -115,6 +115,12 @@ class Settings:
         choices=("auto", "fp8_e4m3fn", "fp8_e5m2"),
         scope=Scope.SHARD,
     )
+    compile_cache: str | None = setting(
+        None,
+        "Directory for compiled programs, on backends that compile a program per shape: a restart finds them there. Default: none.",
+        "Device",
+        scope=Scope.SHARD,
+    )
     attention: str | None = ignored(None, "Attention implementation.", "Device", _OWN_CHOICE)
     cuda_graphs: tuple[int, ...] | None = ignored(
         None, "Batch sizes to capture as CUDA graphs; 0 for none.", "Device", "the backend decides which graphs to capture"

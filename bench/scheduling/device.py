@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.scheduling.trace import Arrival
+from tgi_core.scheduler.cutting import padded
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """Seconds to launch a step, to read the weights, to compute a token, and to read a token's keys and values.
 
-    The defaults are a model of 7 billion parameters in 16 bits on a device of 250 TFLOP/s and 1.5 TB/s.
+    The defaults are a model of 7 billion parameters in 16 bits on a device of 250 TFLOP/s and 1.5 TB/s. It pads each prompt's part
+    of a step to one of the sizes `takes`, if there are any.
     """
 
     launch: float = 0.5e-3
@@ -23,14 +25,19 @@ class Roofline:
     max_step_tokens: int = 2048
     block_size: int = 16
     num_blocks: int = 7500
+    takes: tuple[int, ...] = ()
 
     def step(self, rows: Iterable[tuple[int, int]]) -> float:
         """Duration of a step of rows, each given as tokens to compute and tokens in the cache."""
         tokens = context = 0
         for take, cached in rows:
-            tokens += take
+            tokens += self.computed(take)
             context += cached
         return self.launch + max(tokens * self.token, self.weights + context * self.context)
+
+    def computed(self, take: int) -> int:
+        """Tokens computed for a row that takes `take`; one token runs in the program of the rows that decode."""
+        return padded(take, self.takes) if take > 1 else take
 
     def bound(self, arrivals: list[Arrival]) -> float:
         """Lower bound for any schedule: the maximum of total compute, total reads and the longest single request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from bench.scheduling.device import Roofline, Served
@@ -18,11 +19,13 @@ LONGEST_ROW = 16_384
 
 
 class Simulation:
-    """One run of a trace."""
+    """One run of a trace. `advised`: whether the scheduler knows the sizes that the device pads to."""
 
-    def __init__(self, roofline: Roofline, tokenizer: Tokenizer) -> None:
+    def __init__(self, roofline: Roofline, tokenizer: Tokenizer, advised: bool = True) -> None:
         self.now = 0.0
         self.steps = 0
+        self.prompt_tokens = self.computed_tokens = 0
+        """Tokens of prompts, and tokens that the device computed for them."""
         self.gaps: list[float] = []
         """Seconds between consecutive tokens of a request."""
         self._roofline = roofline
@@ -33,6 +36,7 @@ class Simulation:
         self._server = ModelServer(session, tokenizer, info)
         plan = WarmupPlan(roofline.max_rows, LONGEST_ROW, roofline.max_step_tokens, roofline.num_blocks, roofline.block_size)
         capacity = self._server.warmup(plan, lambda what, done, total, unit: None)
+        capacity = replace(capacity, takes=roofline.takes if advised else ())
         self._scheduler = Scheduler(info.capabilities, capacity, clock=lambda: self.now)
         self._vocabulary = tokenizer.vocab_size
 
@@ -66,6 +70,14 @@ class Simulation:
     def _computed(self, work: tuple[Any, ...]) -> None:
         self.now += self._roofline.step((item.take, item.start) for item in work)
         self.steps += 1
+        takes = [item.take for item in work if item.take > 1]
+        self.prompt_tokens += sum(takes)
+        self.computed_tokens += sum(map(self._roofline.computed, takes))
+
+    @property
+    def padding(self) -> float:
+        """Share of the tokens computed for prompts that are padding."""
+        return 1 - self.prompt_tokens / self.computed_tokens
 
     def _request(self, item: Arrival, number: int) -> GenerationRequest:
         """A prompt with a unique start, so that the prefix cache has no effect."""

@@ -22,6 +22,7 @@ from tgi_core.backend import (
     API_VERSION,
     EMPTY,
     SAMPLING,
+    BackendBug,
     Capabilities,
     OpenOptions,
     OutputOptions,
@@ -142,6 +143,21 @@ def test_whoever_claims_all_fields_is_believed_for_those_of_its_day() -> None:
     with pytest.raises(Unsupported):
         session.prefill((request(Sampling(True, min_p=0.5)),), EMPTY, ())
     assert opened(API_VERSION, Greedy()).capabilities().sampling == frozenset(SamplingField)
+
+
+@pytest.mark.parametrize("gone", ["shapes=((1, 16),)", "max_step_blocks=4"])
+def test_a_field_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
+    """A plugin that sets what the drafts of the contract had fails in one line, which says what."""
+    text = FOLDER.joinpath("plugin_1_0.py").read_text()
+    assert text.count("256, rows)") == 1
+    name = f"draft_{gone.partition('=')[0]}"
+    (tmp_path / f"{name}.py").write_text(text.replace("256, rows)", f"256, rows, {gone})"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin = load(EntryPoint(name, name, "tgi.backends"))
+    session = Session(plugin.open(OpenOptions(str(default_model("none"))), quiet), "draft", built=plugin.built)
+    with pytest.raises(BackendBug, match=gone.partition("=")[0]) as raised:
+        session.warmup(WarmupPlan(max_rows=2), quiet)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_newer_minor_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

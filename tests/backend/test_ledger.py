@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tgi_core.backend import (
@@ -11,11 +13,14 @@ from tgi_core.backend import (
     Capabilities,
     Capacity,
     Determinism,
+    Feature,
+    Grant,
     InvalidRequest,
     Mixing,
     OutputOptions,
     Request,
     UnknownBatch,
+    Unsupported,
 )
 from tgi_core.backend.ledger import Ledger
 
@@ -60,6 +65,22 @@ def test_steps_are_read_once_and_in_order(ledger: Ledger) -> None:
     for launch in (first, second, third):
         with pytest.raises(InvalidRequest, match="was read before, or never launched"):
             ledger.read(launch.step)
+
+
+def test_prompts_and_decoding_rows_apart() -> None:
+    """Without mixing, a step holds chunks or rows that decode, and those that sit out are in neither; a refusal changes nothing."""
+    features = frozenset({Feature.CHUNKED_PREFILL})
+    capacity = Capacity((CacheGroup(CacheKind.FULL, 4, 32),), 8, 16, 64, 8)
+    ledger = Ledger(replace(CAPABILITIES, features=features, mixing=Mixing.NONE), capacity)
+    decodes = ledger.prefill((row(1),), EMPTY, ()).step.handle
+    begun = ledger.prefill((replace(row(2), tokens=(1, 2, 3, 4), prompt_len=4),), EMPTY, ()).step.handle
+    for take in (2, 1):  # a part of one token is a prompt's, too
+        with pytest.raises(Unsupported, match="does not mix prefill and decode"):
+            ledger.decode((decodes, begun), (Grant(2, take),))
+    chunk = ledger.decode((decodes, begun), (Grant(1, 0), Grant(2, 1)))
+    assert [(work.row.request.id, work.take) for work in chunk.work] == [(2, 1)]
+    token = ledger.decode((chunk.step.handle,), ())
+    assert [(work.row.request.id, work.take) for work in token.work] == [(1, 1)]
 
 
 def test_what_dies_with_a_step(ledger: Ledger) -> None:

@@ -31,11 +31,13 @@ def test_the_cache_holds_what_was_asked_for(twin: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "longest", "blocks"), [((2048,), 512, 8), ((2048,), None, 2), ((256,), 100, 16), ((1, 16), 512, 4096)]
+    ("sizes", "longest", "blocks"),
+    [((2048,), 512, 8), ((2048,), None, 2), ((256,), 100, 16), ((1, 16), 512, 4096), ((), 512, 8), ((), None, 2)],
 )
 def test_blocks_are_counted_in_their_size(sizes: tuple[int, ...], longest: int | None, blocks: int) -> None:
-    """A block that holds a row is as long as the longest row; any other has the size that is asked for."""
+    """A block that holds a row is as long as the longest row, also where only warm-up decides; any other has the size that is asked
+    for."""
     capabilities: Capabilities = replace(opened("random-handles").capabilities(), block_sizes=sizes, max_positions=2048)
     plan = warmup_plan(Settings(kv_cache_tokens=TOKENS, max_total_tokens=longest))(capabilities)
-    assert (plan.num_blocks, plan.block_size) == (blocks, sizes[0])
+    assert (plan.num_blocks, plan.block_size) == (blocks, sizes[0] if sizes else None)
     assert warmup_plan(Settings())(capabilities).block_size is None

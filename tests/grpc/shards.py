@@ -45,8 +45,9 @@ class Blocks4(ReferenceSession):
 
 
 def model(tokenizer: Tokenizer, **options: Any) -> Model:
-    """An open reference model."""
-    session = Session(Blocks4(tokenizer.vocab_size, 512, **options), "reference")
+    """An open reference model; `session_class` is another than `Blocks4`."""
+    session_class: type[ReferenceSession] = options.pop("session_class", Blocks4)
+    session = Session(session_class(tokenizer.vocab_size, 512, **options), "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
     return Model(ModelServer(session, tokenizer, info, options.get("masks")), tokenizer)
 

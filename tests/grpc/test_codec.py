@@ -67,7 +67,7 @@ FIELDS = {
     RowFault: 2,
     Capabilities: 10,
     Kernel: 3,
-    Capacity: 11,
+    Capacity: 10,
     WarmupPlan: 6,
     ShardHealth: 5,
 }

@@ -138,12 +138,11 @@ capacities = st.builds(
     max_row_tokens=large,
     max_step_tokens=large,
     max_prefill_rows=large,
-    max_step_blocks=large,
-    shapes=few(st.tuples(large, large)),
     in_flight=small,
     draft=small,
     memory=few(st.builds(Memory, plain, large)),
     compiles=large,
+    takes=few(large),
 )
 healths = st.builds(
     ShardHealth,

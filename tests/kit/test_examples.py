@@ -84,7 +84,7 @@ from tgi_backend_static.plugin import backend_open
 from tgi_core.backend import EMPTY, BackendError, OpenOptions, Request, OutputOptions, WarmupPlan
 session = backend_open(OpenOptions(str(default_model("none"))), quiet)
 capacity = session.warmup(WarmupPlan(max_rows=2, max_row_tokens=40), quiet)
-print(capacity.groups[0].block_size, capacity.groups[0].num_blocks, capacity.shapes)
+print(capacity.groups[0].block_size, capacity.groups[0].num_blocks, capacity.takes)
 def tried(verb):
     try:
         verb()
@@ -100,7 +100,7 @@ step = session.prefill((request(1, 20), request(2, 33)), EMPTY, ())
 print(len(session.rows(step).rows), session.stats().compiles)
 """
     assert environment.run("python", "-c", code).stdout.splitlines() == [
-        "40 2 ((1, 16), (1, 32), (1, 40), (2, 1))",
+        "40 2 (16, 32, 40)",
         CompileFailed.__name__,
         "CapacityExceeded",
         "CapacityExceeded",

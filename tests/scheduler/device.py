@@ -88,9 +88,10 @@ def device(
     clock: Callable[[], float] = time.monotonic,
     **options: Any,
 ) -> Device:
-    """A device with a pool of its own; `without` features or with another `mixing` it declares less."""
+    """A device with a pool of its own; `without` features or with another `mixing` it declares less; it pads to `takes`."""
+    takes = options.pop("takes", ())
     info, server, session = shard(tokenizer, **options)
-    capacity: Capacity = server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet)
+    capacity: Capacity = replace(server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet), takes=takes)
     return Device(Scheduler(info.capabilities, capacity, chosen, clock), server, session)
 
 

@@ -15,12 +15,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_script(tmp_path: Path) -> None:
-    """A small run writes a cost and a row per load and policy."""
+    """A small run writes a cost, a row per load and policy, and two per rate for a device that pads."""
     out = tmp_path / "out.json"
     command = [sys.executable, str(ROOT / "bench" / "scheduler.py"), "--requests", "12", "--steps", "3", "--json", str(out)]
     subprocess.run(command, check=True, capture_output=True)
     report = json.loads(out.read_text())
     assert set(report["cost_us"]) == {"a", "b"} and len(report["runs"]) == 8
+    assert [row["cut"] for row in report["padded"]] == ["anywhere", "to the sizes"] * 3
 
 
 def test_both_policies_serve_everyone(demo_tokenizer: Tokenizer) -> None:

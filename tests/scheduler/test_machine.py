@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.scheduler.checks import check_books, check_empty, check_shard
 from tests.scheduler.device import Device, alone, quiet, request, shard
-from tgi_core.backend import Feature, WarmupPlan
+from tgi_core.backend import Feature, Mixing, WarmupPlan
 from tgi_core.backend.fault_schedule import Rule, When
 from tgi_core.backend.faults import FaultInjector, inject
 from tgi_core.backend.reference import ReferenceSession
@@ -72,13 +73,18 @@ def solo(wanted: GenerationRequest) -> list[int]:
 class Machine(RuleBasedStateMachine):
     """A scheduler, a shard that fails on demand, a clock, and a list of who asked for what."""
 
-    @initialize(asynchronous=st.booleans(), caching=st.booleans())
-    def begin(self, asynchronous: bool, caching: bool) -> None:
-        """One ahead or in lock step, with a prefix cache or without."""
+    @initialize(
+        asynchronous=st.booleans(),
+        caching=st.booleans(),
+        mixing=st.sampled_from(Mixing),
+        takes=st.sampled_from([(), (), (4, 8, 16), (3, 5)]),
+    )
+    def begin(self, asynchronous: bool, caching: bool, mixing: Mixing, takes: tuple[int, ...]) -> None:
+        """One ahead or in lock step, with a prefix cache or without, on a device that mixes or not, and that pads or not."""
         self.now = 0.0
-        self.asynchronous = asynchronous
+        self.asynchronous, self.mixing = asynchronous, mixing
         info, server, session, self.faults = self.fresh_shard()
-        capacity = server.warmup(SMALL, quiet)
+        capacity = replace(server.warmup(SMALL, quiet), takes=takes)
         assert Feature.PREFIX_REUSE in info.capabilities.features
         scheduler = Scheduler(info.capabilities, capacity, SchedulerOptions(prefix_caching=caching), clock=lambda: self.now)
         self.one = Device(scheduler, server, session)
@@ -91,7 +97,7 @@ class Machine(RuleBasedStateMachine):
 
     def fresh_shard(self) -> tuple[ShardInfo, ModelServer, ReferenceSession, FaultInjector]:
         """A shard whose faults are ours to choose."""
-        info, server, session = shard(tokenizer(), asynchronous=self.asynchronous)
+        info, server, session = shard(tokenizer(), asynchronous=self.asynchronous, mixing=self.mixing)
         return info, server, session, inject(server.session, ())
 
     @rule(wanted=requests)

@@ -59,7 +59,6 @@ MOST = (1 << 64) - 1
 STARTS = [
     says("Info", "garbage", "4 bytes that are no InfoResponse", lambda truth: GARBAGE),
     says("Info", "no vocabulary", "vocab_size 0", lambda truth: setattr(truth.capabilities, "vocab_size", 0)),
-    says("Info", "no block size", "a number of block sizes of 0", lambda truth: truth.capabilities.ClearField("block_sizes")),
     says("Info", "a block size of nothing", "a block size of 0", lambda truth: truth.capabilities.block_sizes.append(0)),
     says("Info", "no positions", "max_positions 0", lambda truth: setattr(truth.capabilities, "max_positions", 0)),
     says("Info", "another version", "version 99", lambda truth: setattr(truth.api, "major", 99)),
@@ -79,6 +78,9 @@ STARTS = [
     promising("no step in flight", "in_flight 0", in_flight=0),
     promising("too many steps in flight", "in_flight 4294967295", in_flight=(1 << 32) - 1),
     promising("drafts without end", "draft 4294967295", draft=(1 << 32) - 1),
+    says("Warmup", "a take of nothing", "a take of 0", lambda truth: truth.capacity.takes.append(0)),
+    says("Warmup", "takes out of order", "a take of 4; from 9", lambda truth: truth.capacity.takes.extend((8, 4))),
+    says("Warmup", "a take of more than a step", f"a take of {MOST}", lambda truth: truth.capacity.takes.append(MOST)),
 ]  # fmt: skip
 
 

@@ -254,6 +254,8 @@ class Ledger:
         prefilling = sum(1 for plan in plans if plan.take > 1 + self._capacity.draft)
         if prefilling > self._capacity.max_prefill_rows:
             raise CapacityExceeded(f"{prefilling} rows prefill, more than max_prefill_rows {self._capacity.max_prefill_rows}")
+        if self._capabilities.mixing is Mixing.NONE and len({plan.row.prompt_left > 0 for plan in plans if plan.take}) > 1:
+            raise Unsupported("this session does not mix prefill and decode in one step: let the rows that decode sit out")
 
 
 def _needed(request: Request) -> set[Feature]:

@@ -78,7 +78,10 @@ class SessionSpec(Protocol):
 
     @hookspec(firstresult=True)
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Continue one or more distinct live batches, merged into one. Raises InvalidRequest, UnknownBatch, OutOfMemory."""
+        """Continue one or more distinct live batches, merged into one.
+
+        Raises InvalidRequest, UnknownBatch, CapacityExceeded, OutOfMemory; Unsupported for a part of a prompt that is not declared.
+        """
 
     @hookspec(firstresult=True)
     def rows(self, step: Step) -> Rows:

@@ -63,11 +63,14 @@ class SamplingField(Enum):
 
 
 class Mixing(Enum):
-    """Whether one step may mix prefill and decode rows: no, eagerly, or in a captured graph."""
+    """Whether prompt and decode rows may run in the same step.
+
+    With NONE, a step runs either prompts or decode rows: `prefill` accepts no live batch, and `decode` raises Unsupported for a
+    chunk of a prompt beside a decode row. Rows of the batch with a take of 0 are in neither group.
+    """
 
     NONE = "none"
     EAGER = "eager"
-    GRAPH = "graph"
 
 
 class Determinism(Enum):
@@ -151,7 +154,8 @@ class OpenOptions:
     """Options for opening a session on one rank. `model` is a directory; `dtype` is a torch dtype name or "auto".
 
     `cache_dtype` is "auto" for a KV cache in the dtype that the model runs in, or the torch name of an 8-bit dtype, for which a
-    device may use its own variant (float8_e4m3fnuz for float8_e4m3fn).
+    device may use its own variant (float8_e4m3fnuz for float8_e4m3fn). `compile_cache` is a directory for compiled programs, which
+    may not exist yet and which sessions of other models, versions and ranks may share; "" for none.
     """
 
     model: str
@@ -161,6 +165,7 @@ class OpenOptions:
     memory_fraction: float = 0.9
     adapters: tuple[Adapter, ...] = ()
     cache_dtype: str = "auto"
+    compile_cache: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +181,9 @@ class Kernel:
 class Capabilities:
     """What a session supports; constant for its lifetime.
 
-    `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. `adapters` are
-    the names of the loaded adapters, empty without Feature.LORA. `cache_dtype` is the requested one if the session supports it.
+    `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. Empty: warm-up
+    decides, a block holds a whole row, and the plan's `block_size` is ignored. `adapters` are the names of the loaded adapters,
+    empty without Feature.LORA. `cache_dtype` is the requested one if the session supports it.
     """
 
     features: frozenset[Feature]
@@ -227,9 +233,11 @@ class Capacity:
     """Limits promised by the backend: no work within them runs out of memory.
 
     `max_rows` live rows, `max_row_tokens` positions per row, `max_step_tokens` tokens computed per step, `max_prefill_rows` rows
-    per step that may take more than one token, `max_step_blocks` blocks that one step may touch (0: no separate limit), `shapes`
-    warmed-up (rows, tokens) buckets (empty: any shape), `in_flight` steps that may be unread (1: synchronous), `draft` tokens
-    speculated per row.
+    per step that may take more than one token, `in_flight` steps that may be unread (1: synchronous), `draft` tokens speculated per
+    row.
+
+    `takes` are the sizes that the device pads a prompt's part of a step to: ascending, each from 1 to `max_step_tokens`; empty if
+    it does not pad. They are advice, not a limit: every take stays legal, and one above the largest size is padded part by part.
     """
 
     groups: tuple[CacheGroup, ...]
@@ -237,12 +245,11 @@ class Capacity:
     max_row_tokens: int
     max_step_tokens: int
     max_prefill_rows: int
-    max_step_blocks: int = 0
-    shapes: tuple[tuple[int, int], ...] = ()
     in_flight: int = 1
     draft: int = 0
     memory: tuple[Memory, ...] = ()
     compiles: int = 0
+    takes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +392,11 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters since the session opened."""
+    """Counters since the session opened.
+
+    `compiles` counts compiled programs: by the vendor's own counter where there is one, since a backend's own count misses the
+    compiles that it did not ask for.
+    """
 
     steps: int = 0
     compiles: int = 0

@@ -15,4 +15,5 @@ def open_options(directory: Path, settings: Settings) -> OpenOptions:
         settings.dtype,
         memory_fraction=settings.memory_fraction * settings.cuda_memory_fraction,
         cache_dtype=settings.kv_cache_dtype.replace("fp8_", "float8_"),  # TGI's name to torch's
+        compile_cache="" if settings.compile_cache is None else str(Path(settings.compile_cache).absolute()),
     )

@@ -17,9 +17,9 @@ from tgi_core.config import Scope, settings_in
 from tgi_core.errors import StartupError
 
 _SHARD_SETTINGS = frozenset(
-    {"revision", "quantize", "speculate", "dtype", "kv_cache_dtype", "trust_remote_code", "json_output", "otlp_endpoint"}
+    {"revision", "quantize", "speculate", "dtype", "kv_cache_dtype", "compile_cache", "trust_remote_code", "json_output"}
     | {"lora_adapters", "disable_grammar_support"}
-    | {"otlp_service_name", "max_input_tokens", "backend", "memory_fraction", "cuda_memory_fraction"}
+    | {"otlp_endpoint", "otlp_service_name", "max_input_tokens", "backend", "memory_fraction", "cuda_memory_fraction"}
     | {"huggingface_hub_cache", "weights_cache_override", "auto_convert"}
 )
 _LEVEL = click.option("--logger-level", default="INFO", show_default=True, help="Minimum log level.")

@@ -156,7 +156,7 @@ def warmup_plan(settings: Settings) -> Plan:
             max_row_tokens=settings.max_total_tokens,
             max_step_tokens=settings.max_batch_prefill_tokens,
             num_blocks=None if tokens is None else tokens // block_size,
-            block_size=None if tokens is None else capabilities.block_sizes[0],  # num_blocks counts blocks of this size
+            block_size=None if tokens is None else next(iter(capabilities.block_sizes), None),  # num_blocks counts these blocks
         )
 
     return plan
@@ -164,7 +164,8 @@ def warmup_plan(settings: Settings) -> Plan:
 
 def _tokens_of_a_block(settings: Settings, capabilities: Capabilities) -> int:
     """Tokens per block of the backend's first size. If a block holds an entire row, --max-total-tokens limits it."""
-    first, longest = capabilities.block_sizes[0], settings.max_total_tokens
+    longest = settings.max_total_tokens
+    first = next(iter(capabilities.block_sizes), capabilities.max_positions)
     return first if longest is None or first < capabilities.max_positions else min(first, longest)
 
 

@@ -73,8 +73,7 @@ def shortfall(new: Opened, old: Opened) -> str:
         mine, theirs = getattr(new.capacity, name), getattr(old.capacity, name)
         if mine < theirs:
             return f"{name} {mine} instead of {theirs}"
-    same = ("max_step_blocks", "shapes", "draft")
-    return next((f"another {name}" for name in same if getattr(new.capacity, name) != getattr(old.capacity, name)), "")
+    return "another draft" if new.capacity.draft != old.capacity.draft else ""
 
 
 class SupervisedShard:

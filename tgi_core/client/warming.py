@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
-from tgi_core.backend import BackendBug, BackendError, Capabilities, Capacity, Progress
+from tgi_core.backend import BackendBug, BackendError, CacheKind, Capabilities, Capacity, Progress
 from tgi_core.client.base import Opened, Plan, ShardClient
 from tgi_core.errors import StartupError
 from tgi_core.wire.types import ShardInfo
@@ -27,7 +28,7 @@ async def warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progre
         capacity = await shard.warmup(plan(info.capabilities), progress)
         if not capacity.groups:
             raise BackendBug("it promises no cache")
-        _check(_of_capacity(capacity))
+        _check(_of_capacity(info.capabilities, capacity))
     except BackendError as error:
         raise StartupError(f"backend {info.backend}: {error}") from error
     return Opened(shard, info, capacity)
@@ -42,14 +43,14 @@ def _check(bounds: Iterable[Bound]) -> None:
 def _of_capabilities(can: Capabilities) -> Iterable[Bound]:
     yield "vocab_size", can.vocab_size, 1, _MANY
     yield "max_positions", can.max_positions, 1, 1 << 62
-    yield "a number of block sizes of", len(can.block_sizes), 1, _MANY
     for size in can.block_sizes:
         yield "a block size of", size, 1, _MANY
 
 
-def _of_capacity(capacity: Capacity) -> Iterable[Bound]:
+def _of_capacity(can: Capabilities, capacity: Capacity) -> Iterable[Bound]:
     for group in capacity.groups:
-        yield "block_size", group.block_size, 1, _MANY
+        whole_rows = group.kind is CacheKind.FULL and not can.block_sizes
+        yield "block_size", group.block_size, capacity.max_row_tokens if whole_rows else 1, _MANY
         yield "num_blocks", group.num_blocks, 1, _MOST_BLOCKS
         yield "a window of", 1 if group.window is None else group.window, 1, _MANY
     yield "max_rows", capacity.max_rows, 1, _MOST_ROWS
@@ -58,3 +59,5 @@ def _of_capacity(capacity: Capacity) -> Iterable[Bound]:
     yield "max_prefill_rows", capacity.max_prefill_rows, 1, 1 << 62
     yield "in_flight", capacity.in_flight, 1, _MOST_IN_FLIGHT
     yield "draft", capacity.draft, 0, _MANY
+    for less, size in pairwise((0, *capacity.takes)):
+        yield "a take of", size, less + 1, capacity.max_step_tokens

@@ -119,8 +119,9 @@ class BaseSession(ABC):
         """Raises InvalidRequest on a second warmup or an impossible plan."""
         if self._capacity is not None:
             raise InvalidRequest("the session is warmed up already")
-        if plan.block_size is not None and plan.block_size not in self._capabilities.block_sizes:
-            raise InvalidRequest(f"block size {plan.block_size} is not among {self._capabilities.block_sizes}")
+        sizes = self._capabilities.block_sizes
+        if sizes and plan.block_size is not None and plan.block_size not in sizes:
+            raise InvalidRequest(f"block size {plan.block_size} is not among {sizes}")
 
     def _promise(self, capacity: Capacity) -> Capacity:
         """Create the ledger with these limits."""

@@ -77,30 +77,28 @@ class WarmupPlan(_message.Message):
     def __init__(self, max_rows: _Optional[int] = ..., max_row_tokens: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Capacity(_message.Message):
-    __slots__ = ("groups", "max_rows", "max_row_tokens", "max_step_tokens", "max_prefill_rows", "max_step_blocks", "shapes", "in_flight", "draft", "memory", "compiles")
+    __slots__ = ("groups", "max_rows", "max_row_tokens", "max_step_tokens", "max_prefill_rows", "in_flight", "draft", "memory", "compiles", "takes")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     MAX_ROW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_PREFILL_ROWS_FIELD_NUMBER: _ClassVar[int]
-    MAX_STEP_BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    SHAPES_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     COMPILES_FIELD_NUMBER: _ClassVar[int]
+    TAKES_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[CacheGroup]
     max_rows: int
     max_row_tokens: int
     max_step_tokens: int
     max_prefill_rows: int
-    max_step_blocks: int
-    shapes: _containers.RepeatedCompositeFieldContainer[Shape]
     in_flight: int
     draft: int
     memory: _containers.RepeatedCompositeFieldContainer[Memory]
     compiles: int
-    def __init__(self, groups: _Optional[_Iterable[_Union[CacheGroup, _Mapping]]] = ..., max_rows: _Optional[int] = ..., max_row_tokens: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_prefill_rows: _Optional[int] = ..., max_step_blocks: _Optional[int] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., in_flight: _Optional[int] = ..., draft: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., compiles: _Optional[int] = ...) -> None: ...
+    takes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, groups: _Optional[_Iterable[_Union[CacheGroup, _Mapping]]] = ..., max_rows: _Optional[int] = ..., max_row_tokens: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_prefill_rows: _Optional[int] = ..., in_flight: _Optional[int] = ..., draft: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., compiles: _Optional[int] = ..., takes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CacheGroup(_message.Message):
     __slots__ = ("kind", "block_size", "num_blocks", "window")
@@ -113,14 +111,6 @@ class CacheGroup(_message.Message):
     num_blocks: int
     window: int
     def __init__(self, kind: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
-
-class Shape(_message.Message):
-    __slots__ = ("rows", "tokens")
-    ROWS_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
-    rows: int
-    tokens: int
-    def __init__(self, rows: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("name", "num_bytes")

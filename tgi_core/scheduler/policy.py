@@ -2,8 +2,9 @@
 the next step.
 
 Pure arithmetic over sequences, the queue and their memory. Decoding rows come first, since each costs one token; then prompts that
-have begun; then the queue in order, while tokens, rows and blocks last. When blocks run out, paused rows are preempted first, then
-the last-ranked row of the client that has the most rows, so that the first-ranked row always progresses.
+have begun; then the queue in order, while tokens, rows and blocks last. A device that cannot mix these runs one of them in a step.
+When blocks run out, paused rows are preempted first, then the last-ranked row of the client that has the most rows, so that the
+first-ranked row always progresses.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing, Request
 from tgi_core.blocks import Blocks
+from tgi_core.scheduler.cutting import PromptRoom, padded
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.pace import StepTimes
@@ -36,6 +38,8 @@ LEAST_CHUNK = 16
 MOST_CHUNKS = 16
 """All waiting prompts should be computed within about this many steps: with a long queue, the waiting requests and a busy device
 count for more than smooth streams."""
+MOST_PAUSES = 4
+"""Number of steps in a row that run chunks of prompts while rows wait to decode, on a device that cannot mix them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,12 @@ class StepPlan:
     @property
     def prompt_tokens(self) -> int:
         """Number of prompt tokens among them. A decoding row takes one token."""
-        return sum(item.take for item in self.grown if item.take > 1) + sum(item.take for item in self.admitted)
+        return self.padded_prompt_tokens(())
+
+    def padded_prompt_tokens(self, sizes: tuple[int, ...]) -> int:
+        """Number of tokens that a device computes for them if it pads each row's part to one of `sizes`."""
+        takes = [item.take for item in self.grown if item.take > 1] + [item.take for item in self.admitted]
+        return sum(padded(take, sizes) for take in takes)
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -118,20 +127,16 @@ class Policy:
         """Lowered after the device ran out of memory."""
         self.faults = FaultAttribution(capacity.max_rows)
         self._since_admission = 0
+        self._due = 0.0
+        """Number of steps with chunks of prompts that are due before rows decode again, on a device that cannot mix."""
 
     def plan(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool = True) -> StepPlan:
         """Return the next step. Its blocks are allocated, and those of preempted rows are released."""
         plan = StepPlan()
-        self._decode(running, plan)
-        begun = [item for item in running.values() if item.sent > item.computed]
-        room = self._prompt_room(plan, begun, queue)
-        if begun:
-            room = self._continue_prompts(begun, room, running, queue, plan)
-        self._since_admission += 1
-        if queue and may_admit and not plan.preempted and self._worth_a_pause(running, queue):
-            self._admit(running, queue, plan, room if self.mixing else self.max_step_tokens)
-            if plan.admitted:
-                self._since_admission = 0
+        if self.mixing:
+            self._plan_mixed(running, queue, may_admit, plan)
+        else:
+            self._plan_apart(running, queue, may_admit, plan)
         return plan
 
     def evict_paused(self, paused: Iterable[Sequence], running: dict[int, Sequence], queue: WaitingQueue) -> list[Sequence]:
@@ -160,6 +165,50 @@ class Policy:
         self._memory.release(sequence)
         sequence.rewind()
 
+    def _plan_mixed(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool, plan: StepPlan) -> None:
+        """Rows that decode, then chunks of prompts, then new requests."""
+        self._decode(running, plan)
+        begun = _begun(running)
+        room = self._prompt_room(plan, begun, queue)
+        if begun:
+            self._continue_prompts(begun, room, running, queue, plan)
+        if queue and may_admit and not plan.preempted:
+            self._admit(running, queue, plan, room)
+
+    def _plan_apart(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool, plan: StepPlan) -> None:
+        """New requests, or chunks of prompts while the rows that decode sit out, or these."""
+        self._since_admission += 1
+        if queue and may_admit and self._worth_a_pause(running, queue):
+            self._admit(running, queue, plan, self._room(self.max_step_tokens, self.max_step_tokens))
+            if plan.admitted:
+                self._since_admission = 0
+                return
+        begun = _begun(running)
+        if self._chunks_are_due(begun, running):
+            plan.skipped = [item for item in running.values() if item.sent <= item.computed]
+            self._continue_prompts(begun, self._prompt_room(plan, begun, queue), running, queue, plan)
+            if plan.chunks:
+                return
+            plan.skipped = []  # the prompts were preempted
+        self._decode(running, plan)
+
+    def _chunks_are_due(self, begun: list[Sequence], running: dict[int, Sequence]) -> bool:
+        """Return whether chunks of prompts run next, on a device that cannot mix.
+
+        Prompts and rows that decode take turns: the more prompts wait per `waiting_served_ratio` of the rows that decode, the more
+        steps they get for each step that decodes, from one in `max_waiting_tokens` to `MOST_PAUSES`.
+        """
+        decoding = sum(item.sent <= item.computed and len(item.tokens) + item.unread < item.end for item in running.values())
+        if not begun or not decoding:
+            self._due = 0.0
+            return bool(begun)
+        if self._due >= 1.0:
+            self._due -= 1.0
+            return True
+        least, served = 1.0 / max(1, self._options.max_waiting_tokens), self._options.waiting_served_ratio * decoding
+        self._due += min(MOST_PAUSES, max(least, len(begun) / served if served else MOST_PAUSES))
+        return False
+
     def _decode(self, running: dict[int, Sequence], plan: StepPlan) -> None:
         stride, room = self._memory.stride, self.max_step_tokens
         for sequence in running.values():  # the one loop over all rows: attributes, no calls
@@ -182,38 +231,42 @@ class Policy:
         else:
             plan.decoding.append(sequence)
 
-    def _prompt_room(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> int:
-        """Return the prompt token budget: what fits and, next to decoding rows, only as many as lengthen the step slightly."""
+    def _prompt_room(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> PromptRoom:
+        """Return the room for prompts: what fits and, next to decoding rows, only as many tokens as lengthen the step slightly, but
+        no less than the smallest size that the device pads to."""
         room = self.max_step_tokens - plan.tokens
         if plan.empty or not (begun or queue) or not (self.mixing and self.chunking):
-            return room
+            return self._room(room, room)
         unseen, wait = self._times.prompt_tokens(plan.tokens), len(queue) + len(begun)
         if unseen is None or wait >= max(CROWD, self._options.waiting_served_ratio * plan.tokens):
-            return room
+            return self._room(room, room)
         waiting = queue.tokens + sum(item.prompt_left for item in begun)
-        return min(room, max(unseen, LEAST_CHUNK, waiting // MOST_CHUNKS))
+        return self._room(room, min(room, max(unseen, LEAST_CHUNK, waiting // MOST_CHUNKS)))
+
+    def _room(self, tokens: int, computed: int) -> PromptRoom:
+        sizes = self._capacity.takes
+        return PromptRoom(tokens, max(computed, sizes[0]) if sizes and tokens > 0 else computed, sizes)
 
     def _continue_prompts(
-        self, begun: list[Sequence], room: int, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan
-    ) -> int:
-        """Add the next chunks of prompts that have begun, in order of rank. Return the remaining budget."""
+        self, begun: list[Sequence], room: PromptRoom, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan
+    ) -> None:
+        """Add the next chunks of prompts that have begun, in order of rank."""
         kept = self._kept_for_newcomers(room, running, queue)
         for sequence in sorted(begun, key=_rank)[: self._capacity.max_prefill_rows]:
-            take = min(sequence.prompt_left, room - kept)
+            take = room.cut(sequence.prompt_left, kept)
             if take <= 0:
                 break
             if sequence.wire_id and self._make_room(sequence, take, running, plan):
                 plan.grown.append(ScheduledRow(sequence, take, self._memory.extend(sequence, sequence.computed + take)))
                 plan.chunks += 1
-                room -= take
-        return room
+                room.spend(take)
 
-    def _kept_for_newcomers(self, room: int, running: dict[int, Sequence], queue: WaitingQueue) -> int:
+    def _kept_for_newcomers(self, room: PromptRoom, running: dict[int, Sequence], queue: WaitingQueue) -> int:
         """Return the tokens that long prompts leave to requests that have not begun, if the first of those fits."""
         first = next(iter(queue), None)
         if first is None or not self.mixing or len(running) >= self._capacity.max_rows or not self._has_room(first, len(running)):
             return 0
-        return room // NEWCOMERS_SHARE
+        return min(room.computed // NEWCOMERS_SHARE, room.computed - room.least)
 
     def _make_room(self, sequence: Sequence, take: int, running: dict[int, Sequence], plan: StepPlan) -> bool:
         """Free blocks for a row by preempting others. Return False if the row itself was preempted."""
@@ -234,26 +287,25 @@ class Policy:
     def _worth_a_pause(self, running: dict[int, Sequence], queue: WaitingQueue) -> bool:
         """Return whether new rows may pause the running ones, on a device that cannot mix: as in TGI, only for enough of them, or
         after enough steps."""
-        if self.mixing or len(queue) >= int(len(running) * self._options.waiting_served_ratio):
+        if len(queue) >= int(len(running) * self._options.waiting_served_ratio):
             return True
         return self._since_admission > self._options.max_waiting_tokens
 
-    def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, budget: int) -> None:
+    def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, room: PromptRoom) -> None:
         rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - plan.chunks)
         rows = min(rows, self.faults.room(running.values()))
         if not running and not self.chunking:  # a prompt that cannot be chunked must not wait forever because the budget is small
-            budget = self._capacity.max_step_tokens
-        if rows <= 0 or budget <= 0:
-            return
+            room = self._room(self._capacity.max_step_tokens, self._capacity.max_step_tokens)
         waiting: list[Sequence] = []
         for sequence in queue.first(rows + LOOK_AHEAD):
-            if rows <= 0 or budget <= 0:
+            if rows <= 0 or room.full:
                 return
-            take = self._first_take(sequence, budget, len(running) + len(plan.admitted))
+            take = self._first_take(sequence, room, len(running) + len(plan.admitted), first=not plan.admitted)
             if take:
                 queue.admit(sequence)
                 plan.admitted.append(self._scheduled(sequence, take))
-                budget, rows = budget - take, rows - 1
+                room.spend(take)
+                rows -= 1
                 for item in waiting:
                     item.passed += 1
             elif sequence.passed >= PATIENCE or len(waiting) >= LOOK_AHEAD:
@@ -261,13 +313,15 @@ class Policy:
             else:
                 waiting.append(sequence)
 
-    def _first_take(self, sequence: Sequence, budget: int, live: int) -> int:
+    def _first_take(self, sequence: Sequence, room: PromptRoom, live: int, first: bool) -> int:
         """Return the number of tokens that a waiting sequence can run in this step, after those found in the cache; 0 if it must
-        wait."""
+        wait. The first new one whose prompt cannot be cut does not wait because of its padding."""
         sequence.cached = self._memory.reuse(sequence)
         left = len(sequence.tokens) - sequence.cached
-        if (left <= budget or self.chunking) and (not live or self._has_room(sequence, live)):
-            return min(left, budget)
+        whole = left if left <= room.tokens and (first or room.holds(left)) else 0
+        take = room.cut(left) if self.chunking else whole
+        if take and (not live or self._has_room(sequence, live)):
+            return take
         self.evict(sequence)
         return 0
 
@@ -282,6 +336,11 @@ class Policy:
         positions = min(len(sequence.tokens) + 1, self._memory.longest)
         grows = self._memory.stride < self._capacity.max_row_tokens
         return self._memory.fits(sequence, positions, spare=live if grows else 0)
+
+
+def _begun(running: dict[int, Sequence]) -> list[Sequence]:
+    """Return the rows with a prompt of which a part has run."""
+    return [item for item in running.values() if item.sent > item.computed]
 
 
 def _last(running: Iterable[Sequence]) -> Sequence:

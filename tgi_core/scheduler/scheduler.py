@@ -243,8 +243,6 @@ class Scheduler:
 
     def _launch(self, plan: StepPlan) -> StepVerb:
         alone = bool(plan.admitted) and not self._policy.mixing
-        if alone:
-            self._postpone(plan)
         for item in plan.admitted:
             self.shard.add(item.sequence)
             self._query_tokens += item.sequence.sent
@@ -253,18 +251,11 @@ class Scheduler:
         self._launched = plan
         now = self._clock()
         self._pace.step(plan.tokens, now)
-        self._times.launched(plan.tokens - plan.prompt_tokens, plan.prompt_tokens, now)
+        self._times.launched(plan.tokens - plan.prompt_tokens, plan.padded_prompt_tokens(self._capacity.takes), now)
         self._advance(plan, 1)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
         return Prefill(step, tuple(item.as_request() for item in plan.admitted), merged[0] if merged else None, plan.grants)
-
-    def _postpone(self, plan: StepPlan) -> None:
-        """Remove the running rows from a step: a device that cannot mix runs new rows in a separate step, while the running ones
-        wait."""
-        for item in plan.grown:
-            self._policy.give_back(item)
-        plan.decoding, plan.grown, plan.skipped = [], [], []
 
     @staticmethod
     def _advance(plan: StepPlan, sign: int) -> None:

@@ -18,7 +18,7 @@ from tgi_core.server.grpc_grammars import PreparedGrammars
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_tenant import Superseded, Tenancy
 from tgi_core.server.lockstep.verbs import LockStep, VerbFailed
-from tgi_core.wire.describing import decode_plan, encode_capacity, encode_health, encode_info
+from tgi_core.wire.describing import MOST_TOKENS, decode_plan, encode_capacity, encode_health, encode_info, first_block_size
 from tgi_core.wire.health import ShardState
 from tgi_core.wire.methods import ERROR_KIND, SERVICE, V2, V3, Method
 from tgi_core.wire.results import encode_result
@@ -71,16 +71,21 @@ class ShardService:
         self._host.model()
         if request.HasField("plan"):
             return pb.WarmupResponse(capacity=encode_capacity(self._host.warmup(decode_plan(request.plan))))
-        return self._warmup_of_tgi(request)
+        response, capacity = self._warmup_of_tgi(request), self._capacity()
+        can = self._host.model().server.info.capabilities
+        if not can.block_sizes:  # the router divides by the size that it was told
+            blocks = min(group.num_blocks for group in capacity.groups if group.kind is not CacheKind.STATE)
+            response.max_supported_total_tokens = min(blocks * first_block_size(can), MOST_TOKENS)
+        return response
 
     def _warmup_of_tgi(self, request: pb.WarmupRequest) -> pb.WarmupResponse:
         """Warm up. TGI's shard measures its memory with the given batch; here, the backend reserves memory by the limits."""
-        block_size = self._host.model().server.info.capabilities.block_sizes[0]
+        block_sizes = self._host.model().server.info.capabilities.block_sizes
         capacity = self._host.warmup(
             WarmupPlan(
                 max_row_tokens=request.max_total_tokens or None,
                 max_step_tokens=request.max_prefill_tokens or None,
-                block_size=block_size,
+                block_size=next(iter(block_sizes), None),
             )
         )
         total = request.max_total_tokens or capacity.max_row_tokens
@@ -88,7 +93,7 @@ class ShardService:
         if total > capacity.max_row_tokens:
             raise VerbFailed(f"max_total_tokens {total}: this shard has room for {capacity.max_row_tokens} tokens per request")
         return pb.WarmupResponse(
-            max_supported_total_tokens=min(CacheBlocks(capacity.groups).max_row_tokens, (1 << 32) - 1),
+            max_supported_total_tokens=min(CacheBlocks(capacity.groups).max_row_tokens, MOST_TOKENS),
             max_input_tokens=longest,
             max_total_tokens=total,
         )

@@ -26,6 +26,9 @@ from tgi_core.wire.types import ShardInfo
 
 Word = TypeVar("Word", bound=Enum)
 
+MOST_TOKENS = (1 << 32) - 1
+"""The largest number that TGI's fields hold."""
+
 
 def encode_info(info: ShardInfo, tokenizer_hash: str = "") -> pb.InfoResponse:
     """Encode a description: all of tgi-core's fields, and TGI's fields with the same meaning."""
@@ -33,13 +36,19 @@ def encode_info(info: ShardInfo, tokenizer_hash: str = "") -> pb.InfoResponse:
         dtype=info.dtype,
         device_type=info.device_kind,
         attention_impl="paged",
-        block_size=info.capabilities.block_sizes[0] if info.capabilities.block_sizes else 0,
+        block_size=first_block_size(info.capabilities),
         api=contract.Api(major=info.api[0], minor=info.api[1]),
         model=info.model,
         backend=info.backend,
         capabilities=_encode_capabilities(info.capabilities),
         tokenizer_hash=tokenizer_hash,
     )
+
+
+def first_block_size(capabilities: Capabilities) -> int:
+    """Return the block size that a router of TGI learns, which asks before warm-up: where that decides, a block holds a row, which
+    has at most `max_positions` tokens."""
+    return next(iter(capabilities.block_sizes), min(capabilities.max_positions, MOST_TOKENS))
 
 
 def decode_info(message: pb.InfoResponse) -> ShardInfo:
@@ -91,12 +100,11 @@ def encode_capacity(capacity: Capacity) -> contract.Capacity:
         max_row_tokens=capacity.max_row_tokens,
         max_step_tokens=capacity.max_step_tokens,
         max_prefill_rows=capacity.max_prefill_rows,
-        max_step_blocks=capacity.max_step_blocks,
-        shapes=[contract.Shape(rows=rows, tokens=tokens) for rows, tokens in capacity.shapes],
         in_flight=capacity.in_flight,
         draft=capacity.draft,
         memory=[contract.Memory(name=item.name, num_bytes=item.num_bytes) for item in capacity.memory],
         compiles=capacity.compiles,
+        takes=capacity.takes,
     )
 
 
@@ -113,12 +121,11 @@ def decode_capacity(message: contract.Capacity) -> Capacity:
         max_row_tokens=message.max_row_tokens,
         max_step_tokens=message.max_step_tokens,
         max_prefill_rows=message.max_prefill_rows,
-        max_step_blocks=message.max_step_blocks,
-        shapes=tuple((shape.rows, shape.tokens) for shape in message.shapes),
         in_flight=message.in_flight,
         draft=message.draft,
         memory=tuple(Memory(item.name, item.num_bytes) for item in message.memory),
         compiles=message.compiles,
+        takes=tuple(message.takes),
     )
 
 

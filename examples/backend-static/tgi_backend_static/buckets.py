@@ -19,6 +19,11 @@ def shapes(slots: int, length: int) -> tuple[Shape, ...]:
     return *((1, min(width, length)) for width in widths), (slots, 1)
 
 
+def widths(programs: Sequence[Shape]) -> tuple[int, ...]:
+    """The lengths that a prompt is padded to, which the scheduler is told: it cuts prompts to them where it can."""
+    return tuple(width for rows, width in programs if rows == 1)
+
+
 def calls(works: Sequence[Work], programs: Sequence[Shape]) -> list[tuple[Call, list[Work]]]:
     """Prompts one by one in the narrowest program that holds them, then all rows that run one token together."""
     prompts = [work for work in works if work.take > 1]
@@ -28,7 +33,7 @@ def calls(works: Sequence[Work], programs: Sequence[Shape]) -> list[tuple[Call, 
 
 
 def _width(take: int, programs: Sequence[Shape]) -> int:
-    return min(width for rows, width in programs if rows == 1 and width >= take)
+    return min(width for width in widths(programs) if width >= take)
 
 
 def _call(works: Sequence[Work], shape: Shape) -> Call:

@@ -8,7 +8,7 @@ from tgi_core.backend.ledger import Launch, Ledger, Work
 from tgi_core.backend.sampling import Logits
 from tgi_core.backend.sampling_checks import check_sampling
 
-from tgi_backend_static.buckets import calls, shapes
+from tgi_backend_static.buckets import calls, shapes, widths
 from tgi_backend_static.device import Device, Shape
 from tgi_backend_static.errors import translated
 
@@ -35,11 +35,11 @@ class DeviceSession:
 
     @api.hookimpl
     def capabilities(self) -> api.Capabilities:
-        """Whole prompts into slots of their own: no chunks, no shared prefixes, no mixing."""
+        """Whole prompts into slots of their own: no chunks, no shared prefixes, no prompts beside rows that decode."""
         return api.Capabilities(
             features=frozenset({api.Feature.LOGPROBS, api.Feature.TOP_N}),
             sampling=FIELDS,
-            block_sizes=(min(LONGEST, self._device.max_positions),),
+            block_sizes=(),  # warm-up decides it: as long as rows may be
             mixing=api.Mixing.NONE,
             determinism=api.Determinism.CORE,
             vocab_size=self._device.vocab_size,
@@ -61,7 +61,7 @@ class DeviceSession:
             max_row_tokens=length,
             max_step_tokens=max(plan.max_step_tokens or slots * length, length),
             max_prefill_rows=slots,
-            shapes=self._shapes,
+            takes=widths(self._shapes),
             memory=self._device.memory(),
             compiles=self._device.compiles,
         )
