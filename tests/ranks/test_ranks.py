@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ranks.toy_rank import VOCABULARY, start_toy, toy, toy_session
+from tests.ranks.toy_rank import VOCABULARY, ToySession, start_toy, toy, toy_session
 from tgi_core.backend import (
     EMPTY,
     BackendBug,
+    Closed,
     Feature,
     Grant,
     Group,
@@ -31,6 +32,7 @@ from tgi_core.backend import (
     Sampling,
     UnknownBatch,
     WarmupPlan,
+    hookimpl,
 )
 from tgi_core.backend.session import Session
 from tgi_core.errors import StartupError
@@ -60,11 +62,9 @@ class Ranks:
 
 
 @contextmanager
-def ranks(
-    *followers: Mapping[int, str], own: Mapping[int, str] | None = None, vocabulary: int = VOCABULARY
-) -> Generator[Ranks, None, None]:
+def ranks(*followers: Mapping[int, str], own: Mapping[int, str] | None = None) -> Generator[Ranks, None, None]:
     """A group; each follower, and rank 0, with the steps at which it fails."""
-    started = [start_toy(rank, faults, vocabulary) for rank, faults in enumerate(followers, 1)]
+    started = [start_toy(rank, faults) for rank, faults in enumerate(followers, 1)]
     lost = threading.Event()
     peers = Peers({peer.rank: peer for peer, _ in started}, Group(0, len(started) + 1), lost.set)
     session = Session(lead(peers, "toy", lambda group: toy(own)), "toy")
@@ -172,9 +172,23 @@ def test_a_rank_that_cannot_be_told_leaves_nobody_busy(monkeypatch: pytest.Monke
 
 
 def test_ranks_that_differ_do_not_open() -> None:
-    """A follower that says other things of itself than rank 0 is a bug of the backend, found before anything runs."""
-    with pytest.raises(BackendBug, match="rank 1 says"), ranks({}, vocabulary=VOCABULARY + 1):
-        pass
+    """A follower that says other things of itself than rank 0 is a bug of the backend, found before anything runs; rank 0's own
+    session is closed, so that the process can open another."""
+    peer, pid = start_toy(1, vocabulary=VOCABULARY + 1)
+    closed: list[Group] = []
+
+    def open_own(group: Group) -> ToySession:
+        class Closing(ToySession):
+            @hookimpl
+            def close(self) -> Closed:
+                closed.append(group)
+                return super().close()
+
+        return Closing(VOCABULARY, 128)
+
+    with pytest.raises(BackendBug, match="rank 1 says"):
+        lead(Peers({1: peer}, Group(0, 2)), "toy", open_own)
+    assert len(closed) == 1 and not psutil.pid_exists(pid)
 
 
 def test_followers_end_with_rank_0() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tgi_core.backend import BackendError, Capabilities, Group, errors, hookimpl
+from tgi_core.backend import BackendError, Capabilities, Group, Kernel, errors, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.errors import StartupError
@@ -26,8 +27,9 @@ class ToySession(ReferenceSession):
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Blocks of four tokens."""
-        return replace(super().capabilities(), block_sizes=(4,))
+        """Blocks of four tokens, and kernels that each process explains in words of its own."""
+        kernel = Kernel("step", "toy", f"built by process {os.getpid()}")
+        return replace(super().capabilities(), block_sizes=(4,), kernels=(kernel,))
 
 
 def toy(faults: Mapping[int, str] | None = None, vocabulary: int = VOCABULARY) -> ToySession:

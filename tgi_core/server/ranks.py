@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -58,7 +59,7 @@ class Leader:
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Return rank 0's capabilities; those of all ranks are equal."""
+        """Return rank 0's capabilities; those of all ranks are equal, except for the reasons of their kernels."""
         return self._own.capabilities()
 
     @hookimpl
@@ -128,17 +129,22 @@ class Leader:
 
 def lead(peers: Peers, name: str, open_own: Callable[[Group], object]) -> Leader:
     """Open the session of all ranks. Raises StartupError and BackendError, as opening a single session does; PeerLost."""
-    try:
+    with ExitStack() as undo:
+        undo.callback(peers.close, 0)
         peers.place()
         own = Session(_opened_beside(peers, lambda: open_own(peers.group)), name)
-        mine = plain(own.capabilities())
+        undo.callback(own.close)
+        mine = plain(_compared(own.capabilities()))
         for rank, report in peers.collect(0, _OPENED_S).items():
             if report[1:] != ["done", mine]:
                 raise BackendBug(f"backend {name}: rank {rank} says {report[1:]} of itself, rank 0 {mine}")
-    except BaseException:
-        peers.close(0)
-        raise
+        undo.pop_all()
     return Leader(own, peers)
+
+
+def _compared(capabilities: Capabilities) -> Capabilities:
+    """Return what must be equal on all ranks: not why a kernel was chosen, since one rank may have built what the others found."""
+    return replace(capabilities, kernels=tuple(replace(kernel, reason="") for kernel in capabilities.kernels))
 
 
 def _opened_beside(peers: Peers, open_own: Callable[[], object]) -> object:
@@ -176,7 +182,7 @@ def follow(link: Link, open_session: Callable[[Group], Session]) -> None:
     group = Group(*place)
     try:
         session = open_session(group)
-        link.send([0, "done", session.capabilities()])
+        link.send([0, "done", _compared(session.capabilities())])
     except (BackendError, StartupError) as error:
         link.send([0, "failed", type(error).__name__, str(error)])
         link.receive(_OPENED_S)  # wait until rank 0 closes the connection: it reports the error
