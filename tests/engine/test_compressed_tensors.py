@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -16,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.engine.lora_files import make_adapter
+from tests.engine.quantized_files import LAYERS, Tensors, words_of, write_quantized
 from tests.engine.test_parallel import Pair, pair
 from tests.engine.test_table_decoder import open_torch
 from tests.engine.tiny_models import expected_tokens, open_cpu, ragged_schedule, save_tiny
@@ -41,49 +40,26 @@ SETTINGS: dict[str, Any] = {
 }
 """As llm-compressor writes them."""
 
-Tensors = dict[str, Tensor]
 
-
-def quantized(
-    folder: Path, to: Path, groups: int = 1, layers: str = r"(_proj|lm_head)\.weight", packed_bits: int = 0
-) -> tuple[Path, Path]:
+def quantized(folder: Path, to: Path, groups: int = 1, layers: str = LAYERS, packed_bits: int = 0) -> tuple[Path, Path]:
     """A checkpoint whose matrices of such names are quantized, and the dense one of the same numbers, in float32."""
     bits = packed_bits or 8
-    packed: Tensors = {}
-    plain: Tensors = {}
-    for name, value in load_file(folder / "model.safetensors").items():
-        if value.dim() != 2 or not re.search(layers, name):
-            packed[name] = plain[name] = value
-            continue
-        grouped = value.unflatten(1, (groups, -1))
-        scale = grouped.abs().amax(-1).clamp_min(1e-9) / (2 ** (bits - 1) - 1)
-        codes = (grouped / scale.unsqueeze(-1)).round().to(torch.int8)
-        packed[f"{name}_scale"] = scale
+
+    def write(matrix: Tensor) -> tuple[Tensors, Tensor]:
+        values = matrix.unflatten(1, (groups, -1))
+        scale = values.abs().amax(-1).clamp_min(1e-9) / (2 ** (bits - 1) - 1)
+        codes = (values / scale.unsqueeze(-1)).round().to(torch.int8)
+        parts = {"weight_scale": scale, "weight": codes.flatten(1)}
         if packed_bits:
-            packed[f"{name}_packed"] = words_of(codes.flatten(1), bits)
-            packed[f"{name}_shape"] = torch.tensor(value.shape)
-        else:
-            packed[name] = codes.flatten(1)
-        plain[name] = (codes.float() * scale.unsqueeze(-1)).flatten(1)
-    config = json.loads((folder / "config.json").read_text())
+            fields = parts.pop("weight").int() + 2 ** (bits - 1)
+            parts |= {"weight_packed": words_of(fields, bits, 1), "weight_shape": torch.tensor(matrix.shape)}
+        return parts, (codes.float() * scale.unsqueeze(-1)).flatten(1)
+
     settings = deepcopy(SETTINGS)
     if packed_bits:
         settings["format"] = "pack-quantized"
         settings["config_groups"]["group_0"]["weights"]["num_bits"] = bits
-    for kind, tensors, fields in (("packed", packed, {"quantization_config": settings}), ("plain", plain, {})):
-        (to / kind).mkdir(parents=True)
-        save_file(tensors, to / kind / "model.safetensors", metadata={"format": "pt"})
-        (to / kind / "config.json").write_text(json.dumps(config | fields))
-        if (folder / "generation_config.json").exists():
-            shutil.copy(folder / "generation_config.json", to / kind)
-    return to / "packed", to / "plain"
-
-
-def words_of(codes: Tensor, bits: int) -> Tensor:
-    """Codes in words of 32 bits, the first one lowest."""
-    fields = (codes.long() + 2 ** (bits - 1)).unflatten(1, (-1, 32 // bits))
-    words = (fields << torch.arange(0, 32, bits)).sum(-1)
-    return (words - (words >> 31 << 32)).to(torch.int32)
+    return write_quantized(folder, to, write, settings, layers)
 
 
 def step_of(session: Session) -> str:
@@ -180,15 +156,25 @@ def tensors(change: Callable[[Tensors], object]) -> Callable[[Path], None]:
 
 LAYER = "model.layers.1.self_attn.o_proj"
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "another method": (settings(quant_method="nibbles"), "quantized by 'nibbles', which is not supported; compressed-tensors is"),
+    "another method": (
+        settings(quant_method="nibbles"),
+        "quantized by 'nibbles', which is not supported; supported are awq, bitsandbytes, compressed-tensors",
+    ),
     "another format": (settings(format="marlin-24"), "format is marlin-24; supported is int-quantized"),
     "bits": (settings(num_bits=4), "config_groups.group_0.weights.num_bits is 4; supported is 8"),
-    "zero points": (settings(symmetric=False), "symmetric is False; supported is True"),
-    "inputs": (settings(input_activations={"num_bits": 8}), "config_groups.group_0.input_activations is {'num_bits': 8}"),
-    "cache": (settings(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme is {'num_bits': 8}; supported is none"),
+    "type": (settings(type="float"), "config_groups.group_0.weights.type is float; supported is int"),
+    "strategy": (settings(strategy="token"), "config_groups.group_0.weights.strategy is token; supported is channel or"),
+    "outputs": (settings(output_activations={"num_bits": 8}), "config_groups.group_0.output_activations is {'num_bits': 8}"),
     "no groups": (settings(config_groups=None), "quantization_config is not of compressed-tensors"),
-    "zero point": (tensors(lambda t: t.update({f"{LAYER}.weight_zero_point": torch.zeros(64, 1)})), f"{LAYER}: tensors weight"),
-    "no weight": (tensors(lambda t: t.pop(f"{LAYER}.weight")), f"{LAYER}: tensors weight and weight_scale are expected"),
+    "another tensor": (
+        tensors(lambda t: t.update({f"{LAYER}.qzeros": torch.zeros(64, 1)})),
+        f"{LAYER}: holds the tensor qzeros, which",
+    ),
+    "zero point": (
+        tensors(lambda t: t.update({f"{LAYER}.weight_zero_point": torch.zeros(64, 1)})),
+        f"{LAYER}: weight_zero_point is F32 [64, 1], not I8 [64, 1]",
+    ),
+    "no weight": (tensors(lambda t: t.pop(f"{LAYER}.weight")), f"{LAYER}: lacks the tensor weight"),
     "dense": (tensors(lambda t: t.update({f"{LAYER}.weight": torch.zeros(64, 64)})), f"{LAYER}: weight is F32 [64, 64]"),
     "scales": (tensors(lambda t: t.update({f"{LAYER}.weight_scale": torch.ones(63, 1)})), "weight_scale is F32 [63, 1]"),
     "sizes": (

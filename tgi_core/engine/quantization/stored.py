@@ -52,7 +52,7 @@ class StoredWeights:
     def __init__(self, checkpoint: Checkpoint, format: Format | None = None) -> None:
         """Raises InvalidModel for tensors that do not match the format."""
         self.checkpoint, self.format = checkpoint, format
-        self.by_name = _folded(checkpoint.tensors, format)
+        self.by_name = self._folded()
 
     @property
     def most_elements(self) -> int:
@@ -69,10 +69,14 @@ class StoredWeights:
         return self._view(stored.entry)
 
     def weight(self, stored: StoredWeight, dtype: torch.dtype) -> Weight:
-        """The weight of a linear layer, for a model that runs in `dtype`; over views of the files if possible."""
+        """The weight of a linear layer, for a model that runs in `dtype`; over views of the files if possible. Raises InvalidModel for
+        values that are not of the format."""
         if stored.format is None:
             return Dense.of(self._view(stored.entry).to(dtype))
-        return stored.format.unpack({part: self._view(entry) for part, entry in stored.parts.items()}, dtype)
+        try:
+            return stored.format.unpack({part: self._view(entry) for part, entry in stored.parts.items()}, dtype)
+        except ValueError as error:
+            raise InvalidModel(f"{stored.entry.file}: {stored.name.removesuffix('.weight')}: {error}") from error
 
     def _view(self, entry: TensorEntry) -> Tensor:
         return self._maps[entry.file].view(entry)
@@ -81,6 +85,28 @@ class StoredWeights:
         """Drop the files' pages; views read theirs again on access."""
         for file in self._maps.values():
             file.forget()
+
+    def _folded(self) -> dict[str, StoredWeight]:
+        """Tensors by name, with those of each quantized layer as one weight."""
+        tensors, format = self.checkpoint.tensors, self.format
+        if format is None:
+            return {name: _plain(name, entry) for name, entry in tensors.items()}
+        located = {name: format.locate(name) for name in tensors}
+        quantized: dict[str, dict[str, TensorEntry]] = {layer: {} for layer, part in located.values() if part == format.mark}
+        found: dict[str, StoredWeight] = {}
+        for name, entry in tensors.items():
+            layer, part = located[name]
+            if layer in quantized and part != "bias":
+                quantized[layer][part] = entry
+            elif not format.unused(name):
+                found[name] = _plain(name, entry)
+        return found | {f"{layer}.weight": self._quantized(layer, parts, format) for layer, parts in quantized.items()}
+
+    def _quantized(self, layer: str, parts: dict[str, TensorEntry], format: Format) -> StoredWeight:
+        try:
+            return StoredWeight(f"{layer}.weight", format.shape(parts, self._view), parts, format)
+        except ValueError as error:
+            raise InvalidModel(f"{next(iter(parts.values())).file}: {layer}: {error}") from error
 
 
 def open_weights(directory: Path) -> StoredWeights:
@@ -93,24 +119,8 @@ def open_weights(directory: Path) -> StoredWeights:
     return StoredWeights(checkpoint, read_format(config, file))
 
 
-def _folded(tensors: dict[str, TensorEntry], format: Format | None) -> dict[str, StoredWeight]:
-    """Tensors by name, with those of each quantized layer as one weight."""
-    end = "" if format is None else f".{format.mark}"
-    quantized: dict[str, dict[str, TensorEntry]] = {name.removesuffix(end): {} for name in tensors if end and name.endswith(end)}
-    found: dict[str, StoredWeight] = {}
-    for name, entry in tensors.items():
-        layer, _, part = name.rpartition(".")
-        if layer in quantized and part != "bias":
-            quantized[layer][part] = entry
-        else:
-            found[name] = StoredWeight(name, entry.shape, {part: entry})
-    if format is not None:
-        found |= {f"{layer}.weight": _quantized(layer, parts, format) for layer, parts in quantized.items()}
-    return found
-
-
-def _quantized(layer: str, parts: dict[str, TensorEntry], format: Format) -> StoredWeight:
-    try:
-        return StoredWeight(f"{layer}.weight", format.shape(parts), parts, format)
-    except ValueError as error:
-        raise InvalidModel(f"{next(iter(parts.values())).file}: {layer}: {error}") from error
+def _plain(name: str, entry: TensorEntry) -> StoredWeight:
+    """A tensor that is a weight itself. Raises InvalidModel for codes: without scales they would be wrong numbers."""
+    if name.endswith(".weight") and (entry.dtype.startswith("F8") or entry.dtype in ("I8", "U8")):
+        raise InvalidModel(f"{entry.file}: tensor {name!r} holds codes ({entry.dtype}), and no scales for them are there")
+    return StoredWeight(name, entry.shape, {name: entry})

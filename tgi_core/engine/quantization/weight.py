@@ -107,7 +107,8 @@ class Dense(Weight):
 
 
 class Scaled(Weight):
-    """Codes [out, in], 8-bit integers or floats, with scales [out, groups] for groups of adjacent columns."""
+    """Codes [out, in], 8-bit integers or floats, with scales [out, groups] for groups of adjacent columns; a third part, if there is one,
+    holds the groups' zero points [out, groups], in the codes' dtype."""
 
     layout = "scaled"
     __slots__ = ()
@@ -124,21 +125,23 @@ class Scaled(Weight):
         return self.shape[1] // self.parts[1].shape[1]
 
     def dequantize(self) -> Tensor:
-        """code · scale, multiplied in the scales' dtype or `dtype`, whichever is wider, and rounded once."""
-        codes, scales = self.parts
+        """(code − zero point) · scale, multiplied in the scales' dtype or `dtype`, whichever is wider, and rounded once."""
+        codes, scales, *zeros = self.parts
         wide = torch.promote_types(scales.dtype, self.dtype)
         grouped = codes.to(wide).unflatten(1, (scales.shape[1], -1))
+        if zeros:  # exact: differences of 8-bit integers
+            grouped = grouped - zeros[0].to(wide).unsqueeze(-1)
         return (grouped * scales.to(wide).unsqueeze(-1)).flatten(1).to(self.dtype)
 
     def columns(self, start: int, end: int) -> Weight:
         """Codes of the columns with their scales; dense if the range splits a group."""
-        codes, scales = self.parts
+        codes, *by_group = self.parts
         size = self.group_size
-        if scales.shape[1] == 1:
-            return Scaled((codes[:, start:end], scales), self.dtype)
+        if by_group[0].shape[1] == 1:
+            return Scaled((codes[:, start:end], *by_group), self.dtype)
         if start % size or end % size:
             return Dense.of(self.dequantize()[:, start:end])
-        return Scaled((codes[:, start:end], scales[:, start // size : end // size]), self.dtype)
+        return Scaled((codes[:, start:end], *(part[:, start // size : end // size] for part in by_group)), self.dtype)
 
 
 def concatenated(weights: Sequence[Weight]) -> Weight:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,17 +17,26 @@ class Format(ABC):
     """How a checkpoint stores the weights of linear layers. A layer without the tensor `mark` is not quantized, whatever the config
     says."""
 
-    mark: ClassVar[str]
-    """The suffix, after the layer's name, of a tensor that all quantized layers have, and no others."""
+    mark: str
+    """The part that all quantized layers have, and no others."""
 
     @abstractmethod
     def __init__(self, settings: dict[str, Any]) -> None:
         """`settings` is the config's `quantization_config`. Raises ValueError saying which field's value is not supported."""
 
+    def locate(self, name: str) -> tuple[str, str]:
+        """The layer and the part that a tensor's name consists of, as `model.layers.0.mlp.up_proj` and `weight_scale`."""
+        layer, _, part = name.rpartition(".")
+        return layer, part
+
+    def unused(self, name: str) -> bool:
+        """Whether a tensor outside of quantized layers is not needed, as the scales of a KV cache."""
+        return False
+
     @abstractmethod
-    def shape(self, parts: Mapping[str, TensorEntry]) -> tuple[int, int]:
-        """Shape [out, in] of the weight that a layer's tensors, but for its bias, stand for. Raises ValueError saying which of them is
-        not of the format."""
+    def shape(self, parts: Mapping[str, TensorEntry], read: Callable[[TensorEntry], Tensor]) -> tuple[int, ...]:
+        """Shape, [out, in] for a linear layer, of the weight that a layer's tensors, but for its bias, stand for. `read` gives the values
+        of one. Raises ValueError saying which of them is not of the format."""
 
     @abstractmethod
     def unpack(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Weight:

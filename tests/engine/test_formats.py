@@ -1,0 +1,212 @@
+"""Quantized checkpoints of every format, against the dense ones of the numbers that they stand for."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tests.engine.quantized_files import (
+    Settings,
+    Writer,
+    awq,
+    bitsandbytes,
+    compressed_tensors,
+    fp8,
+    gptq,
+    words_of,
+    write_quantized,
+)
+from tests.engine.test_compressed_tensors import check_alike
+from tests.engine.test_parallel import Pair, pair
+from tests.engine.tiny_models import expected_tokens, open_cpu, save_tiny
+from tgi_core.backend import InvalidModel
+from tgi_core.engine.quantization.formats.gptq import Gptq
+from tgi_core.engine.quantization.stored import open_weights
+
+__all__ = ["pair"]
+
+
+def packed(bits: int, **fields: Any) -> tuple[Writer, Settings]:
+    """pack-quantized of compressed-tensors."""
+    return compressed_tensors(
+        "pack-quantized", {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "channel"} | fields
+    )
+
+
+def floats(stored: str, strategy: str, **fields: Any) -> tuple[Writer, Settings]:
+    """Floats of compressed-tensors."""
+    return compressed_tensors(stored, {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy} | fields)
+
+
+FP8: Settings = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+BNB: Settings = {"quant_method": "bitsandbytes", "load_in_8bit": False, "load_in_4bit": False}
+BITS4 = {"num_bits": 4, "symmetric": True, "type": "float"}
+
+
+def of_gptq(
+    bits: int, size: int, *, symmetric: bool = True, version: int = 1, shuffled: bool = False, **fields: Any
+) -> tuple[Writer, Settings]:
+    """GPTQ, with settings as GPTQModel writes them, but for `fields`."""
+    settings = {"quant_method": "gptq", "bits": bits, "group_size": size, "desc_act": shuffled, "sym": symmetric}
+    if version == 2:
+        settings["checkpoint_format"] = "gptq_v2"
+    return gptq(bits, size, symmetric=symmetric, version=version, shuffled=shuffled), settings | fields
+
+
+FORMATS: dict[str, Callable[[], tuple[Writer, Settings]]] = {
+    "gptq, 4 bits": lambda: of_gptq(4, 32),
+    "gptq, 2 bits": lambda: of_gptq(2, 16),
+    "gptq, 3 bits": lambda: of_gptq(3, -1),
+    "gptq, 8 bits": lambda: of_gptq(8, -1, symmetric=False),
+    "gptq, zero points": lambda: of_gptq(4, 32, symmetric=False),
+    "gptq, version 2": lambda: of_gptq(4, 32, symmetric=False, version=2),
+    "gptq, version 2 said to be 1": lambda: of_gptq(4, 32, version=2, checkpoint_format="gptq"),
+    "gptq, version 1 said to be 2": lambda: of_gptq(4, 32, checkpoint_format="gptq_v2"),
+    "gptq, act-order": lambda: of_gptq(4, 16, shuffled=True),
+    "auto-round": lambda: of_gptq(4, 32, quant_method="auto-round", packing_format="auto_round:auto_gptq"),
+    "awq": lambda: (awq(32), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}),
+    "nf4": lambda: (bitsandbytes("nf4"), BNB | {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
+    "nf4, double": lambda: (bitsandbytes("nf4", double=True), BNB | {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
+    "fp4": lambda: (bitsandbytes("fp4"), BNB | {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}),
+    "bitsandbytes, int8": lambda: (bitsandbytes("int8"), BNB | {"load_in_8bit": True}),
+    "fp8, blocks": lambda: (fp8("weight_scale_inv", (16, 32)), FP8 | {"weight_block_size": [16, 32]}),
+    "fp8, short blocks": lambda: (fp8("weight_scale_inv", (40, 48)), FP8 | {"weight_block_size": [40, 48]}),
+    "fbgemm": lambda: (fp8("weight_scale", None), {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}),
+    "packed, 4 bits": lambda: packed(4, strategy="group", group_size=32),
+    "packed, 3 bits": lambda: packed(3),
+    "packed, zero points": lambda: packed(4, strategy="group", group_size=16, symmetric=False),
+    "packed, 8 bits, zero points": lambda: packed(8, symmetric=False),
+    "int8": lambda: compressed_tensors(
+        "int-quantized", {"num_bits": 8, "type": "int", "symmetric": False, "strategy": "channel"}
+    ),
+    "float8": lambda: floats("float-quantized", "channel"),
+    "float8, one scale": lambda: floats("float-quantized", "tensor"),
+    "float8, blocks": lambda: floats("float-quantized", "block", block_structure=[32, 32]),
+    "nvfp4": lambda: compressed_tensors("nvfp4-pack-quantized", BITS4 | {"strategy": "tensor_group", "group_size": 16}),
+    "mxfp4": lambda: compressed_tensors("mxfp4-pack-quantized", BITS4 | {"strategy": "group", "group_size": 32}),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_numbers_are_the_writers(name: str, llama: Path, tmp_path: Path) -> None:
+    """Dequantized, every weight is bit for bit what its writer says that it stands for."""
+    quantized, plain = write_quantized(llama, tmp_path, *FORMATS[name]())
+    stored, wanted = open_weights(quantized), load_file(plain / "model.safetensors")
+    assert stored.by_name.keys() == wanted.keys()
+    for weight_name, matrix in wanted.items():
+        found = stored.by_name[weight_name]
+        assert found.shape == tuple(matrix.shape)
+        assert torch.equal(stored.weight(found, torch.float32).dequantize(), matrix), weight_name
+
+
+@pytest.mark.parametrize("name", ["gptq, zero points", "awq", "nf4, double", "fp8, short blocks", "nvfp4"])
+def test_it_runs_as_the_dense_one(name: str, llama: Path, tmp_path: Path) -> None:
+    """The same tokens, on the same path."""
+    quantized, plain = write_quantized(llama, tmp_path, *FORMATS[name]())
+    made = check_alike(open_cpu(quantized, dtype="float32"), open_cpu(plain, dtype="float32"))
+    for id, expected in enumerate(expected_tokens(plain), 1):
+        assert made[id] == expected[: len(made[id])]
+
+
+@pytest.mark.parametrize("name", ["gptq, act-order", "fbgemm"])
+def test_it_runs_in_transformers_modules(name: str, tmp_path: Path) -> None:
+    """Also where no table describes the model."""
+    write, settings = FORMATS[name]()
+    quantized, plain = write_quantized(save_tiny("phi3", tmp_path / "whole"), tmp_path, write, settings)
+    check_alike(open_cpu(quantized, dtype="float32"), open_cpu(plain, dtype="float32"))
+
+
+@pytest.mark.parametrize("name", ["gptq, 4 bits", "gptq, act-order", "awq", "nf4", "fp8, blocks"])
+def test_two_ranks(name: str, pair: Pair, llama: Path, tmp_path: Path) -> None:
+    """Two ranks make the dense model's tokens."""
+    quantized, plain = write_quantized(llama, tmp_path, *FORMATS[name]())
+    for rank in pair(quantized):
+        assert "error" not in rank, rank
+        for id, expected in enumerate(expected_tokens(plain), 1):
+            made = rank["tokens"][str(id)]
+            assert made and made == expected[: len(made)]
+
+
+def test_words_of_gptq() -> None:
+    """One word of 4-bit codes, and its zero points in version 1: 0x76543210 holds 0 to 7, and a stored 7 stands for 8."""
+    word = torch.tensor([[0x76543210] * 8], dtype=torch.int32)
+    parts: dict[str, Tensor] = {
+        "qweight": word,
+        "qzeros": torch.tensor([[0x77777777]], dtype=torch.int32),
+        "scales": torch.full((1, 8), 0.5, dtype=torch.float16),
+    }
+    weight = Gptq(of_gptq(4, -1)[1]).unpack(parts, torch.float32)
+    assert weight.dequantize().tolist() == [[-4.0, -3.5, -3.0, -2.5, -2.0, -1.5, -1.0, -0.5]] * 8
+    assert words_of(torch.arange(8).unsqueeze(1), 4, 0).tolist() == [[0x76543210]]
+
+
+def test_words_of_awq() -> None:
+    """The word 0x75316420 holds outputs 0 to 7 in order."""
+    write, settings = FORMATS["awq"]()
+    assert words_of(torch.tensor([[0, 2, 4, 6, 1, 3, 5, 7]]), 4, 1).tolist() == [[0x75316420]]
+    assert settings["quant_method"] == "awq" and set(write(torch.randn(8, 64))[0]) == {"qweight", "qzeros", "scales"}
+
+
+DAMAGE = ("drop", "grow", "cut", "turn", "retype", "noise", "twist", "field")
+
+
+def damaged(folder: Path, rng: random.Random, kinds: Sequence[str] = DAMAGE) -> str:
+    """Damage one tensor of a quantized layer, or one field of the settings; what was done."""
+    config = json.loads((folder / "config.json").read_text())
+    settings = config["quantization_config"]
+    tensors = load_file(folder / "model.safetensors")
+    own = sorted(name for name in tensors if "layers.0." in name and "_proj." in name)
+    name, kind = rng.choice(own), rng.choice(kinds)
+    found = tensors[name]
+    if kind == "drop":
+        del tensors[name]
+    elif kind == "grow":
+        tensors[name + "_more"] = torch.zeros(3)
+    elif kind == "cut" and found.dim() and found.shape[0] > 1:
+        tensors[name] = found[: rng.randrange(1, found.shape[0])].contiguous()
+    elif kind == "turn":
+        tensors[name] = found.reshape(rng.choice(((-1,), (1, -1), (-1, 1)))).contiguous()
+    elif kind == "retype":
+        tensors[name] = torch.zeros(found.shape, dtype=rng.choice((torch.int64, torch.float64, torch.uint8, torch.bool)))
+    elif kind == "noise":
+        flat = found.flatten().view(torch.uint8).clone()
+        flat[rng.randrange(flat.numel())] = rng.randrange(256)
+        tensors[name] = flat.view(found.dtype).view(found.shape)
+    elif kind == "twist" and found.is_floating_point() and found.itemsize > 1:
+        tensors[name] = torch.full_like(found, rng.choice((float("nan"), float("inf"))))
+    else:
+        field = rng.choice(sorted(settings))
+        settings[field] = rng.choice((None, -7, 5, 1e9, "x" * 5000, [], {"a": 1}, [0, 0], True))
+        kind, name = "field", f"{field} = {str(settings[field])[:40]}"
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    return f"{kind} {name}"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damage_is_one_line(name: str, llama: Path, tmp_path: Path) -> None:
+    """A damaged checkpoint is refused in one line that names its file, or means what it still says; nothing else is raised."""
+    quantized, _ = write_quantized(llama, tmp_path, *FORMATS[name](), layers=r"layers.0.*_proj\.weight")
+    rng, refused = random.Random(name), 0
+    for number in range(8):
+        folder = tmp_path / str(number)
+        shutil.copytree(quantized, folder)
+        done = damaged(folder, rng, DAMAGE if number else ("grow",))
+        try:
+            stored = open_weights(folder)
+            for weight in stored.by_name.values():
+                matrix = stored.weight(weight, torch.float32).dequantize()
+                assert matrix.isfinite().all() or weight.format is None, (done, weight.name)
+        except InvalidModel as error:
+            assert str(folder) in str(error) and "\n" not in str(error) and len(str(error)) < 400, done
+            refused += 1
+    assert refused
