@@ -36,11 +36,10 @@ class Settings:
         choices=("auto", "float32", "bfloat16", "float16"),
         scope=Scope.SHARD,
     )
-    quantize: str | None = refused(
+    quantize: str | None = setting(
         None,
-        "Quantization of the weights.",
+        "How the checkpoint's weights are quantized. The format is read from the files; this must agree with it.",
         "Model",
-        "quantizing weights at load is not supported yet; omit the flag: the format of a quantized checkpoint is read from its config.json",
         choices=(
             *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
             *("bitsandbytes-nf4", "bitsandbytes-fp4", "fp8"),

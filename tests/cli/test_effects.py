@@ -83,8 +83,8 @@ def test_refused_ones_end_the_start(spec: Field[Any]) -> None:
 
 def test_a_refused_setting_as_a_user_sees_it() -> None:
     """One line, exit status 1, before anything slow."""
-    result = run("serve", "--quantize", "gptq", "/not/there")
-    assert result.returncode == 1 and result.stderr.startswith("tgi: error: --quantize gptq: "), result.stderr
+    result = run("serve", "--rope-factor", "2", "/not/there")
+    assert result.returncode == 1 and result.stderr.startswith("tgi: error: --rope-factor 2.0: "), result.stderr
 
 
 @pytest.mark.parametrize("way", [("--in-process",), ()])

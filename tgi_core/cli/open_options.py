@@ -6,10 +6,26 @@ from pathlib import Path
 
 from tgi_core.backend import OpenOptions
 from tgi_core.config import Settings
+from tgi_core.errors import StartupError
+from tgi_core.model_files import quantization_method, quantization_settings, read_optional_json
+
+_FLAGS = {
+    "awq": ("awq",),
+    "bitsandbytes": ("bitsandbytes",),
+    "bitsandbytes-fp4": ("bitsandbytes",),
+    "bitsandbytes-nf4": ("bitsandbytes",),
+    "compressed-tensors": ("compressed-tensors",),
+    "fp8": ("fp8", "fbgemm_fp8"),
+    "gptq": ("gptq", "awq"),
+    "marlin": ("marlin", "gptq"),
+}
+"""The `quant_method` of checkpoints that a value of --quantize names, as in TGI."""
 
 
 def open_options(directory: Path, settings: Settings) -> OpenOptions:
-    """Options that all ranks share: everything except group, masks and adapters."""
+    """Options that all ranks share: everything except group, masks and adapters. Raises StartupError if --quantize does not describe the
+    checkpoint."""
+    _check_quantize(directory, settings.quantize)
     return OpenOptions(
         str(directory),
         settings.dtype,
@@ -17,3 +33,18 @@ def open_options(directory: Path, settings: Settings) -> OpenOptions:
         cache_dtype=settings.kv_cache_dtype.replace("fp8_", "float8_"),  # TGI's name to torch's
         compile_cache="" if settings.compile_cache is None else str(Path(settings.compile_cache).absolute()),
     )
+
+
+def _check_quantize(directory: Path, asked: str | None) -> None:
+    """The weights' format is read from the files; the flag only has to agree."""
+    if asked is None:
+        return
+    file, settings = quantization_settings(read_optional_json(directory / "config.json"), directory)
+    if not settings:
+        raise StartupError(
+            f"--quantize {asked}: {directory} holds no quantized weights, and quantizing at load is not supported; omit the flag, or "
+            "quantize the model first, as with llm-compressor or GPTQModel"
+        )
+    method = quantization_method(settings)
+    if method not in _FLAGS.get(asked, (asked,)):
+        raise StartupError(f"--quantize {asked}: {file} says that the weights are quantized by {method[:40]!r}; omit the flag")

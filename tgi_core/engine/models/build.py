@@ -34,7 +34,7 @@ def read_config(directory: Path) -> PretrainedConfig:
         raise InvalidModel(str(error)) from error
     if "model_type" not in raw:
         raise InvalidModel(f"{file}: has no model_type")
-    read_format(raw, file)
+    read_format(raw, directory)
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except CONFIG_ERRORS as error:

@@ -116,7 +116,7 @@ def open_weights(directory: Path) -> StoredWeights:
         config = read_json(file)
     except StartupError as error:
         raise InvalidModel(str(error)) from error
-    return StoredWeights(checkpoint, read_format(config, file))
+    return StoredWeights(checkpoint, read_format(config, directory))
 
 
 def _plain(name: str, entry: TensorEntry) -> StoredWeight:

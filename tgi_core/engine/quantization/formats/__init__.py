@@ -13,7 +13,7 @@ from tgi_core.engine.quantization.formats.compressed_tensors import CompressedTe
 from tgi_core.engine.quantization.formats.fp8 import FbgemmFp8, Fp8
 from tgi_core.engine.quantization.formats.gptq import Gptq
 from tgi_core.errors import StartupError
-from tgi_core.model_files import read_json
+from tgi_core.model_files import quantization_method, quantization_settings
 
 FORMATS: dict[str, type[Format]] = {
     "awq": Awq,
@@ -25,24 +25,21 @@ FORMATS: dict[str, type[Format]] = {
 }
 """By `quant_method`."""
 
-_OLDER = ("quantize_config.json", "quant_config.json")
-"""Files that hold the settings where config.json has none."""
 
-
-def read_format(config: dict[str, Any], file: Path) -> Format | None:
-    """The format that a model's `config`, read from `file`, names, or a file beside it; None if weights are not quantized. Raises
+def read_format(config: dict[str, Any], directory: Path) -> Format | None:
+    """The format of a model's weights, named by its `config` or by a file in its directory; None if they are not quantized. Raises
     InvalidModel."""
-    settings = config.get("quantization_config") or config.get("compression_config")
-    if not settings:
-        file = next((older for name in _OLDER if (older := file.parent / name).exists()), file)
-        settings = _read(file) if file.name in _OLDER else None
+    try:
+        file, settings = quantization_settings(config, directory)
+    except StartupError as error:
+        raise InvalidModel(str(error)) from error
     if not settings:
         return None
-    method = _method(settings) if isinstance(settings, dict) else None
-    found = FORMATS.get(method) if isinstance(method, str) else None
+    method = quantization_method(settings)
+    found = FORMATS.get(method)
     if found is None:
         raise InvalidModel(
-            f"{file}: the model is quantized by {str(method)[:40]!r}, which is not supported; supported are {', '.join(FORMATS)}"
+            f"{file}: the model is quantized by {method[:40]!r}, which is not supported; supported are {', '.join(FORMATS)}"
         )
     try:
         return found(settings)
@@ -52,23 +49,3 @@ def read_format(config: dict[str, Any], file: Path) -> Format | None:
         ) from error
     except ValueError as error:
         raise InvalidModel(f"{file}: quantization_config: {error}") from error
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return read_json(file)
-    except StartupError as error:
-        raise InvalidModel(str(error)) from error
-
-
-def _method(settings: dict[str, Any]) -> object:
-    """The `quant_method`; files of AutoGPTQ and AutoAWQ, and AutoRound's exports in their formats, imply it."""
-    method = settings.get("quant_method")
-    if method == "auto-round":
-        packing = str(settings.get("packing_format"))
-        return next((name for name in ("gptq", "awq") if name in packing), packing)
-    if method is None and ("w_bit" in settings or "zero_point" in settings):
-        return "awq"
-    if method is None and "desc_act" in settings:
-        return "gptq"
-    return method

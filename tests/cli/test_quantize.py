@@ -1,0 +1,68 @@
+"""--quantize: what it says about a checkpoint has to be true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tgi_core.cli.open_options import open_options
+from tgi_core.config import Settings
+from tgi_core.errors import StartupError
+
+GPTQ = {"bits": 4, "group_size": 128, "desc_act": False}
+
+
+def model(folder: Path, **files: Any) -> Path:
+    """A directory with these JSON files."""
+    for name, value in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(value))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("asked", "files"),
+    [
+        (None, {"config": {}}),
+        (None, {"config": {"quantization_config": {"quant_method": "nibbles"}}}),
+        ("gptq", {"config": {"quantization_config": GPTQ | {"quant_method": "gptq"}}}),
+        ("gptq", {"config": {}, "quantize_config": GPTQ}),
+        ("gptq", {"config": {"quantization_config": {"quant_method": "awq"}}}),
+        ("marlin", {"config": {"quantization_config": GPTQ | {"quant_method": "gptq"}}}),
+        ("awq", {"config": {}, "quant_config": {"w_bit": 4, "q_group_size": 128, "zero_point": True, "version": "GEMM"}}),
+        ("awq", {"config": {"quantization_config": {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq"}}}),
+        ("fp8", {"config": {"quantization_config": {"quant_method": "fbgemm_fp8"}}}),
+        ("bitsandbytes-nf4", {"config": {"quantization_config": {"quant_method": "bitsandbytes"}}}),
+        ("compressed-tensors", {"config": {"compression_config": {"quant_method": "compressed-tensors"}}}),
+    ],
+)
+def test_what_agrees_with_the_files(asked: str | None, files: dict[str, Any], tmp_path: Path) -> None:
+    """Names of TGI for what the files say, wherever they say it."""
+    assert open_options(model(tmp_path, **files), Settings(quantize=asked)).model == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "files", "told"),
+    [
+        ("gptq", {"config": {}}, "--quantize gptq: {} holds no quantized weights"),
+        ("bitsandbytes", {}, "quantizing at load is not supported; omit the flag"),
+        (
+            "awq",
+            {"config": {"quantization_config": {"quant_method": "fp8"}}},
+            "{}/config.json says that the weights are quantized by 'fp8'",
+        ),
+        (
+            "eetq",
+            {"config": {}, "quantize_config": GPTQ},
+            "{}/quantize_config.json says that the weights are quantized by 'gptq'",
+        ),
+        ("gptq", {"config": {}, "quantize_config": [1]}, "{}/quantize_config.json: contains list"),
+    ],
+)
+def test_what_does_not(asked: str, files: dict[str, Any], told: str, tmp_path: Path) -> None:
+    """One line that names the flag and the file."""
+    with pytest.raises(StartupError) as caught:
+        open_options(model(tmp_path, **files), Settings(quantize=asked))
+    assert told.format(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
