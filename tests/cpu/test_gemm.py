@@ -14,7 +14,7 @@ from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_backend_cpu.packing import pack
 from torch import Tensor
 
-from tgi_core.engine.quantization.weight import Dense
+from tgi_core.engine.quantization.weight import Dense, Scaled
 
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(1, 2, 1), (3, 16, 16), (5, 64, 48), (8, 98, 130), (13, 576, 96), (25, 34, 200), (70, 128, 64), (1000, 96, 80)]
@@ -129,6 +129,51 @@ def test_bf12_weights_lose_nothing(kernels: Kernels, rows: int, depth: int, colu
     bf12 = packed(kernels, arena, [weight, weight / 2], panels=Panels.PAIRS)
     whole = packed(kernels, arena, [torch.cat([weight, other]), torch.cat([weight / 2, other])], panels=Panels.PAIRS)
     assert torch.equal(run(kernels, "tgi_gated", bf12, x, columns), run(kernels, "tgi_gated", whole, x, 2 * columns)[:, :columns])
+
+
+def codes(rows: int, depth: int, groups: int, bits: int, zeros: bool, seed: int) -> Scaled:
+    """Integers of so many bits, with scales and maybe zero points."""
+    generator, half = torch.Generator().manual_seed(seed), 1 << (bits - 1)
+    found = [torch.randint(-half, half, (rows, depth), generator=generator).to(torch.int8)]
+    found.append(torch.randn(rows, groups, generator=generator) / half)
+    if zeros:
+        found.append(torch.randint(-half, half, (rows, groups), generator=generator).to(torch.int8))
+    return Scaled(found, torch.bfloat16)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(1, 40),
+    shape=st.sampled_from([(1, 6), (1, 64), (1, 130), (2, 8), (3, 16), (4, 24), (2, 128), (5, 32)]),
+    columns=st.integers(1, 12).map(lambda blocks: 16 * blocks),
+    bits=st.sampled_from([4, 8]),
+    zeros=st.booleans(),
+    seed=st.integers(0, 1 << 20),
+)
+def test_codes_are_multiplied_as_their_numbers(
+    kernels: Kernels, rows: int, shape: tuple[int, int], columns: int, bits: int, zeros: bool, seed: int
+) -> None:
+    """Weights of codes give the bits of the dense ones that they stand for: merged, in pairs, with several group sizes."""
+    groups, size = shape
+    one, other = (codes(columns, groups * size, groups, bits, zeros, seed + place) for place in (0, 1))
+    x, arena = numbers(rows, groups * size, dtype=torch.bfloat16, seed=seed), Arena(kernels)
+    for name, panels, wide in (("tgi_linear", Panels.PLAIN, 2 * columns), ("tgi_gated", Panels.PAIRS, columns)):
+        found = pack(kernels, arena, [one, other], None, panels)
+        assert found.layout == (Layout.CODES4 if bits == 4 else Layout.CODES8)
+        dense = packed(kernels, arena, [one.dequantize(), other.dequantize()], None, panels)
+        assert dense.layout not in (Layout.CODES4, Layout.CODES8)
+        assert torch.equal(run(kernels, name, found, x, wide), run(kernels, name, dense, x, wide))
+
+
+def test_codes_take_their_bits(kernels: Kernels) -> None:
+    """Four or eight bits and the scales; codes that share no groups, and groups of odd sizes, become dense numbers."""
+    for bits, groups, most in ((4, 1, 0.51), (4, 18, 0.63), (8, 1, 1.02), (8, 18, 1.13)):
+        arena = Arena(kernels)
+        pack(kernels, arena, [codes(480, 576, groups, bits, False, 1)])
+        assert arena.num_bytes <= most * 480 * 576 + 4096
+    arena = Arena(kernels)
+    for weights in ([codes(48, 96, 32, 8, False, 1)], [codes(48, 96, 2, 8, False, 1), codes(48, 96, 4, 8, False, 1)]):
+        assert pack(kernels, arena, weights).layout not in (Layout.CODES4, Layout.CODES8)
 
 
 def test_weights_take_twelve_bits_where_that_saves_memory(kernels: Kernels) -> None:

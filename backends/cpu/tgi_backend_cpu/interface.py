@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 6
+INTERFACE = 7
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -26,6 +26,8 @@ class Layout(IntEnum):
 
     DENSE = 0
     BF12 = 1
+    CODES4 = 2
+    CODES8 = 3
 
 
 class Linear(Structure):
@@ -35,6 +37,16 @@ class Linear(Structure):
         ("data", c_void_p),
         ("bias", c_void_p),
         *((name, c_int32) for name in ("layout", "columns", "steps", "unused")),
+    )
+
+
+class UnpackedCodes(Structure):
+    """A weight of codes in panels, to be encoded."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "scales", "zeros", "table")),
+        *((name, c_size_t) for name in ("panels", "blocks", "steps", "groups", "group_steps")),
+        ("bits", c_int32),
     )
 
 
@@ -144,6 +156,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_packed_size": (None, (_FLAG, _FLAG, _COUNT, _COUNT, POINTER(c_size_t), POINTER(c_size_t))),
     "tgi_pack": (None, (_AT, _FLAG, _FLAG, _AT, _AT, _COUNT, _COUNT, _COUNT)),
     "tgi_pack_bf12": (_SIZE, (_AT, _AT, _SIZE, _SIZE, _AT)),
+    "tgi_pack_codes": (_SIZE, (_AT, POINTER(UnpackedCodes), _AT)),
     "tgi_linear": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
     "tgi_add_lora": (None, (_AT, _FLAG, POINTER(PackedLoras), POINTER(Segment), _COUNT, _AT, _SIZE, _AT, _SIZE, _SIZE)),
     "tgi_gated": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),

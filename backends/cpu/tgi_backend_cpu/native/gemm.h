@@ -248,6 +248,10 @@ class PanelGemm {
         return run_dense();
       case Layout::bf12:
         return run_decoded<Bf12Lines>(scratch);
+      case Layout::codes4:
+        return run_decoded<CodeLines<4>>(scratch);
+      case Layout::codes8:
+        return run_decoded<CodeLines<8>>(scratch);
     }
   }
 

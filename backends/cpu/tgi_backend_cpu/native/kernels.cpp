@@ -65,7 +65,7 @@ void add_lora(Pool& pool, const PackedLoras* found, std::vector<Segment> segment
 extern "C" {
 
 // Changes with every signature or structure; kernels.py checks it.
-int32_t tgi_interface() { return 6; }
+int32_t tgi_interface() { return 7; }
 
 void* tgi_pool(int32_t threads) { return new Pool(threads); }
 void tgi_pool_free(void* pool) { delete (Pool*)pool; }
@@ -103,6 +103,13 @@ void tgi_pack(void* pool, int32_t bfloat16, Panels panels, unit* to, const void*
 // that saves too little.
 size_t tgi_pack_bf12(void* pool, const unit* weight, size_t panels, size_t panel_bytes, char* to) {
   return Bf12Encoder(weight, panels, panel_bytes / kLine).run(*(Pool*)pool, to);
+}
+
+// The bytes that a weight of codes takes, and, if `to` is not null, writes it there.
+size_t tgi_pack_codes(void* pool, const UnpackedCodes* from, char* to) {
+  CodeEncoder encoder(*from);
+  if (to) encoder.run(*(Pool*)pool, to);
+  return encoder.size();
 }
 
 // y [rows][columns] = x · Wᵀ + bias, all in one dtype.

@@ -7,10 +7,11 @@
 
 #include "dense.h"
 #include "bf12.h"
+#include "codes.h"
 
 namespace tgi {
 
 // Mirrored in interface.py.
-enum class Layout : int32_t { dense = 0, bf12 = 1 };
+enum class Layout : int32_t { dense = 0, bf12 = 1, codes4 = 2, codes8 = 3 };
 
 }  // namespace tgi

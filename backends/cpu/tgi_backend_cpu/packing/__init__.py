@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tgi_backend_cpu.interface import Linear, Panels
+from tgi_backend_cpu.interface import Layout, Linear, Panels
 from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_backend_cpu.packing.bf12 import Bf12Panels
+from tgi_backend_cpu.packing.codes import CodePanels
 from tgi_backend_cpu.packing.dense import DensePanels
 from tgi_backend_cpu.packing.panels import PackedLayout, Unpacked
 from tgi_core.engine.quantization.weight import Weight
 
-LAYOUTS: tuple[PackedLayout, ...] = (Bf12Panels(), DensePanels())
+LAYOUTS: tuple[PackedLayout, ...] = (CodePanels(Layout.CODES4), CodePanels(Layout.CODES8), Bf12Panels(), DensePanels())
 """The last one supports every weight."""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from tgi_backend_cpu.interface import Layout, Panels
 from tgi_backend_cpu.kernels import Arena, Kernels
@@ -20,26 +21,36 @@ class Unpacked:
         self.kernels, self.weights, self.panels = kernels, weights, panels
         self.dtype, self.depth = weights[0].dtype, weights[0].shape[1]
         self.columns = sum(weight.shape[0] for weight in weights)
-        count, panel_bytes = ctypes.c_size_t(), ctypes.c_size_t()
-        half = self.dtype is torch.bfloat16
-        kernels.call.tgi_packed_size(half, panels, self.columns, self.depth, ctypes.byref(count), ctypes.byref(panel_bytes))
-        self.count, self.panel_bytes = count.value, panel_bytes.value
+        if any(weight.dtype is not self.dtype for weight in weights):
+            raise ValueError("weights must be of one dtype")
+        self.count, self.panel_bytes = self.sizes(self.dtype is torch.bfloat16, self.depth)
 
     @property
     def dense_bytes(self) -> int:
         """Bytes of dense panels."""
         return self.count * self.panel_bytes
 
+    def sizes(self, half: bool, depth: int) -> tuple[int, int]:
+        """The number of panels with `depth` elements per row, two bytes each or four, and the bytes of a panel."""
+        count, panel_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+        self.kernels.call.tgi_packed_size(half, self.panels, self.columns, depth, ctypes.byref(count), ctypes.byref(panel_bytes))
+        return count.value, panel_bytes.value
+
     def write(self, to: int) -> None:
         """Write dense panels to an address."""
+        self.write_matrices(to, (weight.dequantize() for weight in self.weights))
+
+    def write_matrices(self, to: int, matrices: Iterable[Tensor]) -> None:
+        """Write panels of other matrices with the weights' rows, of elements of two or four bytes."""
         pairs, block = self.panels is Panels.PAIRS, 0
-        for place, weight in enumerate(self.weights):
-            rows, depth = weight.shape
-            if weight.dtype is not self.dtype or (rows % 16 and place < len(self.weights) - 1 and not pairs):
-                raise ValueError("weights must be of one dtype, and of 16 rows or multiples")
-            matrix = weight.dequantize().contiguous()
-            half, first = self.dtype is torch.bfloat16, place if pairs else block
-            self.kernels.call.tgi_pack(self.kernels.pool, half, self.panels, to, matrix.data_ptr(), rows, depth, first)
+        for place, matrix in enumerate(matrices):
+            rows, depth = matrix.shape
+            if rows % 16 and place < len(self.weights) - 1 and not pairs:
+                raise ValueError("weights must be of 16 rows or multiples")
+            first, matrix = place if pairs else block, matrix.contiguous()
+            self.kernels.call.tgi_pack(
+                self.kernels.pool, matrix.itemsize == 2, self.panels, to, matrix.data_ptr(), rows, depth, first
+            )
             block += rows // 16
 
 
