@@ -17,6 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.cpu.conftest import need
 from tests.engine.family_flags import FLAGS, save_flagged
+from tests.engine.quantized_files import compressed_tensors, write_quantized
 from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, compare, expected_tokens, open_cpu, ragged_schedule, save_tiny
 from tgi_core.backend import EMPTY, Feature, Grant, OutputOptions, Request, WarmupPlan
 from tgi_core.engine.decoder.table import FAMILIES, read_table
@@ -202,3 +203,16 @@ def test_an_unknown_tensor_is_not_left_out(tmp_path: Path, log: pytest.LogCaptur
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}))
     session, _ = open_cpu(folder, dtype="float32")
     assert Feature.BATCH_INVARIANT not in session.capabilities().features and "norm" in log.text
+
+
+@pytest.mark.parametrize(("bits", "words"), [(4, "4-bit in 16 of 17"), (8, "8-bit in 16 of 17")])
+def test_quantized_weights_keep_their_bits(bits: int, words: str, tmp_path: Path) -> None:
+    """In bfloat16 a quantized model multiplies by its codes: near float32's logprobs."""
+    write, settings = compressed_tensors(
+        "pack-quantized", {"num_bits": bits, "type": "int", "symmetric": False, "strategy": "group", "group_size": 16}
+    )
+    folder, _ = write_quantized(save_tiny("qwen3", tmp_path / "whole"), tmp_path, write, settings, layers=r"_proj\.weight")
+    session, _ = open_cpu(folder, dtype="bfloat16")
+    [told] = [kernel.reason for kernel in session.capabilities().kernels if kernel.part == "weights"]
+    assert words in told
+    assert max(abs(a - b) for a, b in zip(forced(folder, "float32"), forced(folder, "bfloat16"), strict=True)) < 0.1

@@ -153,16 +153,31 @@ def codes(rows: int, depth: int, groups: int, bits: int, zeros: bool, seed: int)
 def test_codes_are_multiplied_as_their_numbers(
     kernels: Kernels, rows: int, shape: tuple[int, int], columns: int, bits: int, zeros: bool, seed: int
 ) -> None:
-    """Weights of codes give the bits of the dense ones that they stand for: merged, in pairs, with several group sizes."""
+    """Weights of codes are not rounded: merged, in pairs, in groups of several sizes. The other rows do not matter."""
     groups, size = shape
     one, other = (codes(columns, groups * size, groups, bits, zeros, seed + place) for place in (0, 1))
     x, arena = numbers(rows, groups * size, dtype=torch.bfloat16, seed=seed), Arena(kernels)
     for name, panels, wide in (("tgi_linear", Panels.PLAIN, 2 * columns), ("tgi_gated", Panels.PAIRS, columns)):
         found = pack(kernels, arena, [one, other], None, panels)
         assert found.layout == (Layout.CODES4 if bits == 4 else Layout.CODES8)
-        dense = packed(kernels, arena, [one.dequantize(), other.dequantize()], None, panels)
-        assert dense.layout not in (Layout.CODES4, Layout.CODES8)
-        assert torch.equal(run(kernels, name, found, x, wide), run(kernels, name, dense, x, wide))
+        matrices = [numbers_of(one), numbers_of(other)]
+        if panels is Panels.PLAIN:
+            wanted = x.double() @ torch.cat(matrices).T
+        else:
+            gate = x.double() @ matrices[0].T
+            wanted = gate * gate.sigmoid() * (x.double() @ matrices[1].T)
+        made = run(kernels, name, found, x, wide)
+        assert close(made, wanted)
+        for first in range(0, rows, 9):
+            some = x[first : first + 9].clone()
+            assert torch.equal(run(kernels, name, found, some, wide), made[first : first + 9])
+
+
+def numbers_of(weight: Scaled) -> Tensor:
+    """The numbers that codes stand for, not rounded."""
+    codes, scales, *zeros = (part.double() for part in weight.parts)
+    plain = codes.unflatten(1, (scales.shape[1], -1)) - (zeros[0].unsqueeze(-1) if zeros else 0)
+    return (plain * scales.unsqueeze(-1)).flatten(1)
 
 
 def test_codes_take_their_bits(kernels: Kernels) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,8 @@ class PackedDecoder:
         self.table, self.dtype = weights.table, weights.dtype
         self._kernels, self._arena = kernels, Arena(kernels)
         self._kept: list[Tensor] = []
+        self.saved_bytes = 0
+        """Bytes that the packed weights take less than dense ones."""
         count = len(self.table.layers)
         self.layers = (Layer * count)()
         for index in range(count):
@@ -59,11 +62,11 @@ class PackedDecoder:
     def description(self) -> str:
         """How the weights are stored, for logs."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
-        compressed = sum(linear.layout == Layout.BF12 for linear in (*found, self.model.head))
+        counts = Counter(linear.layout for linear in (*found, self.model.head))
+        names = {Layout.CODES4: "4-bit", Layout.CODES8: "8-bit", Layout.BF12: "lossless 12-bit"}
         size = f"{(self._arena.num_bytes - self.adapters.num_bytes) / 2**20:,.0f} MiB"
-        if not compressed:
-            return f"{size}, dense"
-        return f"{size}, lossless 12-bit in {compressed} of {len(found) + 1} matrices"
+        told = [f"{name} in {counts[layout]} of {len(found) + 1} matrices" for layout, name in names.items() if counts[layout]]
+        return ", ".join([size, *(told or ["dense"])])
 
     def _layer(self, weights: DecoderWeights, index: int) -> Layer:
         found, kind = weights.layer(index), self.table.layers[index]
@@ -130,7 +133,10 @@ class PackedDecoder:
             if panels is Panels.PAIRS:
                 bias = _interleaved(bias)
             self._kept.append(bias)
-        return pack(self._kernels, self._arena, weights, bias, panels)
+        before = self._arena.num_bytes
+        packed = pack(self._kernels, self._arena, weights, bias, panels)
+        self.saved_bytes += sum(weight.dense_bytes for weight in weights) - (self._arena.num_bytes - before)
+        return packed
 
     def _floats(self, vector: Tensor | None) -> int | None:
         """The address of a float32 copy of a vector, which lives as long as this object."""
@@ -198,7 +204,7 @@ class DecoderRunner:
             table.max_positions,
             table.hidden,
             table.intermediate,
-            weights.num_bytes,
+            weights.num_bytes - self.packed.saved_bytes,
             self.packed.adapters.num_bytes,
         )
         self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}

@@ -44,7 +44,7 @@ class UnpackedCodes(Structure):
     """A weight of codes in panels, to be encoded."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("codes", "scales", "zeros", "table")),
+        *((name, c_void_p) for name in ("codes", "scales", "zeros")),
         *((name, c_size_t) for name in ("panels", "blocks", "steps", "groups", "group_steps")),
         ("bits", c_int32),
     )

@@ -26,14 +26,10 @@ class NativeLinear:
     shape: tuple[int, int]
     bias: Tensor | None
     """float32; the packed weight points to it."""
+    num_bytes: int
+    """Bytes of the packed weight."""
 
     dense = None
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the weight before packing; see `Linear.num_bytes`."""
-        rows, columns = self.shape
-        return rows * columns * self.dtype.itemsize
 
     def __call__(self, input: Tensor) -> Tensor:
         """See `Linear.__call__`."""
@@ -80,6 +76,7 @@ class NativeLinears:
         """See `LinearProvider.load`."""
         if self._kernels is None or self._arena is None:
             raise RuntimeError(self.probe())
-        floats = None if bias is None else bias.float()
+        floats, before = None if bias is None else bias.float(), self._arena.num_bytes
         packed = pack(self._kernels, self._arena, [weight], floats)
-        return NativeLinear(self._kernels, self._arena, packed, weight.dtype, weight.shape, floats)
+        num_bytes = self._arena.num_bytes - before
+        return NativeLinear(self._kernels, self._arena, packed, weight.dtype, weight.shape, floats, num_bytes)

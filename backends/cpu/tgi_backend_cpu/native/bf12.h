@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "dense.h"
 #include "pool.h"
 #include "simd.h"
 
@@ -83,6 +84,8 @@ class Bf12Lines {
  public:
   static constexpr int kSteps = kGroupLines;
   static constexpr size_t kRoom = kGroupLines * kGroupLines;
+  static constexpr bool kGrouped = false;
+  using Again = DenseLines;
 
   Bf12Lines(const void* data, size_t panel, unit* room, bool stay) : panel_(*(const Bf12*)data, panel), to_(room), stay_(stay) {}
 

@@ -1,13 +1,11 @@
-// Codes of four or eight bits with scales by groups of inputs, decoded to bfloat16 right before they are multiplied.
+// Codes of four or eight bits with scales by groups of inputs: weights of (code − zero) · scale.
 //
-// A weight is value(code) · scale, or (code − zero) · scale, rounded to bfloat16: the very element that a dense panel of the dequantized
-// weight holds, so a GEMM gives the same bits. A step that is bound by reading weights reads a half, or a quarter, of the bytes.
+// Codes are decoded to bfloat16, which holds them exactly, right before they are multiplied; the sum of a group is then multiplied by the
+// group's scale. So no weight is rounded, and a step that is bound by reading weights reads a half, or a quarter, of the bytes.
 //
-// Codes of eight bits are signed integers. Codes of four bits index a table of sixteen floats: integers, or any other codebook.
-//
-// A panel's codes are [step][block], 16 columns each, padded to whole calls of next(): with eight bits 16 bytes for the even elements of a unit
-// and 16 for the odd ones, with four bits 16 bytes with the even element in the low nibble. Its scales are [group][block][16] floats, its
-// zero points [group][block][16] bytes.
+// A panel's codes come in groups of four steps. With four bits, each block of 16 columns has one line for its four steps: 32 words, for
+// the elements of a line of units, of which nibble s belongs to step s. With eight bits, each step and block has 32 bytes in that order. A panel's
+// scales are [group][block][16] floats, its zero points [group][block][16] units of two equal words.
 #pragma once
 
 #include <algorithm>
@@ -22,16 +20,46 @@ constexpr int kMostBlocks = 4;
 
 // The header of such a weight. The places are in bytes from the header; panels lie `…_bytes` apart. No zero points: zero_bytes is 0.
 struct Codes {
-  float table[16];
   uint64_t code_bytes, scale_bytes, zero_bytes, codes_at, scales_at, zeros_at, group_steps;
 
-  const uint8_t* codes(size_t panel) const { return (const uint8_t*)this + codes_at + panel * code_bytes; }
+  const char* codes(size_t panel) const { return (const char*)this + codes_at + panel * code_bytes; }
   const float* scales(size_t panel) const { return (const float*)((const char*)this + scales_at + panel * scale_bytes); }
-  const int8_t* zeros(size_t panel) const { return (const int8_t*)this + zeros_at + panel * zero_bytes; }
+  const unit* zeros(size_t panel) const { return zero_bytes ? (const unit*)((const char*)this + zeros_at + panel * zero_bytes) : nullptr; }
 };
 
-template <int BITS>
-constexpr size_t code_line_bytes() { return BITS == 4 ? 16 : 32; }
+// Scales of a panel's groups, front to back.
+class GroupScales {
+ public:
+  GroupScales(const Codes& weight, size_t panel) : steps_((int)weight.group_steps), at_(weight.scales(panel)) {}
+  int steps() const { return steps_; }
+  template <int BLOCKS>
+  TGI_INLINED const float* next() {
+    const float* group = at_;
+    at_ += BLOCKS * 16;
+    return group;
+  }
+
+ private:
+  const int steps_;
+  const float* at_;
+};
+
+// Lines that were decoded before.
+struct DecodedCodes {
+  static constexpr int kSteps = 1;
+  static constexpr bool kGrouped = true;
+  const unit* at;
+  GroupScales scales;
+
+  DecodedCodes(const void* data, size_t panel, const unit* lines) : at(lines), scales(*(const Codes*)data, panel) {}
+
+  template <int BLOCKS>
+  TGI_INLINED const unit* next() {
+    const unit* step = at;
+    at += BLOCKS * 16;
+    return step;
+  }
+};
 
 // Lines of a panel, decoded; see layouts.h.
 template <int BITS>
@@ -39,11 +67,14 @@ class CodeLines {
  public:
   static constexpr int kSteps = kCodeSteps;
   static constexpr size_t kRoom = kCodeSteps * kMostBlocks;
+  static constexpr size_t kBlockBytes = BITS == 4 ? kLine : kCodeSteps * 32;  // of a block's four steps
+  static constexpr bool kGrouped = true;
+  using Again = DecodedCodes;
+  GroupScales scales;
 
   CodeLines(const void* data, size_t panel, unit* room, bool stay)
-      : table_(load(((const Codes*)data)->table)), codes_(((const Codes*)data)->codes(panel)), scales_(((const Codes*)data)->scales(panel)),
-        zeros_(((const Codes*)data)->zero_bytes ? ((const Codes*)data)->zeros(panel) : nullptr),
-        group_steps_((long)((const Codes*)data)->group_steps), left_(group_steps_), to_(room), stay_(stay) {}
+      : scales(*(const Codes*)data, panel), codes_(((const Codes*)data)->codes(panel)), zeros_(((const Codes*)data)->zeros(panel)),
+        left_(scales.steps()), to_(room), stay_(stay) {}
 
   template <int BLOCKS>
   TGI_INLINED const unit* next() {
@@ -59,45 +90,37 @@ class CodeLines {
  private:
   template <int BLOCKS, bool ZEROS>
   TGI_INLINED void decode(unit* to) {
-    if (left_ == 0) {
-      scales_ += BLOCKS * 16, left_ = group_steps_;
-      if (ZEROS) zeros_ += BLOCKS * 16;
-    }
+    if (ZEROS && left_ == 0) zeros_ += BLOCKS * 16, left_ = scales.steps();
     left_ -= kSteps;
-    TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
-      const f32x16 scale = load(scales_ + r * 16), zero = ZEROS ? load_bytes(zeros_ + r * 16) : tgi::zero();
+    TGI_UNROLL for (int r = 0; r < BLOCKS; r++, codes_ += kBlockBytes) {
+      const u32x16 zero = ZEROS ? load_units(zeros_ + r * 16) : splat_unit(0);
+      u32x16 words = splat_unit(0);
+      if (BITS == 4) words = load_units((const unit*)codes_);
       TGI_UNROLL for (int s = 0; s < kSteps; s++) {
-        const uint8_t* from = codes_ + (s * BLOCKS + r) * code_line_bytes<BITS>();
-        f32x16 even, odd;
+        unit* line = to + (s * BLOCKS + r) * 16;
         if constexpr (BITS == 8) {
-          even = load_bytes((const int8_t*)from), odd = load_bytes((const int8_t*)from + 16);
+          const u32x16 wide = load_byte_words((const int8_t*)codes_ + s * 32);
+          store_units(line, bf16_integers(ZEROS ? sub_words(wide, zero) : wide));
         } else {
-          const u32x16 both = load_byte_units(from);
-          even = entries(table_, both), odd = entries(table_, high_nibble_units(both));
+          store_units(line, ZEROS ? bf16_fives(sub_words(low_nibble_words(words), zero)) : bf16_nibbles(words));
+          words = next_nibble_words(words);
         }
-        if (ZEROS) even = sub(even, zero), odd = sub(odd, zero);
-        store_units(to + (s * BLOCKS + r) * 16, bf16_units(mul(even, scale), mul(odd, scale)));
       }
     }
-    codes_ += BLOCKS * kSteps * code_line_bytes<BITS>();
-    TGI_UNROLL for (size_t at = 0; at < BLOCKS * kSteps * code_line_bytes<BITS>(); at += kLine) prefetch_near(codes_ + kAhead / 2 + at);
+    TGI_UNROLL for (size_t at = 0; at < BLOCKS * kBlockBytes; at += kLine) prefetch_near(codes_ + kAhead / 2 + at);
   }
 
-  const f32x16 table_;
-  const uint8_t* codes_;
-  const float* scales_;
-  const int8_t* zeros_;
-  const long group_steps_;
+  const char* codes_;
+  const unit* zeros_;
   long left_;
   unit* to_;
   bool stay_;
 };
 
-// A weight in panels, each element of its own kind: int16 codes [step][block][16][2], and floats [group][block][16].
+// A weight in panels: int16 codes [step][block][16][2] without their offset, and floats [group][block][16].
 struct UnpackedCodes {
   const int16_t* codes;
   const float *scales, *zeros;  // no zero points: null
-  const float* table;
   size_t panels, blocks, steps, groups, group_steps;
   int32_t bits;
 };
@@ -106,10 +129,9 @@ struct UnpackedCodes {
 class CodeEncoder {
  public:
   explicit CodeEncoder(const UnpackedCodes& from) : from_(from) {
-    const size_t padded = rounded_up(from.steps, kCodeSteps) * from.blocks, scales = from.groups * from.blocks * 16;
-    memcpy(head_.table, from.table, sizeof head_.table);
-    head_.code_bytes = padded * (from.bits == 4 ? code_line_bytes<4>() : code_line_bytes<8>());
-    head_.scale_bytes = scales * sizeof(float), head_.zero_bytes = from.zeros ? scales : 0;
+    const size_t fours = (from.steps + kCodeSteps - 1) / kCodeSteps, scales = from.groups * from.blocks * 16;
+    head_.code_bytes = fours * from.blocks * (from.bits == 4 ? CodeLines<4>::kBlockBytes : CodeLines<8>::kBlockBytes);
+    head_.scale_bytes = scales * sizeof(float), head_.zero_bytes = from.zeros ? scales * sizeof(unit) : 0;
     head_.codes_at = rounded_up(sizeof(Codes), kLine);
     head_.scales_at = rounded_up(head_.codes_at + from.panels * head_.code_bytes, kLine);
     head_.zeros_at = rounded_up(head_.scales_at + from.panels * head_.scale_bytes, kLine);
@@ -128,17 +150,27 @@ class CodeEncoder {
   void write(const Codes& head, size_t panel) const {
     const size_t lines = from_.steps * from_.blocks, scales = from_.groups * from_.blocks * 16;
     const int16_t* code = from_.codes + panel * lines * 32;
-    uint8_t* to = (uint8_t*)head.codes(panel);
-    for (size_t line = 0; line < lines; line++, code += 32)
-      for (int lane = 0; lane < 16; lane++) {
-        const int even = code[2 * lane], odd = code[2 * lane + 1];
-        if (from_.bits == 4)
-          to[line * 16 + lane] = (uint8_t)((even & 15) | odd << 4);
-        else
-          to[line * 32 + lane] = (uint8_t)even, to[line * 32 + 16 + lane] = (uint8_t)odd;
-      }
+    char* to = (char*)head.codes(panel);
+    for (size_t step = 0; step < from_.steps; step++)
+      for (size_t block = 0; block < from_.blocks; block++)
+        for (int word = 0; word < 32; word++, code++) write_one(to, step, block, word, *code);
     memcpy((float*)head.scales(panel), from_.scales + panel * scales, scales * sizeof(float));
-    for (size_t i = 0; from_.zeros && i < scales; i++) ((int8_t*)head.zeros(panel))[i] = (int8_t)from_.zeros[panel * scales + i];
+    for (size_t i = 0; from_.zeros && i < scales; i++) {
+      const uint16_t zero = (uint16_t)((int)from_.zeros[panel * scales + i] + (from_.bits == 4 ? 8 : 0));
+      ((unit*)head.zeros(panel))[i] = zero | (unit)zero << 16;
+    }
+  }
+
+  // With zero points, nibbles are counted from 0.
+  void write_one(char* to, size_t step, size_t block, int word, int code) const {
+    const size_t four = step / kCodeSteps, within = step % kCodeSteps;
+    if (from_.bits == 8) {
+      to[((four * from_.blocks + block) * kCodeSteps + within) * 32 + word] = (char)code;
+      return;
+    }
+    uint16_t& nibbles = ((uint16_t*)(to + (four * from_.blocks + block) * kLine))[word];
+    const int nibble = (from_.zeros ? code + 8 : code) & 15, shift = 4 * (int)within;
+    nibbles = (uint16_t)((nibbles & ~(15 << shift)) | nibble << shift);
   }
 
   const UnpackedCodes from_;

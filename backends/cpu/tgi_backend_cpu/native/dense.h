@@ -9,8 +9,13 @@ namespace tgi {
 // Prefetches `ahead` bytes further on.
 struct DenseLines {
   static constexpr int kSteps = 1;
+  static constexpr bool kGrouped = false;
   const unit* at;
   size_t ahead;
+
+  DenseLines(const unit* lines, size_t ahead) : at(lines), ahead(ahead) {}
+  // Lines that another layout decoded before.
+  DenseLines(const void*, size_t, const unit* decoded) : at(decoded), ahead(0) {}
 
   template <int BLOCKS>
   TGI_INLINED const unit* next() {

@@ -199,16 +199,12 @@ TGI_INLINED bool apply_epilogue(const Gemm& p, int panel, size_t row, const f32x
   return false;
 }
 
-// Rows row…row+ROWS-1 of x times one panel.
+// Adds to c the products of x [ROWS][steps] and the next lines, over steps from…to-1.
 template <class Op, int ROWS, int BLOCKS, class Lines>
-void multiply(const Gemm& p, int panel, size_t row, Lines lines) {
-  f32x16 c[ROWS][BLOCKS];
-  TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = zero();
-  const int steps = p.w.steps;
-  const unit* x = p.x + row * steps;
-  for (int k = 0; k < steps; k += Lines::kSteps) {
+TGI_INLINED void add_products(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps, int from, int to, Lines& lines) {
+  for (int k = from; k < to; k += Lines::kSteps) {
     const unit* line = lines.template next<BLOCKS>();
-    const int some = Lines::kSteps == 1 ? 1 : std::min(steps - k, Lines::kSteps);
+    const int some = Lines::kSteps == 1 ? 1 : std::min(to - k, Lines::kSteps);
     for (int s = 0; s < some; s++) {
       TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
         decltype(Op::part(u32x16(), 0)) b[BLOCKS];
@@ -220,6 +216,33 @@ void multiply(const Gemm& p, int panel, size_t row, Lines lines) {
       }
     }
   }
+}
+
+// The same over all steps, where each group of them has scales.
+template <class Op, int ROWS, int BLOCKS, class Lines>
+TGI_INLINED void add_groups(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps, Lines& lines) {
+  for (int from = 0; from < steps; from += lines.scales.steps()) {
+    f32x16 group[ROWS][BLOCKS];
+    TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) group[m][r] = zero();
+    add_products<Op>(group, x, steps, from, std::min(steps, from + lines.scales.steps()), lines);
+    const float* scales = lines.scales.template next<BLOCKS>();
+    TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
+      const f32x16 scale = load(scales + r * 16);
+      TGI_UNROLL for (int m = 0; m < ROWS; m++) c[m][r] = fma(group[m][r], scale, c[m][r]);
+    }
+  }
+}
+
+// Rows row…row+ROWS-1 of x times one panel.
+template <class Op, int ROWS, int BLOCKS, class Lines>
+void multiply(const Gemm& p, int panel, size_t row, Lines lines) {
+  f32x16 c[ROWS][BLOCKS];
+  TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = zero();
+  const unit* x = p.x + row * p.w.steps;
+  if constexpr (Lines::kGrouped)
+    add_groups<Op>(c, x, p.w.steps, lines);
+  else
+    add_products<Op>(c, x, p.w.steps, 0, p.w.steps, lines);
   apply_epilogue<Op, Epilogue::gated>(p, panel, row, c) || apply_epilogue<Op, Epilogue::rope>(p, panel, row, c) ||
       apply_epilogue<Op, Epilogue::add>(p, panel, row, c) || apply_epilogue<Op, Epilogue::floats>(p, panel, row, c) ||
       apply_epilogue<Op, Epilogue::low>(p, panel, row, c) || apply_epilogue<Op, Epilogue::cast>(p, panel, row, c);
@@ -259,7 +282,7 @@ class PanelGemm {
   void run_dense() {
     const size_t lines = p_.w.steps * blocks_;
     const unit* panel = (const unit*)p_.w.data + panel_ * lines * 16;
-    for (size_t part = 0; part < parts_; part++) multiply_part(part, DenseLines{panel, part ? 0 : kAhead});
+    for (size_t part = 0; part < parts_; part++) multiply_part(part, DenseLines(panel, part ? 0 : kAhead));
   }
 
   // Weights decoded for the first rows are reused for the others.
@@ -269,7 +292,7 @@ class PanelGemm {
       const size_t lines = parts_ > 1 ? p_.w.steps * blocks_ : 0;
       unit* wide = scratch.units.at_least((lines + Lines::kRoom) * 16);
       multiply_part(0, Lines(p_.w.data, panel_, wide, lines > 0));
-      for (size_t part = 1; part < parts_; part++) multiply_part(part, DenseLines{wide, 0});
+      for (size_t part = 1; part < parts_; part++) multiply_part(part, typename Lines::Again(p_.w.data, panel_, wide));
     }
   }
 

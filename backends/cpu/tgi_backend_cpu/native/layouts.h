@@ -2,7 +2,8 @@
 //
 // A layout other than dense has a class of lines, constructed from (data, panel, room, stay), that decodes kSteps steps of a panel at a
 // time to dense units: next<BLOCKS>() writes them to `room` and returns their address. With `stay`, each call writes after the previous one, at
-// most kRoom lines beyond the end of the panel.
+// most kRoom lines beyond the end of the panel; Again is the class of lines that reads them for other rows. If kGrouped, the sums of
+// scales.steps() steps each are multiplied by scales.next<BLOCKS>().
 #pragma once
 
 #include "dense.h"

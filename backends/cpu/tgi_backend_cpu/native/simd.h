@@ -76,6 +76,26 @@ TGI_INLINE u32x16 bits_or(u32x16 v, u32x16 mask, u32x16 other) { return _mm512_t
 // 16-bit elements from their low and high bytes: the first, or the last, eight of each lane.
 TGI_INLINE u32x16 joined_first(u32x16 low, u32x16 high) { return _mm512_unpacklo_epi8(low, high); }
 TGI_INLINE u32x16 joined_last(u32x16 low, u32x16 high) { return _mm512_unpackhi_epi8(low, high); }
+// Words, two to a unit: of 32 signed bytes; their low nibbles; what is above those.
+TGI_INLINE u32x16 load_byte_words(const int8_t* from) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)from)); }
+TGI_INLINE u32x16 low_nibble_words(u32x16 v) { return _mm512_and_si512(v, _mm512_set1_epi16(15)); }
+TGI_INLINE u32x16 next_nibble_words(u32x16 v) { return _mm512_srli_epi16(v, 4); }
+TGI_INLINE u32x16 sub_words(u32x16 a, u32x16 b) { return _mm512_sub_epi16(a, b); }
+// Words from -256 to 256 as bfloat16.
+TGI_INLINE u32x16 bf16_integers(u32x16 v) {
+  const __m512i even = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v, 16), 16)));
+  const __m512i odd = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(v, 16)));
+  return _mm512_ternarylogic_epi32(odd, _mm512_set1_epi32((int)0xffff0000u), _mm512_srli_epi32(even, 16), 0xea);
+}
+// Words whose low four bits are a number with its sign, as bfloat16; other bits don't count. And words from -15 to 15.
+alignas(64) constexpr bf16 kNibbles[32] = {0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0,
+                                           0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
+                                           0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
+alignas(64) constexpr bf16 kFives[32] = {0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
+                                         0x4130, 0x4140, 0x4150, 0x4160, 0x4170, 0xc180, 0xc170, 0xc160, 0xc150, 0xc140, 0xc130,
+                                         0xc120, 0xc110, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
+TGI_INLINE u32x16 bf16_nibbles(u32x16 v) { return _mm512_permutexvar_epi16(v, _mm512_load_si512(kNibbles)); }
+TGI_INLINE u32x16 bf16_fives(u32x16 v) { return _mm512_permutexvar_epi16(v, _mm512_load_si512(kFives)); }
 TGI_INLINE f32x16 as_floats(u32x16 v) { return _mm512_castsi512_ps(v); }
 // 16 bytes as floats, and as units; the table's entries for the low four bits of units; units of bytes shifted by a nibble.
 TGI_INLINE f32x16 load_bytes(const int8_t* from) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from))); }
@@ -192,6 +212,24 @@ TGI_INLINE u32x16 joined_last(u32x16 low, u32x16 high) {
   return {_mm256_unpackhi_epi8(low.lo, high.lo), _mm256_unpackhi_epi8(low.hi, high.hi)};
 }
 TGI_INLINE u32x16 splat_unit(unit value) { return {_mm256_set1_epi32((int)value), _mm256_set1_epi32((int)value)}; }
+TGI_INLINE u32x16 load_byte_words(const int8_t* from) {
+  return {_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from)), _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(from + 16)))};
+}
+TGI_INLINE __m256i low_nibble_words(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi16(15)); }
+TGI_INLINE u32x16 low_nibble_words(u32x16 v) { return {low_nibble_words(v.lo), low_nibble_words(v.hi)}; }
+TGI_INLINE u32x16 next_nibble_words(u32x16 v) { return {_mm256_srli_epi16(v.lo, 4), _mm256_srli_epi16(v.hi, 4)}; }
+TGI_INLINE u32x16 sub_words(u32x16 a, u32x16 b) { return {_mm256_sub_epi16(a.lo, b.lo), _mm256_sub_epi16(a.hi, b.hi)}; }
+TGI_INLINE __m256i bf16_integers(__m256i v) {
+  const __m256i even = _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 16), 16)));
+  const __m256i odd = _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32(v, 16)));
+  return _mm256_or_si256(_mm256_and_si256(odd, _mm256_set1_epi32((int)0xffff0000u)), _mm256_srli_epi32(even, 16));
+}
+TGI_INLINE u32x16 bf16_integers(u32x16 v) { return {bf16_integers(v.lo), bf16_integers(v.hi)}; }
+TGI_INLINE u32x16 bf16_nibbles(u32x16 v) {
+  const __m256i eight = _mm256_set1_epi16(8), low = _mm256_xor_si256(low_nibble_words(v.lo), eight), high = _mm256_xor_si256(low_nibble_words(v.hi), eight);
+  return bf16_integers({_mm256_sub_epi16(low, eight), _mm256_sub_epi16(high, eight)});
+}
+TGI_INLINE u32x16 bf16_fives(u32x16 v) { return bf16_integers(v); }
 TGI_INLINE f32x16 as_floats(u32x16 v) { return {_mm256_castsi256_ps(v.lo), _mm256_castsi256_ps(v.hi)}; }
 TGI_INLINE f32x16 even_half(u32x16 v) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(v.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(v.hi, 16))};

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
@@ -39,13 +37,11 @@ class CodePanels:
         if any(len(weight.parts) > 2 for weight in weights):
             points = [weight.parts[2] if len(weight.parts) > 2 else torch.zeros(weight.parts[1].shape) for weight in weights]
             zeros = self._panels(asked, [point.float() for point in points], count)
-        table = (ctypes.c_float * 16)(*range(8), *range(-8, 0))
         _, line_bytes = asked.sizes(True, 2)
         unpacked = UnpackedCodes(
             codes.address,
             scales.address,
             zeros.address if zeros is not None else None,
-            ctypes.addressof(table),
             asked.count,
             line_bytes // 64,
             -(-asked.depth // 2),
