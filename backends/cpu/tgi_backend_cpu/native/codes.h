@@ -4,8 +4,8 @@
 // group's scale. So no weight is rounded, and a step that is bound by reading weights reads a half, or a quarter, of the bytes.
 //
 // A panel's codes come in groups of four steps. With four bits, each block of 16 columns has one line for its four steps: 32 words, for
-// the elements of a line of units, of which nibble s belongs to step s. With eight bits, each step and block has 32 bytes in that order. A panel's
-// scales are [group][block][16] floats, its zero points [group][block][16] units of two equal words.
+// the elements of a line of units, of which nibble s belongs to step s. With eight bits, each step and block has 32 bytes in that order.
+// A panel's scales are [group][block][16] floats, its zero points [group][block][16] units of two equal words.
 #pragma once
 
 #include <algorithm>

@@ -97,35 +97,17 @@ alignas(64) constexpr bf16 kFives[32] = {0,      0x3f80, 0x4000, 0x4040, 0x4080,
 TGI_INLINE u32x16 bf16_nibbles(u32x16 v) { return _mm512_permutexvar_epi16(v, _mm512_load_si512(kNibbles)); }
 TGI_INLINE u32x16 bf16_fives(u32x16 v) { return _mm512_permutexvar_epi16(v, _mm512_load_si512(kFives)); }
 TGI_INLINE f32x16 as_floats(u32x16 v) { return _mm512_castsi512_ps(v); }
-// 16 bytes as floats, and as units; the table's entries for the low four bits of units; units of bytes shifted by a nibble.
-TGI_INLINE f32x16 load_bytes(const int8_t* from) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from))); }
-TGI_INLINE u32x16 load_byte_units(const uint8_t* from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from)); }
-TGI_INLINE f32x16 entries(f32x16 table, u32x16 which) { return _mm512_permutexvar_ps(which, table); }
-TGI_INLINE u32x16 high_nibble_units(u32x16 v) { return _mm512_srli_epi32(v, 4); }
 TGI_INLINE f32x16 even_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
 TGI_INLINE f32x16 odd_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u))); }
 
 #if defined(__AVX512BF16__)
 TGI_INLINE void store(bf16* to, f32x16 v) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(v)); }
-// Units of two elements, rounded to bfloat16.
-TGI_INLINE u32x16 bf16_units(f32x16 even, f32x16 odd) {
-  const __m512i order = _mm512_or_si512(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                                        _mm512_setr_epi32(16 << 16, 17 << 16, 18 << 16, 19 << 16, 20 << 16, 21 << 16, 22 << 16, 23 << 16, 24 << 16,
-                                                          25 << 16, 26 << 16, 27 << 16, 28 << 16, 29 << 16, 30 << 16, 31 << 16));
-  return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
-}
 #else
-TGI_INLINE __m512i rounded_up_to_bf16(f32x16 v) {
+TGI_INLINE void store(bf16* to, f32x16 v) {
   const __m512i bits = _mm512_castps_si512(v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-}
-TGI_INLINE void store(bf16* to, f32x16 v) {
-  _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_up_to_bf16(v), 16)));
-}
-TGI_INLINE u32x16 bf16_units(f32x16 even, f32x16 odd) {
-  const __m512i high = _mm512_set1_epi32((int)0xffff0000u), low = _mm512_srli_epi32(rounded_up_to_bf16(even), 16);
-  return _mm512_ternarylogic_epi32(rounded_up_to_bf16(odd), high, low, 0xea);
+  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
 }
 #endif
 
@@ -226,7 +208,8 @@ TGI_INLINE __m256i bf16_integers(__m256i v) {
 }
 TGI_INLINE u32x16 bf16_integers(u32x16 v) { return {bf16_integers(v.lo), bf16_integers(v.hi)}; }
 TGI_INLINE u32x16 bf16_nibbles(u32x16 v) {
-  const __m256i eight = _mm256_set1_epi16(8), low = _mm256_xor_si256(low_nibble_words(v.lo), eight), high = _mm256_xor_si256(low_nibble_words(v.hi), eight);
+  const __m256i eight = _mm256_set1_epi16(8), low = _mm256_xor_si256(low_nibble_words(v.lo), eight);
+  const __m256i high = _mm256_xor_si256(low_nibble_words(v.hi), eight);
   return bf16_integers({_mm256_sub_epi16(low, eight), _mm256_sub_epi16(high, eight)});
 }
 TGI_INLINE u32x16 bf16_fives(u32x16 v) { return bf16_integers(v); }
@@ -238,31 +221,10 @@ TGI_INLINE f32x16 odd_half(u32x16 v) {
   const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
   return {_mm256_castsi256_ps(_mm256_and_si256(v.lo, high)), _mm256_castsi256_ps(_mm256_and_si256(v.hi, high))};
 }
-TGI_INLINE __m256 bytes_as_floats(const int8_t* from) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
-}
-TGI_INLINE f32x16 load_bytes(const int8_t* from) { return {bytes_as_floats(from), bytes_as_floats(from + 8)}; }
-TGI_INLINE u32x16 load_byte_units(const uint8_t* from) {
-  return {_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from)), _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(from + 8)))};
-}
-TGI_INLINE __m256 entries(f32x16 table, __m256i which) {
-  const __m256 last = _mm256_permutevar8x32_ps(table.hi, which), first = _mm256_permutevar8x32_ps(table.lo, which);
-  return _mm256_blendv_ps(first, last, _mm256_castsi256_ps(_mm256_slli_epi32(which, 28)));
-}
-TGI_INLINE f32x16 entries(f32x16 table, u32x16 which) { return {entries(table, which.lo), entries(table, which.hi)}; }
-TGI_INLINE u32x16 high_nibble_units(u32x16 v) { return {_mm256_srli_epi32(v.lo, 4), _mm256_srli_epi32(v.hi, 4)}; }
-TGI_INLINE __m256i rounded_up_to_bf16(__m256 v) {
+TGI_INLINE __m128i to_bf16(__m256 v) {
   const __m256i bits = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-}
-TGI_INLINE __m256i bf16_units(__m256 even, __m256 odd) {
-  const __m256i high = _mm256_and_si256(rounded_up_to_bf16(odd), _mm256_set1_epi32((int)0xffff0000u));
-  return _mm256_or_si256(high, _mm256_srli_epi32(rounded_up_to_bf16(even), 16));
-}
-TGI_INLINE u32x16 bf16_units(f32x16 even, f32x16 odd) { return {bf16_units(even.lo, odd.lo), bf16_units(even.hi, odd.hi)}; }
-TGI_INLINE __m128i to_bf16(__m256 v) {
-  const __m256i up = _mm256_srli_epi32(rounded_up_to_bf16(v), 16);
+  const __m256i up = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
 }
 TGI_INLINE void store(bf16* to, f32x16 v) {
