@@ -198,5 +198,5 @@ class ChatRoutes:
 
 
 def _grammar(body: ChatBody) -> GrammarShape | None:
-    """Return the response format, or None for the type `text`, OpenAI's way of asking for no format."""
-    return None if body.response_format is None or body.response_format.type == "text" else body.response_format
+    """Return the response format, or None if it asks for no format."""
+    return None if body.response_format is None or body.response_format.plain else body.response_format

@@ -133,7 +133,7 @@ class Validator:
         if extras.call_schema is not None:
             return await self.grammars.check({"type": "json", "value": extras.call_schema}, strict=False)
         strict = self._settings.strict_tgi
-        return None if given.grammar is None else await self.grammars.check(given.grammar.given(strict), strict)
+        return None if given.grammar is None else await self.grammars.check(given.grammar.given(), strict)
 
     def _parameter_rules(self, given: Parameters) -> Iterator[Rule]:
         stops, top_n = self._settings.max_stop_sequences, self._settings.max_top_n_tokens
