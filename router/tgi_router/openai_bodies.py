@@ -262,7 +262,7 @@ class ChatBody(OpenAIBody):
     )
     tools: ListOf[Tool] | None = Field(
         default=None,
-        description="Functions that the model may call. Cannot be combined with `response_format`.",
+        description="Functions that the model may call. With `response_format`, the response is a call or has that format.",
         examples=[[{"type": "function", "function": {"name": "weather", "parameters": _ARGUMENTS}}]],
     )
     tool_choice: str | NamedToolChoice | None = Field(

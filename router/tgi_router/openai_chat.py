@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tgi_core.grammar import Grammar, parse_grammar
 from tgi_core.scheduler.types import SchedulingParams
 from tgi_router.answers import ChatTokenizeResponse
 from tgi_router.bodies import GrammarShape, Parameters
@@ -16,6 +17,7 @@ from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, ValidationFailed
 from tgi_router.extract import body_bytes, read_body
+from tgi_router.grammars import reporting_errors
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Inference
 from tgi_router.json_text import quote
@@ -151,13 +153,20 @@ class ChatRoutes:
         """Do the work that takes time in proportion to the body; runs in a worker. Raises RouterError."""
         if any(message.has_image for message in body.messages):
             raise ValidationFailed("image modality is not supported")
-        tools = plan_tools(body)
         shape = _grammar(body)
-        if shape is not None and (tools is not None or (self._dialect.strict and body.tools is not None)):
+        if shape is not None and self._dialect.strict and (body.tools is not None or plan_tools(body) is not None):
             raise ToolFailed("Grammar and tools are mutually exclusive")
+        tools = plan_tools(body, answer=None if shape is None else self._answer(body, shape))
         parameters = self._dialect.parameters(body, top_n_tokens=body.top_logprobs, grammar=shape)
         extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema)
         return _Plan(parameters, extras, self._draft(body, tools), frozenset() if tools is None else tools.names)
+
+    def _answer(self, body: ChatBody, shape: GrammarShape) -> Grammar | None:
+        """Return the grammar of an answer, if tools may be called instead: otherwise it is parsed with the parameters."""
+        if not body.tools:
+            return None
+        with reporting_errors():
+            return parse_grammar(shape.given())
 
     def _draft(self, body: ChatBody, tools: ToolUse | None) -> bytes:
         templates = self._model.chat_templates

@@ -61,7 +61,7 @@ class Extras:
 
     logprobs: bool | None = None
     call_schema: dict[str, Any] | None = None
-    """JSON schema of a response that must be a tool call."""
+    """JSON schema of a response that must be a tool call, or a tool call or an answer; takes precedence over the grammar."""
     choices: int = 1
     ranked: bool = False
     """Whether only the most likely choices are returned, as with OpenAI's `best_of`."""

@@ -201,7 +201,7 @@ def test_null_fields_mean_absent(hello: Served) -> None:
         (
             {"tools": TOOLS, "response_format": {"type": "regex", "value": "a"}},
             "tool_error",
-            "Tool error: Grammar and tools are mutually exclusive",
+            "Tool error: `tools` cannot be combined with a `response_format` of the type `regex`",
         ),
         (
             {"response_format": {"type": "text", "json_schema": {"schema": {}}}},
