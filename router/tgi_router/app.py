@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -24,6 +23,7 @@ from tgi_router.admission import AdmissionControl, refusals
 from tgi_router.auth import BearerAuth
 from tgi_router.clients import Clients
 from tgi_router.cloud import CloudRoutes
+from tgi_router.cors import cors
 from tgi_router.docs_page import DocumentRoutes
 from tgi_router.endpoints import Endpoint, Gate, make_routes
 from tgi_router.errors import BodyRejected, NotServing, RouterError, ShuttingDown
@@ -160,8 +160,7 @@ def _endpoints(
 
 def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middleware]:
     """Return the middleware. CORS comes first: a browser's preflight request has no key."""
-    origins = settings.cors_allow_origin or ("*",)
-    stack = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
+    stack = cors(settings)
     if settings.api_key is not None:
         stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
     return stack

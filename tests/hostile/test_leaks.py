@@ -58,7 +58,7 @@ def test_fields_that_are_wrong(instance: ServerUnderTest, path: str) -> None:
             assert answer.status_code == 200 or not any(value in answer.text for value in secrets(text.encode()))
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "X" * 100])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "X" * 100])
 def test_wrong_methods_and_paths(instance: ServerUnderTest, method: str) -> None:
     """404 and 405 say nothing at all."""
     for path in ["/nope", "/generate", "/v1/chat/completions", "/..%2f..%2fetc%2fpasswd", "/%00", "/v1/" + "x" * 4000]:

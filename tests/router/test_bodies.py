@@ -136,16 +136,26 @@ def test_unknown_paths_and_methods(hello: Served) -> None:
 
 
 def test_cors(hello: Served) -> None:
-    """Browsers of any origin may GET and POST JSON, but are not granted an Authorization header."""
+    """Browsers of any origin may GET and POST with a key and what OpenAI's client adds, but without cookies, and read all headers."""
     asks = {"origin": "http://a.example", "access-control-request-method": "POST"}
     plain = hello.client.options("/generate", headers={**asks, "access-control-request-headers": "content-type"})
     assert plain.status_code == 200
     assert plain.headers["access-control-allow-origin"] == "*"
     assert plain.headers["access-control-allow-methods"] == "GET, POST"
-    refused = hello.client.options("/generate", headers={**asks, "access-control-request-headers": "authorization"})
-    assert "authorization" not in refused.headers["access-control-allow-headers"].lower()
+    wanted = "authorization,content-type,x-stainless-arch,x-stainless-retry-count,x-request-id"
+    granted = hello.client.options("/v1/chat/completions", headers={**asks, "access-control-request-headers": wanted})
+    assert granted.status_code == 200 and granted.headers["access-control-allow-headers"] == wanted
+    assert "access-control-allow-credentials" not in granted.headers
     answer = hello.client.get("/info", headers={"origin": "http://a.example"})
-    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-allow-origin"] == answer.headers["access-control-expose-headers"] == "*"
+
+
+def test_options_without_a_preflight(hello: Served) -> None:
+    """OPTIONS alone is answered to every path alike, with the origin's headers where there is one."""
+    for path in ("/generate", "/v1/models", "/nowhere"):
+        answer = hello.client.options(path, headers={"origin": "http://a.example"})
+        assert (answer.status_code, answer.content, answer.headers["allow"]) == (200, b"", "GET, HEAD, OPTIONS, POST")
+        assert answer.headers["access-control-allow-origin"] == "*"
 
 
 def test_cors_origins(serve: Serve) -> None:
