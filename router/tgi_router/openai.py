@@ -46,6 +46,9 @@ MAX_STOP = 1024
 MAX_MODEL = 256
 """Maximum length of a model name, in characters: each chunk of a response repeats it."""
 
+_INVALID = (404, 405, 422)
+"""Statuses of errors that a retry would meet again."""
+
 _TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
 
 
@@ -183,7 +186,7 @@ class Dialect:
         status, headers = self.status(error), retry_headers(error)
         if status == 503:
             headers["x-should-retry"] = "true"
-        elif status == 422:
+        elif status in _INVALID:
             headers["x-should-retry"] = "false"
         return Response(dumps(self._error_body(error)), status, headers, "application/json")
 
@@ -201,7 +204,9 @@ class Dialect:
         return dumps({**body, "error": {**body["error"], "http_status_code": self.status(error)}})
 
     def _error_body(self, error: RouterError) -> dict[str, Any]:
-        kind = "invalid_request_error" if error.status == 422 else "rate_limit_error" if error.status == 429 else "server_error"
+        kind = (
+            "invalid_request_error" if error.status in _INVALID else "rate_limit_error" if error.status == 429 else "server_error"
+        )
         code = "context_length_exceeded" if isinstance(error, PromptTooLong) else error.error_type
         return {"error": {"message": str(error), "type": kind, "param": None, "code": code}, "error_type": error.error_type}
 
