@@ -65,6 +65,7 @@ class Extras:
     choices: int = 1
     ranked: bool = False
     """Whether only the most likely choices are returned, as with OpenAI's `best_of`."""
+    ignore_eos: bool = False
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -121,7 +122,7 @@ class Validator:
         return GenerationRequest(
             input_ids=ids,
             sampling=_sampling(parameters, extras),
-            stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop)),
+            stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop), extras.ignore_eos),
             want=self._want(parameters, extras),
             adapter=self._names.find(parameters.adapter_id),
             grammar=None if checked is None else checked.grammar,
