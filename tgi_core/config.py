@@ -187,7 +187,7 @@ class Settings:
         minimum=0.1,
     )
     # HTTP
-    hostname: str = setting("0.0.0.0", "Address to listen on.", "HTTP")
+    hostname: str = setting("0.0.0.0", "Address or name to listen on. HOSTNAME is ignored unless it is an address.", "HTTP")
     port: int = setting(3000, "Port to listen on.", "HTTP", minimum=0, maximum=65535, short="-p")
     prometheus_port: int = ignored(
         9000, "TGI's metrics port.", "HTTP", "metrics are served at /metrics on --port, as in TGI", minimum=0, maximum=65535

@@ -72,7 +72,7 @@ class Operation(APIRoute):
             endpoint.path,
             _described(endpoint),
             methods=[endpoint.method],
-            operation_id=f"{endpoint.method.lower()}{re.sub(r'[^a-z0-9]+', '_', endpoint.path)}",
+            operation_id=f"{endpoint.method.lower()}{re.sub(r'[^a-z0-9]+', '_', endpoint.shown_path)}",
             tags=[endpoint.tag],
             summary=endpoint.summary,
             description=endpoint.description,
@@ -84,6 +84,7 @@ class Operation(APIRoute):
             include_in_schema=endpoint.documented,
         )
         self._served = frozenset({"GET", "HEAD"}) if endpoint.method == "GET" else frozenset({endpoint.method})
+        self._shown_path = endpoint.shown_path
         self._method = endpoint.method.lower()
         self._allowed = allowed
         self._fixed = not self.param_convertors
@@ -91,7 +92,7 @@ class Operation(APIRoute):
 
     def restore(self, document: dict[str, Any]) -> None:
         """Restore the nulls in the examples of the operation's errors, which FastAPI drops."""
-        operation = document["paths"][self.path][self._method]
+        operation = document["paths"][self._shown_path][self._method]
         operation["responses"] |= {str(status): response for status, response in self.responses.items() if status != 200}
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:

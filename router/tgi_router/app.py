@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -24,9 +23,10 @@ from tgi_router.admission import AdmissionControl, refusals
 from tgi_router.auth import BearerAuth
 from tgi_router.clients import Clients
 from tgi_router.cloud import CloudRoutes
+from tgi_router.cors import cors
 from tgi_router.docs_page import DocumentRoutes
 from tgi_router.endpoints import Endpoint, Gate, make_routes
-from tgi_router.errors import BodyRejected, NotServing, RouterError, ShuttingDown
+from tgi_router.errors import BodyRejected, NoRoute, NotServing, RouterError, ShuttingDown, WrongMethod
 from tgi_router.generator import Generator
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Inference
@@ -129,7 +129,7 @@ def assemble(
         exception_handlers={
             RouterError: _answering(dialect.respond),
             BodyRejected: _answering(dialect.respond),
-            HTTPException: _answering(_empty),
+            HTTPException: _answering(partial(_unserved, endpoints, dialect)),
             ClientDisconnect: _answering(_unread),
         },
         lifespan=lifespan,
@@ -160,8 +160,7 @@ def _endpoints(
 
 def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middleware]:
     """Return the middleware. CORS comes first: a browser's preflight request has no key."""
-    origins = settings.cors_allow_origin or ("*",)
-    stack = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
+    stack = cors(settings)
     if settings.api_key is not None:
         stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
     return stack
@@ -174,9 +173,17 @@ def _answering(render: Callable[[str, Any], Response]) -> Callable[[Request, Exc
     return handler
 
 
-def _empty(path: str, error: HTTPException) -> Response:
-    """Respond to 404 and 405 without a body."""
-    return Response(status_code=error.status_code, headers=error.headers)
+def _unserved(endpoints: Sequence[Endpoint], dialect: Dialect, path: str, error: HTTPException) -> Response:
+    """Respond to 404 and 405 with the routes that are served; TGI's responses have no body."""
+    if dialect.strict:
+        return Response(status_code=error.status_code, headers=error.headers)
+    allowed = (error.headers or {}).get("Allow")
+    if allowed is not None:
+        answer = dialect.respond(path, WrongMethod(f"this path is served for {allowed}"))
+        answer.headers["allow"] = allowed
+        return answer
+    served = sorted({each.shown_path for each in endpoints if each.documented})
+    return dialect.respond(path, NoRoute(f"nothing is served at this path; served are {', '.join(served)}"))
 
 
 def _unread(path: str, error: ClientDisconnect) -> Response:

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class BearerAuth:
-    """Lets a request through if its only Authorization header has exactly the key, or if it is for one of the routes in `public`,
-    which are for probes. All other paths, known or not, require the key."""
+    """Lets a request through if its only Authorization header has exactly the key, apart from white space behind it, or if it is
+    for one of the routes in `public`, which are for probes. All other paths, known or not, require the key."""
 
     def __init__(self, app: ASGIApp, key: str, public: Sequence[BaseRoute]) -> None:
         self._app = app
@@ -23,7 +23,7 @@ class BearerAuth:
         if scope["type"] != "http" or self._admits(scope) or self._is_public(scope):
             await self._app(scope, receive, send)
         else:
-            await Response(status_code=401)(scope, receive, send)
+            await Response(status_code=401, headers={"www-authenticate": "Bearer"})(scope, receive, send)
 
     def _is_public(self, scope: Scope) -> bool:
         return any(route.matches(scope)[0] is Match.FULL for route in self._public)
@@ -33,4 +33,4 @@ class BearerAuth:
         if len(given) != 1:
             return False
         scheme, _, key = given[0].partition(b" ")
-        return scheme.lower() == b"bearer" and compare_digest(key, self._key)
+        return scheme.lower() == b"bearer" and compare_digest(key.rstrip(b" \t"), self._key)

@@ -38,13 +38,15 @@ class GrammarShape(Body):
         examples=[_SCHEMA],
     )
 
-    def given(self, strict: bool) -> dict[str, Any]:
-        """Return the fields that the client set. Unless `strict`, the `schema` of a `json_object` becomes its `value`."""
-        written = {name: value for name, value in self if name in self.model_fields_set}
-        schema = written.pop("schema_of_object", None)
-        if self.type == "json_object" and schema is not None and not strict:
-            written.setdefault("value", schema)
-        return written
+    @property
+    def plain(self) -> bool:
+        """Whether it is nothing but the type `text`, OpenAI's way of asking for no grammar."""
+        return self.type == "text" and all(value is None for name, value in self if name != "type")
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that the client set, by the names in the body."""
+        names = {name: spec.alias or name for name, spec in type(self).model_fields.items()}
+        return {names[name]: value for name, value in self if name in self.model_fields_set}
 
 
 class FurtherSampling(Body):

@@ -53,6 +53,11 @@ class Endpoint:
     """Whether the OpenAPI document includes it."""
 
     @property
+    def shown_path(self) -> str:
+        """Path as the OpenAPI document and messages show it."""
+        return self.path.replace(":path}", "}")
+
+    @property
     def gated(self) -> bool:
         """Whether requests are rejected while the server does not accept any."""
         return 503 in self.errors and not self.public

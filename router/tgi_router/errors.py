@@ -19,6 +19,9 @@
     ├── NoInstances             Input validation error            422     validation
     ├── LengthMismatch          length mismatch                   422     validation
     ├── NotUtf8                 utf8                              422     validation
+    ├── NoRoute                 not_found                         404     -
+    │   └── NoModel             model_not_found                   404     -
+    ├── WrongMethod             method_not_allowed                405     -
     ├── ReadTooSlowly           read too slowly                   408     dropped
     ├── NotServing              unavailable                       503     unavailable
     │   └── ShuttingDown        shutting_down                     503     unavailable
@@ -187,6 +190,29 @@ class NotUtf8(RouterError):
     """The bytes of a KServe input are not UTF-8."""
 
     error_type = "utf8"
+
+
+class NoRoute(RouterError):
+    """Nothing is served at the path."""
+
+    status = 404
+    error_type = "not_found"
+
+
+NO_MODEL = "no model or adapter of this server has this name; /v1/models lists them"
+
+
+class NoModel(NoRoute):
+    """No model or adapter has this name."""
+
+    error_type = "model_not_found"
+
+
+class WrongMethod(RouterError):
+    """The path is served, but not with this method."""
+
+    status = 405
+    error_type = "method_not_allowed"
 
 
 class ReadTooSlowly(RouterError):

@@ -19,7 +19,8 @@ from starlette.responses import Response
 
 from tgi_core import __version__
 from tgi_core.wire.types import FinishReason, Token
-from tgi_router.bodies import Parameters
+from tgi_router.bodies import GrammarShape, Parameters
+from tgi_router.constraints import constraint_of
 from tgi_router.errors import (
     BodyRejected,
     PromptTooLong,
@@ -34,6 +35,7 @@ from tgi_router.errors import (
 from tgi_router.inference import Choice, Result, in_order
 from tgi_router.json_text import dumps, shortest
 from tgi_router.openai_bodies import OpenAIBody
+from tgi_router.request_fields import Route, unhonoured, warning
 from tgi_router.strict_types import to_single
 from tgi_router.tool_calls import Piece
 from tgi_router.validation import SWITCHES, Extras, check_choices
@@ -45,6 +47,9 @@ MAX_STOP = 1024
 
 MAX_MODEL = 256
 """Maximum length of a model name, in characters: each chunk of a response repeats it."""
+
+_INVALID = (404, 405, 422)
+"""Statuses of errors that a retry would meet again."""
 
 _TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
 
@@ -74,13 +79,16 @@ class Dialect:
         if body.model is not None and len(body.model) > MAX_MODEL:
             raise ValidationFailed(f"`model` must have at most {MAX_MODEL} characters")
         greedy = body.temperature == 0
-        if self.strict and body.presence_penalty is not None and "repetition_penalty" not in more:
-            more["repetition_penalty"] = body.presence_penalty + 2.0
+        if self.strict:
+            if body.presence_penalty is not None and "repetition_penalty" not in more:
+                more["repetition_penalty"] = body.presence_penalty + 2.0
+        else:
+            more |= self._further(body, greedy)
         return Parameters(
             do_sample=not greedy,
             temperature=None if greedy else body.temperature,
             top_p=None if body.top_p == 1 and not self.strict else body.top_p,
-            seed=body.seed,
+            seed=None if body.seed == -1 else body.seed,
             stop=stops,
             frequency_penalty=body.frequency_penalty,
             adapter_id=None if body.model == "tgi" else body.model,
@@ -88,6 +96,29 @@ class Dialect:
             **{name: value for name, value in body.further().items() if not (greedy and name in SWITCHES)},
             **more,
         )
+
+    def _further(self, body: OpenAIBody, greedy: bool) -> dict[str, Any]:
+        """Return the parameters that vLLM has, and TGI has only on its native routes."""
+        return {
+            "top_k": None if greedy or body.top_k in (-1, 0) else body.top_k,
+            "repetition_penalty": body.repetition_penalty,
+            "truncate": None if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens,
+        }
+
+    def grammar(self, body: OpenAIBody, response_format: GrammarShape | None = None) -> GrammarShape | None:
+        """Return the grammar that constrains the response, if any. Raises ValidationFailed for several."""
+        given = None if response_format is None or response_format.plain else response_format
+        constraint = None if self.strict else constraint_of(body)
+        if constraint is None:
+            return given
+        if given is not None:
+            raise ValidationFailed(f"give `response_format` or `{constraint.field}`, not both")
+        return constraint.shape
+
+    def warnings(self, route: Route, body: OpenAIBody) -> dict[str, str]:
+        """Return the response header that names ignored fields. Raises ValidationFailed for a field that is refused. TGI ignores
+        all."""
+        return {} if self.strict else warning(unhonoured(route, body.model_extra or {}))
 
     def extras(self, body: OpenAIBody, logprobs: bool = False, call_schema: dict[str, Any] | None = None) -> Extras:
         """Return the options without a native parameter. TGI accepts OpenAI's and ignores them. Raises ValidationFailed."""
@@ -97,6 +128,7 @@ class Dialect:
             logprobs,
             call_schema,
             check_choices(1 if body.n is None else body.n),
+            ignore_eos=bool(body.ignore_eos),
             presence_penalty=body.presence_penalty or 0.0,
             logit_bias=tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
         )
@@ -183,7 +215,7 @@ class Dialect:
         status, headers = self.status(error), retry_headers(error)
         if status == 503:
             headers["x-should-retry"] = "true"
-        elif status == 422:
+        elif status in _INVALID:
             headers["x-should-retry"] = "false"
         return Response(dumps(self._error_body(error)), status, headers, "application/json")
 
@@ -201,7 +233,9 @@ class Dialect:
         return dumps({**body, "error": {**body["error"], "http_status_code": self.status(error)}})
 
     def _error_body(self, error: RouterError) -> dict[str, Any]:
-        kind = "invalid_request_error" if error.status == 422 else "rate_limit_error" if error.status == 429 else "server_error"
+        kind = (
+            "invalid_request_error" if error.status in _INVALID else "rate_limit_error" if error.status == 429 else "server_error"
+        )
         code = "context_length_exceeded" if isinstance(error, PromptTooLong) else error.error_type
         return {"error": {"message": str(error), "type": kind, "param": None, "code": code}, "error_type": error.error_type}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from tgi_router.bodies import FurtherSampling, GrammarShape
 from tgi_router.json_text import dumps
-from tgi_router.strict_types import F32, U32, U64, Body, ListOf, schema_keywords
+from tgi_router.strict_types import F32, I32, U32, Body, ListOf, schema_keywords
 
 MAX_CHOICES = 16
 """Upper bound of `n`: each choice is a separate generation. OpenAI's limit of 128 would take all permits that exist by default."""
@@ -24,6 +24,22 @@ class StreamOptions(Body):
     )
 
 
+_ARGUMENTS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+class StructuredOutputs(Body):
+    """vLLM's constraint of a response: one of its fields."""
+
+    json_value: Any = Field(
+        default=None, alias="json", description="JSON Schema, as an object or as JSON text.", examples=[_ARGUMENTS]
+    )
+    json_object: bool | None = Field(default=None, description="Any JSON object.", examples=[True])
+    regex: str | None = Field(default=None, description="Regular expression.", examples=["[a-z]+"])
+    choice: ListOf[str] | None = Field(default=None, description="Texts.", examples=[["yes", "no"]])
+    grammar: Any = Field(default=None, description="Not supported.", examples=[None])
+    structural_tag: Any = Field(default=None, description="Not supported.", examples=[None])
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -35,7 +51,10 @@ def _as_prompts(value: Any) -> Any:
 
 
 class OpenAIBody(FurtherSampling):
-    """Fields common to chat and text completions. Accepts null and bare strings, as OpenAI does, where TGI's types reject them."""
+    """Fields common to chat and text completions. Accepts null and bare strings, as OpenAI does, where TGI's types reject them.
+    `tgi_router.request_fields` says what becomes of fields that are not listed here."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = Field(
         default=None,
@@ -61,9 +80,9 @@ class OpenAIBody(FurtherSampling):
         description="Nucleus sampling: keep the most probable tokens that together have this probability. Default: 1, all tokens.",
         examples=[0.95],
     )
-    seed: U64 | None = Field(
+    seed: Annotated[int, Field(ge=-1, le=2**64 - 1)] | None = Field(
         default=None,
-        description="Seed of the random number generator: equal requests with equal seeds sample the same tokens.",
+        description="Seed of the random number generator: equal requests with equal seeds sample the same tokens. -1 is none.",
         examples=[42],
     )
     stop: Annotated[ListOf[str], BeforeValidator(_as_list, str | list[str])] | None = Field(
@@ -90,6 +109,39 @@ class OpenAIBody(FurtherSampling):
     n: Annotated[U32, schema_keywords(minimum=1, maximum=MAX_CHOICES)] | None = Field(
         default=None, description="Number of choices to generate. Default: 1.", examples=[1]
     )
+    top_k: Annotated[I32, schema_keywords(minimum=-1)] | None = Field(
+        default=None,
+        description="Sample only from this many of the most probable tokens; 0 and -1 disable it. vLLM's.",
+        examples=[10],
+    )
+    repetition_penalty: Annotated[F32, schema_keywords(minimum=1e-30, maximum=1e30)] | None = Field(
+        default=None,
+        description="Penalty on tokens of the prompt and of the text so far: above 1 they become less likely; 1 is no penalty.",
+        examples=[1.03],
+    )
+    ignore_eos: bool | None = Field(
+        default=None, description="Generate past the end-of-sequence token, up to `max_tokens`. vLLM's.", examples=[False]
+    )
+    truncate_prompt_tokens: Annotated[I32, schema_keywords(minimum=-1)] | None = Field(
+        default=None,
+        description="Truncate the prompt to this many tokens from its end; -1 for as many as the server allows. vLLM's.",
+        examples=[1024],
+    )
+    guided_json: Any = Field(
+        default=None, description="JSON Schema of the response, as an object or as JSON text. vLLM's.", examples=[_ARGUMENTS]
+    )
+    guided_regex: str | None = Field(
+        default=None, description="Regular expression that the response matches. vLLM's.", examples=["[a-z]+"]
+    )
+    guided_choice: ListOf[str] | None = Field(
+        default=None, description="Texts one of which is the response. vLLM's.", examples=[["yes", "no"]]
+    )
+    regex: str | None = Field(
+        default=None, description="Regular expression that the response matches. SGLang's.", examples=["[a-z]+"]
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        default=None, description="Constraint of the response, in vLLM's newer form.", examples=[{"regex": "[a-z]+"}]
+    )
     stream: bool | None = Field(
         default=None, description="Stream the response as server-sent events, one chunk each.", examples=[False]
     )
@@ -104,11 +156,6 @@ class CompletionBody(OpenAIBody):
     prompt: Annotated[ListOf[str], BeforeValidator(_as_prompts, str | list[str])] = Field(
         description="The prompt, or a list of prompts. At most the server's `max_client_batch_size`.",
         examples=["My name is Olivier and I"],
-    )
-    repetition_penalty: Annotated[F32, schema_keywords(minimum=1e-30, maximum=1e30)] | None = Field(
-        default=None,
-        description="Penalty on tokens of the prompt and of the text so far: above 1 they become less likely; 1 is no penalty.",
-        examples=[1.03],
     )
     suffix: str | None = Field(
         default=None,
@@ -200,9 +247,6 @@ class Message(Body):
         return any(chunk.type == "image_url" for chunk in self.content or ())
 
 
-_ARGUMENTS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-
-
 class FunctionDefinition(Body):
     """A function that the model may call."""
 
@@ -262,7 +306,7 @@ class ChatBody(OpenAIBody):
     )
     tools: ListOf[Tool] | None = Field(
         default=None,
-        description="Functions that the model may call. Cannot be combined with `response_format`.",
+        description="Functions that the model may call. With `response_format`, the response is a call or has that format.",
         examples=[[{"type": "function", "function": {"name": "weather", "parameters": _ARGUMENTS}}]],
     )
     tool_choice: str | NamedToolChoice | None = Field(
@@ -273,6 +317,16 @@ class ChatBody(OpenAIBody):
     )
     parallel_tool_calls: bool | None = Field(
         default=None, description="Allow more than one tool call in a response. Default: true.", examples=[True]
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        default=None,
+        description="Further variables of the chat template, such as `enable_thinking`. vLLM's.",
+        examples=[{"enable_thinking": False}],
+    )
+    reasoning_effort: str | None = Field(
+        default=None,
+        description="Passed to the chat template as the variable of this name; most templates do not use it.",
+        examples=["low"],
     )
     tool_prompt: str | None = Field(
         default=None,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tgi_core.grammar import Grammar, parse_grammar
 from tgi_core.scheduler.types import SchedulingParams
 from tgi_router.answers import ChatTokenizeResponse
 from tgi_router.bodies import GrammarShape, Parameters
@@ -16,6 +18,7 @@ from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, ValidationFailed
 from tgi_router.extract import body_bytes, read_body
+from tgi_router.grammars import reporting_errors
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Inference
 from tgi_router.json_text import quote
@@ -24,6 +27,7 @@ from tgi_router.openai_answers import ChatCompletion, ChatEvents
 from tgi_router.openai_bodies import ChatBody
 from tgi_router.openai_stream import open_stream
 from tgi_router.request_examples import CHAT, CHAT_TOKENIZE
+from tgi_router.request_fields import Route
 from tgi_router.sse import OPENED, event
 from tgi_router.stream_writer import StreamWriter
 from tgi_router.template_pool import TemplatePool
@@ -45,6 +49,8 @@ class Chat:
     prompt: Prompt
     names: Names
     """Names of the functions that the model may call."""
+    warnings: Mapping[str, str]
+    """Headers that name what the client does not get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class _Plan:
     extras: Extras
     draft: bytes
     names: Names
+    warnings: Mapping[str, str]
 
 
 class ChatRoutes:
@@ -116,7 +123,7 @@ class ChatRoutes:
 
     async def _stream(self, preparing: Awaitable[Chat], scheduling: SchedulingParams, writer: StreamWriter) -> Response:
         chat = await preparing
-        headers = self._headers.stream(len(chat.prompt.text))
+        headers = {**self._headers.stream(len(chat.prompt.text)), **chat.warnings}
         return await open_stream(self._dialect, self._chunks(chat, scheduling, writer), writer, headers)
 
     async def chat_tokenize(self, request: Request) -> Response:
@@ -145,26 +152,37 @@ class ChatRoutes:
             self._inference.metrics.refused(error)
             raise
         prompt = Prompt(rendered.text, add_special_tokens=False, literals=rendered.literals)
-        return Chat(body, plan.parameters, plan.extras, prompt, plan.names)
+        return Chat(body, plan.parameters, plan.extras, prompt, plan.names, plan.warnings)
 
     def _plan(self, body: ChatBody) -> _Plan:
         """Do the work that takes time in proportion to the body; runs in a worker. Raises RouterError."""
         if any(message.has_image for message in body.messages):
             raise ValidationFailed("image modality is not supported")
-        tools = plan_tools(body)
-        shape = _grammar(body)
-        if shape is not None and (tools is not None or (self._dialect.strict and body.tools is not None)):
+        warnings = self._dialect.warnings(Route.CHAT, body)
+        shape = self._dialect.grammar(body, body.response_format)
+        if shape is not None and self._dialect.strict and (body.tools is not None or plan_tools(body) is not None):
             raise ToolFailed("Grammar and tools are mutually exclusive")
+        tools = plan_tools(body, answer=None if shape is None else self._answer(body, shape))
         parameters = self._dialect.parameters(body, top_n_tokens=body.top_logprobs, grammar=shape)
         extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema)
-        return _Plan(parameters, extras, self._draft(body, tools), frozenset() if tools is None else tools.names)
+        names: Names = frozenset() if tools is None else tools.names
+        return _Plan(parameters, extras, self._draft(body, tools), names, warnings)
+
+    def _answer(self, body: ChatBody, shape: GrammarShape) -> Grammar | None:
+        """Return the grammar of an answer, if tools may be called instead: otherwise it is parsed with the parameters."""
+        if not body.tools:
+            return None
+        with reporting_errors():
+            return parse_grammar(shape.given())
 
     def _draft(self, body: ChatBody, tools: ToolUse | None) -> bytes:
         templates = self._model.chat_templates
         if templates is None:
             raise TemplateFailed("template not found")
         note = body.tool_prompt or TOOL_PROMPT
-        conversation = Conversation(body.messages, () if tools is None else tools.tools, note, self._dialect.strict)
+        conversation = Conversation(
+            body.messages, () if tools is None else tools.tools, note, self._dialect.strict, _variables(body)
+        )
         try:
             return templates.draft(conversation, self._longest).to_json()
         except RecursionError:
@@ -185,7 +203,9 @@ class ChatRoutes:
             results = self._dialect.ordered(await call.results())
         stops = self._dialect.stops(chat.parameters)
         answer = answer_json(self._dialect, self._envelope(body), results, stops, chat.names, bool(body.logprobs))
-        return Response(answer, media_type="application/json", headers=self._headers.complete_choices(results))
+        return Response(
+            answer, media_type="application/json", headers={**self._headers.complete_choices(results), **chat.warnings}
+        )
 
     async def _chunks(self, chat: Chat, scheduling: SchedulingParams, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
         body, stops = chat.body, self._dialect.stops(chat.parameters)
@@ -197,6 +217,7 @@ class ChatRoutes:
                 yield event(chunks.usage(usage(call.choices)))
 
 
-def _grammar(body: ChatBody) -> GrammarShape | None:
-    """Return the response format, or None for the type `text`, OpenAI's way of asking for no format."""
-    return None if body.response_format is None or body.response_format.type == "text" else body.response_format
+def _variables(body: ChatBody) -> dict[str, Any]:
+    """Return further variables of the template."""
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    return {**effort, **(body.chat_template_kwargs or {})}

@@ -21,9 +21,13 @@ from tgi_router.openai_answers import CompletionEvents, CompletionFinal
 from tgi_router.openai_bodies import CompletionBody
 from tgi_router.openai_stream import open_stream
 from tgi_router.request_examples import COMPLETIONS
+from tgi_router.request_fields import Route
 from tgi_router.sse import OPENED, event
 from tgi_router.stream_writer import StreamWriter
 from tgi_router.validation import Extras, Prompt
+
+Warnings = dict[str, str]
+"""Headers that name what the client does not get."""
 
 
 class CompletionRoutes:
@@ -62,27 +66,31 @@ class CompletionRoutes:
     async def answer(self, request: Request, body: CompletionBody) -> Response:
         """Create a completion for a parsed body."""
         scheduling = self._inference.scheduling(request)
-        parameters, extras = self._prepare(body)
+        parameters, extras, warnings = self._prepare(body)
         prompts = tuple(Prompt(text) for text in body.prompt)
         call = self._inference.call(prompts, parameters, scheduling, streaming=bool(body.stream), extras=extras)
         if not body.stream:
-            return await answer_unless_left(request, self._complete(call, body, parameters))
+            return await answer_unless_left(request, self._complete(call, body, parameters, warnings))
         characters = sum(len(prompt) for prompt in body.prompt)
         writer = StreamWriter.of(request.scope)
         chunks = self._chunks(call, body, parameters, writer)
-        opening = open_stream(self._dialect, chunks, writer, self._headers.stream(characters))
+        headers = {**self._headers.stream(characters), **warnings}
+        opening = open_stream(self._dialect, chunks, writer, headers)
         return await answer_unless_left(request, opening)
 
-    def _prepare(self, body: CompletionBody) -> tuple[Parameters, Extras]:
+    def _prepare(self, body: CompletionBody) -> tuple[Parameters, Extras, Warnings]:
         largest = self._inference.settings.max_client_batch_size
         try:
+            warnings = self._dialect.warnings(Route.COMPLETIONS, body)
             if body.suffix is not None:
                 raise SuffixNotSupported
             if len(body.prompt) > largest:
                 raise BatchSizeExceeded(str(largest))
             asked = None if self._dialect.strict else body.logprobs
-            parameters = self._dialect.parameters(body, repetition_penalty=body.repetition_penalty, top_n_tokens=asked)
-            return parameters, self._extras(body, greedy=not parameters.do_sample)
+            parameters = self._dialect.parameters(
+                body, repetition_penalty=body.repetition_penalty, top_n_tokens=asked, grammar=self._dialect.grammar(body)
+            )
+            return parameters, self._extras(body, greedy=not parameters.do_sample), warnings
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
@@ -115,13 +123,13 @@ class CompletionRoutes:
         """Return whether to echo the prompt, and whether to include log probabilities."""
         return (False, False) if self._dialect.strict else (bool(body.echo), body.logprobs is not None)
 
-    async def _complete(self, call: Call, body: CompletionBody, parameters: Parameters) -> Response:
+    async def _complete(self, call: Call, body: CompletionBody, parameters: Parameters, warnings: Warnings) -> Response:
         async with call:
             results = self._dialect.ordered(await call.results())
         best = 1 if self._dialect.strict or body.n is None else body.n
         stops = self._dialect.stops(parameters)
         answer = answer_json(self._dialect, self._envelope(), results, stops, *self._shown(body), best)
-        return Response(answer, media_type="application/json", headers=self._headers.complete(results))
+        return Response(answer, media_type="application/json", headers={**self._headers.complete(results), **warnings})
 
     async def _chunks(
         self, call: Call, body: CompletionBody, parameters: Parameters, writer: StreamWriter

@@ -13,9 +13,11 @@ from pydantic import TypeAdapter
 from tgi_router.answers import ErrorResponse
 from tgi_router.endpoints import UNREADABLE, Endpoint
 from tgi_router.errors import (
+    NO_MODEL,
     BodyRejected,
     Incomplete,
     ModelOverloaded,
+    NoModel,
     NotServing,
     RouterError,
     ShardFailed,
@@ -44,9 +46,10 @@ TAGS = {
     "Clouds": "Container routes for Amazon SageMaker and Google Vertex AI.",
 }
 
-_PATH_PARAMETER = re.compile(r"{(\w+)}")
+_PATH_PARAMETER = re.compile(r"{(\w+)(?::path)?}")
 _PATH_PARAMETERS: dict[str, Json] = {
     "model": {"description": "Name of the model. Any name is accepted: the served model responds.", "example": "demo"},
+    "id": {"description": "Name of the model or adapter, as listed by `/v1/models`.", "example": "demo"},
     "version": {"description": "Version of the model. Any version is accepted: there is only one.", "example": "1"},
 }
 _HEADERS: dict[str, Json] = {
@@ -68,6 +71,7 @@ _HEADERS: dict[str, Json] = {
 _DESCRIPTIONS = {
     400: "The request body is not valid JSON.",
     401: "The API key is missing or wrong.",
+    404: "There is no model or adapter with this name.",
     413: "The request body is too large.",
     415: "The `Content-Type` of the request is not JSON.",
     422: "The request failed validation.",
@@ -79,6 +83,7 @@ _DESCRIPTIONS = {
 }
 
 _FAILURES: dict[int, RouterError] = {
+    404: NoModel(NO_MODEL),
     422: ValidationFailed("`inputs` cannot be empty"),
     424: ShardFailed("out of memory"),
     429: ModelOverloaded(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,11 +12,12 @@ from tgi_router.answers import Info, SimpleToken
 from tgi_router.bodies import GenerateBody
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import UNREADABLE, Endpoint
+from tgi_router.errors import NO_MODEL, NoModel
 from tgi_router.exposition import CONTENT_TYPE
 from tgi_router.extract import read_body
 from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
-from tgi_router.openai_answers import ModelsInfo
+from tgi_router.openai_answers import ModelInfo, ModelsInfo
 from tgi_router.request_examples import TOKENIZE
 
 
@@ -23,13 +26,14 @@ class SmallRoutes:
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._models = dumps(_models(inference))
+        self._models = _models(inference)
 
     def endpoints(self) -> list[Endpoint]:
         """Return the endpoints."""
         return [
             Endpoint("GET", "/info", self.info, "Server", answer=Info),
             Endpoint("GET", "/v1/models", self.models, "OpenAI", answer=ModelsInfo),
+            Endpoint("GET", "/v1/models/{id:path}", self.model, "OpenAI", answer=ModelInfo, errors=(404,)),
             Endpoint("GET", "/metrics", self.metrics, "Server", text="text/plain"),
             Endpoint(
                 "POST",
@@ -55,7 +59,18 @@ class SmallRoutes:
 
         Returns the served model and its LoRA adapters. Their names are valid values of the field `model`.
         """
-        return Response(self._models, media_type="application/json")
+        return Response(dumps(self._models), media_type="application/json")
+
+    async def model(self, request: Request) -> Response:
+        """Get one of the available models.
+
+        Returns the served model or one of its LoRA adapters. Its name may contain slashes.
+        """
+        name = request.path_params["id"]
+        for each in self._models["data"]:
+            if each["id"] == name:
+                return Response(dumps(each), media_type="application/json")
+        raise NoModel(NO_MODEL)
 
     async def metrics(self, request: Request) -> Response:
         """Get the metrics.
@@ -107,7 +122,7 @@ def _info(inference: Inference) -> dict[str, object]:
     }
 
 
-def _models(inference: Inference) -> dict[str, object]:
+def _models(inference: Inference) -> dict[str, Any]:
     """Render the list of models. TGI lists only the model, without adapters."""
     name, strict = inference.model.name, inference.settings.strict_tgi
     names = [name, *(() if strict else inference.generator.info.capabilities.adapters)]

@@ -73,6 +73,8 @@ class Draft:
     """Text appended to the last message."""
     continued: bool
     """Whether the prompt ends with the last message, which the model continues."""
+    further: dict[str, Any]
+    """Variables from the client, in which special tokens are plain text. `variables` take precedence."""
 
     def to_json(self) -> bytes:
         """Encode for a worker. Raises RecursionError."""
@@ -86,6 +88,15 @@ class Rejected(Exception):
 _FAULTS = (
     Rejected, TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
 )  # fmt: skip
+
+
+def _hidden(value: Any, hidden: Hidden) -> Any:
+    """Replace special tokens in all strings of a JSON value."""
+    if isinstance(value, str):
+        return hidden.take(value)
+    if isinstance(value, dict):
+        return {key: _hidden(each, hidden) for key, each in value.items()}
+    return [_hidden(each, hidden) for each in value] if isinstance(value, list) else value
 
 
 def _text(template: Template, variables: dict[str, Any], longest: int) -> str:
@@ -141,7 +152,7 @@ class Renderer:
             template = self._compiled[draft.source] = environment().from_string(draft.source)
         hidden, turns = self._literals.hide(), draft.variables["messages"]
         self._prepare(draft, turns, hidden)
-        text = _text(template, draft.variables, draft.longest)
+        text = _text(template, {**_hidden(draft.further, hidden), **draft.variables}, draft.longest)
         if draft.continued:
             cut = cut_after(text, turns[-1]["content"])
             if cut is None:

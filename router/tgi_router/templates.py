@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,8 @@ class Conversation:
     note: str = ""
     strict: bool = False
     """Whether the template gets the variables of TGI instead of those of transformers."""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables, from the client. Those of the chat itself take precedence."""
 
 
 class ChatTemplate:
@@ -85,6 +87,7 @@ class ChatTemplates:
         messages, tools = conversation.messages, _tools(conversation)
         turns = [_turn(message, conversation, template) for message in messages]
         appended = turns and conversation.tools
+        further = {} if conversation.strict else dict(conversation.variables)
         return Draft(
             template.source,
             {"messages": turns, "add_generation_prompt": True, "tools": tools, **self._special},
@@ -92,6 +95,7 @@ class ChatTemplates:
             [place for place, message in enumerate(messages) if message.role not in _TRUSTED],
             _appendix(conversation, None if template.uses_tools else tools) if appended else "",
             bool(turns) and turns[-1]["role"] == "assistant",
+            further,
         )
 
     def _choose(self, conversation: Conversation) -> ChatTemplate:

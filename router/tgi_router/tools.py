@@ -2,16 +2,19 @@
 
 A call has the format `{"name": …, "arguments": {…}}`, on which most models are trained. If the client demands a call (`required`,
 or a function by name), a grammar allows nothing else. With `auto`, the model is unconstrained: it generates text or a call, which
-`tgi_router.tool_calls` recognizes. TGI forces a call in that case, too, to a function that stands for "no tool", and then
-generates the text in a second run; that doubles the cost of every plain response and deprives the model of its own format.
+`tgi_router.tool_calls` recognizes; with a `response_format`, a grammar allows a call or an answer in that format. TGI forces a call
+in that case, too, to a function that stands for "no tool", and then generates the text in a second run; that doubles the cost of
+every plain response and deprives the model of its own format.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tgi_core.grammar import Grammar, GrammarKind
 from tgi_router.errors import ToolFailed
 from tgi_router.openai_bodies import ChatBody, NamedToolChoice, Tool
 
@@ -43,23 +46,34 @@ class ToolUse:
         return frozenset(tool.function.name for tool in self.tools)
 
 
-def plan_tools(body: ChatBody) -> ToolUse | None:
-    """Return the tool use of a request; None for plain chat. Raises ToolFailed."""
+def plan_tools(body: ChatBody, answer: Grammar | None = None) -> ToolUse | None:
+    """Return the tool use of a request; None for plain chat. `answer` constrains a response that is not a tool call. Raises
+    ToolFailed."""
     choice = body.tool_choice
     if choice == "none" or (not body.tools and choice in (None, "auto", "required")):
         return None
     tools = body.tools or []
     if len(tools) > MAX_TOOLS:
         raise ToolFailed(f"at most {MAX_TOOLS} tools are supported. Given: {len(tools)}")
+    several = body.parallel_tool_calls is not False
     if choice in (None, "auto"):
-        return ToolUse(tools, None)
+        return ToolUse(tools, None if answer is None else _call_or_answer(tools, several, answer))
     if choice == "required":
-        return ToolUse(tools, _schema(tools, several=body.parallel_tool_calls is not False))
+        return ToolUse(tools, _schema(tools, several))
     name = choice.function.name if isinstance(choice, NamedToolChoice) else choice
     named = [tool for tool in tools if tool.function.name == name][:1]
     if not named:
         raise ToolFailed(f"Tool with name {_brief(name)} not found")
     return ToolUse(named, _schema(named, several=False))
+
+
+def _call_or_answer(tools: Sequence[Tool], several: bool, answer: Grammar) -> dict[str, Any]:
+    """Return the schema of calls, or of an answer that has a schema of its own."""
+    if answer.kind is not GrammarKind.JSON:
+        raise ToolFailed("`tools` cannot be combined with a `response_format` of the type `regex` unless `tool_choice` is set")
+    calls = _schema(tools, several)
+    definitions = {**calls.pop("$defs"), "answer": _moved(json.loads(answer.source), "#/$defs/answer")}
+    return {"anyOf": [calls, {"$ref": "#/$defs/answer"}], "$defs": definitions}
 
 
 def _brief(name: str) -> str:

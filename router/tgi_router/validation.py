@@ -61,10 +61,11 @@ class Extras:
 
     logprobs: bool | None = None
     call_schema: dict[str, Any] | None = None
-    """JSON schema of a response that must be a tool call."""
+    """JSON schema of a response that must be a tool call, or a tool call or an answer; takes precedence over the grammar."""
     choices: int = 1
     ranked: bool = False
     """Whether only the most likely choices are returned, as with OpenAI's `best_of`."""
+    ignore_eos: bool = False
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -121,7 +122,7 @@ class Validator:
         return GenerationRequest(
             input_ids=ids,
             sampling=_sampling(parameters, extras),
-            stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop)),
+            stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop), extras.ignore_eos),
             want=self._want(parameters, extras),
             adapter=self._names.find(parameters.adapter_id),
             grammar=None if checked is None else checked.grammar,
@@ -133,7 +134,7 @@ class Validator:
         if extras.call_schema is not None:
             return await self.grammars.check({"type": "json", "value": extras.call_schema}, strict=False)
         strict = self._settings.strict_tgi
-        return None if given.grammar is None else await self.grammars.check(given.grammar.given(strict), strict)
+        return None if given.grammar is None else await self.grammars.check(given.grammar.given(), strict)
 
     def _parameter_rules(self, given: Parameters) -> Iterator[Rule]:
         stops, top_n = self._settings.max_stop_sequences, self._settings.max_top_n_tokens

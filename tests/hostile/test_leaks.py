@@ -58,12 +58,13 @@ def test_fields_that_are_wrong(instance: ServerUnderTest, path: str) -> None:
             assert answer.status_code == 200 or not any(value in answer.text for value in secrets(text.encode()))
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "X" * 100])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "X" * 100])
 def test_wrong_methods_and_paths(instance: ServerUnderTest, method: str) -> None:
-    """404 and 405 say nothing at all."""
+    """404 and 405 say what is served, and nothing of what was asked."""
     for path in ["/nope", "/generate", "/v1/chat/completions", "/..%2f..%2fetc%2fpasswd", "/%00", "/v1/" + "x" * 4000]:
         answer = instance.client.request(method, path)
-        assert answer.status_code in (400, 404, 405) and not LEAKS.search(answer.text) and len(answer.content) < 100
+        assert answer.status_code in (400, 404, 405) and not LEAKS.search(answer.text) and len(answer.content) < 1000
+        assert "nope" not in answer.text and "xxx" not in answer.text and "passwd" not in answer.text
 
 
 FAULTS: list[Generation | SchedulerError] = [

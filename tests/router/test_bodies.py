@@ -126,26 +126,47 @@ def test_client_leaves_inside_its_body(hello: Served) -> None:
 
 
 def test_unknown_paths_and_methods(hello: Served) -> None:
-    """404 and 405 have no body; no path is redirected."""
-    assert [(answer.status_code, answer.content) for answer in (hello.client.get("/nope"), hello.client.post("/generate/"))] == [
-        (404, b"")
-    ] * 2
-    for method, path in (("GET", "/generate"), ("PUT", "/"), ("POST", "/info"), ("DELETE", "/v1/models")):
+    """404 names the routes that are served and 405 the methods, in the form of the route's errors; no path is redirected."""
+    for answer in (hello.client.get("/nope"), hello.client.post("/generate/")):
+        assert (answer.status_code, answer.json()["error_type"]) == (404, "not_found")
+        assert "/generate, " in answer.json()["error"] and "/v1/models/{id}" in answer.json()["error"]
+    told = hello.client.post("/v1/nope").json()["error"]
+    assert (told["type"], told["code"]) == ("invalid_request_error", "not_found") and "/v1/chat/completions" in told["message"]
+    for method, path, allowed in (("GET", "/generate", "POST"), ("PUT", "/", "GET, HEAD, POST"), ("POST", "/info", "GET, HEAD")):
         answer = hello.client.request(method, path)
-        assert (answer.status_code, answer.content) == (405, b"")
+        assert answer.status_code == 405 and answer.headers["allow"] == allowed
+        assert answer.json() == {"error": f"this path is served for {allowed}", "error_type": "method_not_allowed"}
+    assert hello.client.delete("/v1/models").json()["error"]["code"] == "method_not_allowed"
+
+
+def test_unknown_paths_and_methods_strictly(serve: Serve) -> None:
+    """TGI's 404 and 405 have no body."""
+    served, _ = serve(strict_tgi=True)
+    answers = [served.client.get("/nope"), served.client.put("/"), served.client.delete("/v1/models")]
+    assert [(answer.status_code, answer.content) for answer in answers] == [(404, b""), (405, b""), (405, b"")]
 
 
 def test_cors(hello: Served) -> None:
-    """Browsers of any origin may GET and POST JSON, but are not granted an Authorization header."""
+    """Browsers of any origin may GET and POST with a key and what OpenAI's client adds, but without cookies, and read all headers."""
     asks = {"origin": "http://a.example", "access-control-request-method": "POST"}
     plain = hello.client.options("/generate", headers={**asks, "access-control-request-headers": "content-type"})
     assert plain.status_code == 200
     assert plain.headers["access-control-allow-origin"] == "*"
     assert plain.headers["access-control-allow-methods"] == "GET, POST"
-    refused = hello.client.options("/generate", headers={**asks, "access-control-request-headers": "authorization"})
-    assert "authorization" not in refused.headers["access-control-allow-headers"].lower()
+    wanted = "authorization,content-type,x-stainless-arch,x-stainless-retry-count,x-request-id"
+    granted = hello.client.options("/v1/chat/completions", headers={**asks, "access-control-request-headers": wanted})
+    assert granted.status_code == 200 and granted.headers["access-control-allow-headers"] == wanted
+    assert "access-control-allow-credentials" not in granted.headers
     answer = hello.client.get("/info", headers={"origin": "http://a.example"})
-    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-allow-origin"] == answer.headers["access-control-expose-headers"] == "*"
+
+
+def test_options_without_a_preflight(hello: Served) -> None:
+    """OPTIONS alone is answered to every path alike, with the origin's headers where there is one."""
+    for path in ("/generate", "/v1/models", "/nowhere"):
+        answer = hello.client.options(path, headers={"origin": "http://a.example"})
+        assert (answer.status_code, answer.content, answer.headers["allow"]) == (200, b"", "GET, HEAD, OPTIONS, POST")
+        assert answer.headers["access-control-allow-origin"] == "*"
 
 
 def test_cors_origins(serve: Serve) -> None:

@@ -65,6 +65,17 @@ def test_chunked_or_not(instance: Served) -> None:
     assert events == [event for event in whole.split("\n\n") if event]
 
 
+@pytest.mark.parametrize("wish", ["", "connection: keep-alive\r\n"])
+@pytest.mark.parametrize("path", ["/metrics", "/docs", "/openapi.json", "/info", "/v1/models", "/nowhere"])
+def test_old_clients_read_to_the_end(instance: Served, path: str, wish: str) -> None:
+    """To a client of HTTP/1.0 no answer is chunked, and every connection ends, also one that the client wants to keep."""
+    with instance.connect() as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\n{wish}\r\n".encode())
+        head, _, body = read_all(connection).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head and b"connection: close" in head
+    assert f"content-length: {len(body)}".encode() in head
+
+
 @pytest.mark.parametrize(("path", "body"), ROUTES)
 def test_whoever_leaves_later_is_noticed(serve: Serve, path: str, body: str) -> None:
     """A client that first ends its side and then is gone, having read what there was, cancels what it asked for."""

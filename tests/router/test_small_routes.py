@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.router.conftest import Serve
+from tests.router.scripted import EVERYTHING
 from tests.router.serving import Served
 
 
@@ -36,6 +39,21 @@ def test_models(hello: Served) -> None:
         "object": "list",
         "data": [{"id": "demo", "object": "model", "created": 0, "owned_by": "demo"}],
     }
+
+
+def test_one_model(serve: Serve) -> None:
+    """One model is told by its name, which may have slashes; adapters are models, too; another name is 404 in OpenAI's form."""
+    served, _ = serve(
+        changes={"name": "org/demo"}, scripted={"capabilities": replace(EVERYTHING, adapters=("me/poet",))}, strict_tgi=False
+    )
+    listed = served.client.get("/v1/models").json()["data"]
+    assert [each["id"] for each in listed] == ["org/demo", "me/poet"]
+    for each in listed:
+        for name in (each["id"], each["id"].replace("/", "%2F")):
+            assert served.client.get(f"/v1/models/{name}").json() == each
+    for name in ("gpt-4", "org", ""):
+        answer = served.client.get(f"/v1/models/{name}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
 def test_tokenize_counts_bytes(hello: Served) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from tgi_router.errors import ToolFailed
 from tgi_router.openai_bodies import ChatBody
 from tgi_router.tool_calls import Piece, ToolCallReader
@@ -167,3 +168,48 @@ def test_answers_in_words(serve: Serve) -> None:
     streamed = [each["choices"][0] for each in chunks(chat(served, tools=[tool("f")], stream=True).text)]
     assert [each["delta"].get("content") for each in streamed] == ["It is", " {sunny}", ".", ""]
     assert streamed[-1]["finish_reason"] == "stop"
+
+
+FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "#/$defs/n", "$defs": {"n": {"enum": [1, 2]}}}}}
+
+
+@pytest.mark.parametrize("more", [{}, {"tool_choice": "auto"}, {"parallel_tool_calls": False}])
+@pytest.mark.parametrize(("text", "content", "called"), [("2", "2", False), (ONE, None, True)])
+def test_a_call_or_an_answer_in_its_format(serve: Serve, more: dict[str, Any], text: str, content: str, called: bool) -> None:
+    """With tools and a response format, one grammar allows a call or an answer that keeps the format, and nothing else."""
+    served, generator = serve(lambda request: says(text), scripted=ROOMY)
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}}}
+    answer = chat(served, tools=[tool("f", **parameters)], response_format=FORMAT, **more)
+    message = answer.json()["choices"][0]["message"]
+    assert (message["content"], "tool_calls" in message) == (content, called)
+    grammar = generator.submitted.get_nowait().grammar
+    assert grammar is not None
+    judge = Draft202012Validator(json.loads(grammar.source))
+    assert all(judge.is_valid(good) for good in (1, 2, json.loads(ONE)))
+    assert not any(
+        judge.is_valid(bad) for bad in (3, "text", {"name": "g", "arguments": {}}, {"name": "f", "arguments": {"a": 1}})
+    )
+    assert judge.is_valid([json.loads(ONE)]) is (more.get("parallel_tool_calls") is None)
+
+
+def test_a_demanded_call_comes_before_the_format(serve: Serve) -> None:
+    """A demanded call is no answer; without a choice of tools the format holds as ever."""
+    served, generator = serve(lambda request: says(ONE), scripted=ROOMY)
+    for choice in ("required", "none"):
+        assert chat(served, tools=[tool("f")], response_format=FORMAT, tool_choice=choice).status_code == 200
+    called, answered = [json.loads(generator.submitted.get_nowait().grammar.source) for _ in range(2)]
+    assert not Draft202012Validator(called).is_valid(1) and answered == FORMAT["json_schema"]["schema"]
+
+
+def test_what_cannot_be_combined(serve: Serve) -> None:
+    """A regular expression beside tools is refused with the reason; a format that is none, too."""
+    served, _ = serve(lambda request: says(ONE), scripted=ROOMY)
+    for response_format, text in (
+        ({"type": "regex", "value": "a"}, "Tool error: `tools` cannot be combined with a `response_format` of the type `regex`"),
+        (
+            {"type": "json_schema", "schema": {}},
+            "Input validation error: grammar is not valid: the type `json_schema` has no field",
+        ),
+    ):
+        answer = chat(served, tools=[tool("f")], response_format=response_format)
+        assert answer.status_code == 422 and answer.json()["error"]["message"].startswith(text)

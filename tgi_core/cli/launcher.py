@@ -19,7 +19,7 @@ DEFAULTS = {"model_id": "bigscience/bloom-560m", "auto_convert": True}
 @settings_options(DEFAULTS)
 def launcher(runtime: bool, resolved: Resolved) -> None:
     """Serve a model, like `tgi serve` but with the defaults of TGI's launcher."""
-    run(resolved.settings, runtime)
+    run(resolved.settings, resolved.origins, runtime)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import uvicorn
@@ -35,11 +36,11 @@ SPARE_DESCRIPTORS = 64
 
 def bind(settings: Settings) -> socket.socket:
     """Bind the socket to listen on, before any slow work. Raises StartupError."""
-    host, port = _address(settings.hostname), settings.port
+    host, port = settings.hostname, settings.port
+    family, address = _resolve(host, port)
     listener = None
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
@@ -53,16 +54,43 @@ def bind(settings: Settings) -> socket.socket:
     return listener
 
 
-def _address(hostname: str) -> str:
-    """Return the hostname if it is an IP address, else 0.0.0.0 as TGI does, because containers set HOSTNAME to the container's
-    name."""
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    """Return the address family and the address to bind. Raises StartupError."""
     try:
-        ipaddress.ip_address(hostname)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:  # a name with an empty or a long label cannot even be encoded
+        raise StartupError(
+            f"--hostname {host}: cannot be resolved: {getattr(error, 'strerror', None) or error}; give an address or a name of "
+            "this machine, 0.0.0.0 for all its IPv4 addresses or :: for all its addresses"
+        ) from error
+    family, *_, address = found[0]
+    return family, address
+
+
+def settle_hostname(settings: Settings, origin: str) -> Settings:
+    """Listen on 0.0.0.0, as TGI does, if the hostname is not an address and its `origin` is the variable HOSTNAME: containers set it
+    to their own name, which says nothing about where to listen."""
+    if origin != "environment HOSTNAME" or settings.hostname == "localhost" or _is_address(settings.hostname):
+        return settings
+    _log.warning(
+        "the environment variable HOSTNAME is %s, which is not an IP address; listening on 0.0.0.0. --hostname says otherwise",
+        settings.hostname,
+    )
+    return replace(settings, hostname="0.0.0.0")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
     except ValueError:
-        if hostname != "localhost":
-            _log.warning("--hostname %s is not an IP address; listening on 0.0.0.0", hostname)
-            return "0.0.0.0"
-    return hostname
+        return False
+    return True
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL at which a bound socket is reached; an IPv6 address has brackets."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 class DrainingServer(HttpServer):

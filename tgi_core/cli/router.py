@@ -26,7 +26,7 @@ DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096}
 @settings_options(only=settings_in(Scope.ROUTER))
 def command(model: str | None, shard: str, resolved: Resolved) -> None:
     """Serve the HTTP API for the shard of MODEL that is running at ADDRESS. Needs only the model's config and tokenizer files."""
-    run(named(model, resolved), address=checked(shard))
+    run(named(model, resolved), resolved.origins, address=checked(shard))
 
 
 def checked(address: str) -> str:
@@ -72,7 +72,7 @@ def router(ctx: click.Context, tokenizer_name: str, master_shard_uds_path: str, 
     """Serve the HTTP API for a shard that is already running."""
     if ctx.invoked_subcommand is None:
         address = checked(f"unix:{master_shard_uds_path}")
-        run(replace(resolved.settings, model_id=tokenizer_name), address=address)
+        run(replace(resolved.settings, model_id=tokenizer_name), resolved.origins, address=address)
 
 
 @router.command("print-schema")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Mapping
 
 import click
 
@@ -27,12 +28,12 @@ _log = logging.getLogger(__name__)
 @settings_options()
 def command(model: str | None, runtime: bool, resolved: Resolved) -> None:
     """Serve MODEL: a directory or a Hugging Face Hub id. Default: the small bundled demo model."""
-    run(named(model, resolved), runtime)
+    run(named(model, resolved), resolved.origins, runtime)
 
 
-def run(settings: Settings, runtime: bool = False, address: str | None = None) -> None:
+def run(settings: Settings, origins: Mapping[str, str], runtime: bool = False, address: str | None = None) -> None:
     """Serve until stopped by a signal, with a new shard or the one at `address`. Validates the settings before loading anything.
-    Raises StartupError."""
+    `origins` of the settings are those of `Resolved`. Raises StartupError."""
     set_up(settings.json_output)
     if runtime:
         print_runtime()
@@ -42,6 +43,8 @@ def run(settings: Settings, runtime: bool = False, address: str | None = None) -
     fault_rules(settings)
     check_adapters(settings)
 
+    from tgi_core.cli.listening import settle_hostname
     from tgi_core.cli.serving import serve
 
+    settings = settle_hostname(settings, origins["hostname"])
     asyncio.run(serve(settings.model_id or str(DEMO), settings, address))

@@ -58,14 +58,14 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
     StartupError, including when the shard is permanently lost."""
     from tgi_router import Front
 
-    from tgi_core.cli.listening import bind, listening
+    from tgi_core.cli.listening import bind, listening, url_of
 
     start = time.monotonic()
     listener = bind(settings)
     traces = open_traces(settings.otlp_endpoint, settings.otlp_service_name)
     lifecycle = Lifecycle()
     front = Front(settings, lifecycle)
-    host, port = listener.getsockname()[:2]
+    url = url_of(listener)
     async with AsyncExitStack() as stack:
         if traces is not None:
             stack.push_async_callback(asyncio.to_thread, traces.close)
@@ -81,11 +81,11 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
         settle()
         front.pass_to(components.app)
         server.pass_through(components.app.state.admission)
-        await stack.enter_async_context(tunnel(settings, port))
+        await stack.enter_async_context(tunnel(settings, listener.getsockname()[1]))
         if lifecycle.shard is Phase.STARTING:  # the shard may already be lost
             lifecycle.serving()
         _log.info("Connected")  # TGI's message, which scripts wait for
-        announce(f"ready after {time.monotonic() - start:.1f} s: http://{host}:{port}")
+        announce(f"ready after {time.monotonic() - start:.1f} s: {url}")
         await _either(server.serving, asyncio.create_task(components.loop.ended.wait()))
     if lifecycle.phase is Phase.FAILED:
         raise StartupError(f"the shard is lost: {lifecycle.reason}")

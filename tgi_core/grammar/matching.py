@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from tgi_core.grammar.documents import read_schema, write_schema
+from tgi_core.grammar.finite import without_endless
 from tgi_core.grammar.limits import check_text
 from tgi_core.grammar.preparing import prepare
 from tgi_core.grammar.value import Grammar, GrammarKind, InvalidGrammar
@@ -33,6 +34,14 @@ _OPTIONS: JsonCompileOptions = {
 }
 _PREFIX = re.compile(r"^(at \d+\(\d+\): )?(invalid regex .*\(in regex\): )?", re.DOTALL)
 _CAUSE = re.compile(r"^error: (.+)$", re.MULTILINE)
+_OVERLAP = (
+    "the alternatives of `oneOf` are not known to exclude each other; give them different types or constants, or use `anyOf`"
+)
+_CLEARER = {
+    "oneOf constraints are not supported.": _OVERLAP,
+    "Unimplemented keys: ": "these keywords are not supported: ",
+}
+"""llguidance's messages that name its own options, and what they mean to a client."""
 _LONGEST = 200
 
 
@@ -40,7 +49,7 @@ def engine_source(grammar: Grammar) -> str:
     """Translate a grammar to llguidance's notation. Raises InvalidGrammar."""
     if grammar.kind is GrammarKind.REGEX:
         return _regex_source(grammar.source)
-    schema = write_schema(prepare(read_schema(grammar.source)))
+    schema = write_schema(without_endless(prepare(read_schema(grammar.source))))
     try:
         return LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
     except ValueError as error:
@@ -98,6 +107,9 @@ def readable(error: str) -> str:
     cause = _CAUSE.search(text)
     lines = (cause.group(1) if cause else _PREFIX.sub("", text)).splitlines()
     line = lines[0].strip() if lines else ""
+    for beginning, meaning in _CLEARER.items():
+        if line.startswith(beginning):
+            line = meaning + line.removeprefix(beginning) if meaning.endswith(": ") else meaning
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 

@@ -4,6 +4,7 @@ TGI:    {"type": "json" | "json_object", "value": schema, as an object or as JSO
         {"type": "json_schema", "value": {"schema": …, "name": …}}
         {"type": "regex", "value": "…"}
 OpenAI: {"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": …, "name": …}}
+LangChain: {"type": "json_object", "schema": …}
 """
 
 from __future__ import annotations
@@ -17,6 +18,23 @@ from tgi_core.grammar.value import Grammar, GrammarKind, InvalidGrammar, Unsuppo
 
 ANY_OBJECT = {"type": "object"}
 TYPES = ("json", "json_object", "json_schema", "regex", "text")
+FIELDS = ("value", "json_schema", "schema")
+"""Fields besides `type`. A schema in a wrong one is refused: ignoring it would leave the answer unconstrained."""
+
+_FIELDS_OF: dict[str, tuple[str, ...]] = {
+    "json": ("value",),
+    "json_object": ("value", "schema"),
+    "json_schema": ("value", "json_schema"),
+    "regex": ("value",),
+    "text": (),
+}
+_PLACES = {
+    "json": "the schema is the field `value`",
+    "json_object": "a schema is the field `value` or `schema`, or `json_schema.schema` with the type `json_schema`",
+    "json_schema": 'the schema is the field `json_schema.schema`, as in {"json_schema": {"name": …, "schema": …}}',
+    "regex": "the regular expression is the field `value`",
+    "text": "the answer is not constrained",
+}
 
 
 def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False) -> Grammar | None:
@@ -28,33 +46,38 @@ def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False) -> Gram
     kind = shape.get("type")
     if not isinstance(kind, str) or kind not in TYPES:
         raise InvalidGrammar(f"unknown type; expected one of {', '.join(TYPES)}")
-    if "value" not in shape:
-        return _parse_openai(kind, shape, strict_tgi)
-    value = shape["value"]
-    if kind == "regex":
-        return _regex(value)
-    if kind == "json_schema":
-        value = _member(value, "schema")
-    return _schema(value, strict_tgi)
-
-
-def _parse_openai(kind: str, shape: Mapping[str, Any], strict_tgi: bool) -> Grammar | None:
-    if strict_tgi or kind in ("json", "regex"):
-        raise InvalidGrammar("missing field `value`")
+    if strict_tgi:
+        return _parse_tgi(kind, shape, strict_tgi)
+    given = [name for name in FIELDS if shape.get(name) is not None]
+    for name in given:
+        if name not in _FIELDS_OF[kind]:
+            raise InvalidGrammar(f"the type `{kind}` has no field `{name}`; {_PLACES[kind]}")
+    if len(given) > 1:
+        raise InvalidGrammar(f"give `{given[0]}` or `{given[1]}`, not both")
     if kind == "text":
         return None
     if kind == "json_object":
-        return _schema(ANY_OBJECT, strict_tgi)
-    given = shape.get("json_schema")
-    # OpenAI's `schema` is optional; OpenAI's clients send null
-    without = isinstance(given, Mapping) and given.get("schema") is None
-    return _schema(ANY_OBJECT if without else _member(given, "schema"), strict_tgi)
+        return _schema(shape[given[0]] if given else ANY_OBJECT, strict_tgi)
+    if kind == "json_schema" and given != ["value"]:
+        return _schema(_member(shape.get("json_schema"), "json_schema"), strict_tgi)
+    return _parse_tgi(kind, shape, strict_tgi)
 
 
-def _member(value: object, name: str) -> object:
-    if not isinstance(value, Mapping) or name not in value:
-        raise InvalidGrammar(f"missing field `{name}`")
-    return value[name]
+def _parse_tgi(kind: str, shape: Mapping[str, Any], strict_tgi: bool) -> Grammar:
+    if "value" not in shape:
+        raise InvalidGrammar("missing field `value`")
+    value = shape["value"]
+    if kind == "regex":
+        return _regex(value)
+    return _schema(_member(value, "value") if kind == "json_schema" else value, strict_tgi)
+
+
+def _member(value: object, holder: str) -> object:
+    """Return the schema in the field `holder` of the type `json_schema`."""
+    if not isinstance(value, Mapping) or value.get("schema") is None:
+        raise InvalidGrammar(f"missing field `schema` in `{holder}`; {_PLACES['json_schema']}")
+    found: object = value["schema"]
+    return found
 
 
 def _regex(value: object) -> Grammar:

@@ -1,0 +1,185 @@
+"""Fields of the request bodies of OpenAI, vLLM and SGLang, and what becomes of each on the routes under /v1.
+
+A field that changes the response is honoured or refused: dropped in silence, it would return something else than the client asked
+for. A field that does not is ignored, with its name in the response header `x-warning`; so is a name that nobody knows, which may be
+misspelt. docs/request-fields.md and its tests are generated from this table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tgi_router.errors import ValidationFailed
+
+WARNING = "x-warning"
+"""Response header that names what a request asked for and did not get."""
+
+_SHOWN = 8
+"""Maximum number of fields that a warning names."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
+
+
+class Treatment(Enum):
+    """What becomes of a field."""
+
+    HONOURED = "honoured"
+    REFUSED = "refused"
+    IGNORED = "ignored, with a warning"
+
+
+class Route(Enum):
+    """The routes that have a field."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestField:
+    """One field. `sample` is a value that asks for something; `neutral` are values, besides null, that ask for nothing."""
+
+    name: str
+    origin: str
+    route: Route
+    treatment: Treatment
+    sample: Any
+    note: str = ""
+    neutral: tuple[Any, ...] = ()
+
+    def asks(self, value: object) -> bool:
+        """Whether a value asks for something."""
+        return value is not None and not any(value == each and type(value) is type(each) for each in self.neutral)
+
+
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+def _honoured(origin: str, route: Route, **samples: Any) -> Iterator[RequestField]:
+    return (RequestField(name, origin, route, Treatment.HONOURED, sample) for name, sample in samples.items())
+
+
+def _refused(origin: str, route: Route, name: str, sample: Any, note: str, *neutral: Any) -> RequestField:
+    return RequestField(name, origin, route, Treatment.REFUSED, sample, note, neutral)
+
+
+def _ignored(origin: str, route: Route, name: str, sample: Any, note: str, *neutral: Any) -> RequestField:
+    return RequestField(name, origin, route, Treatment.IGNORED, sample, note, neutral)
+
+
+_CHAT, _COMPLETIONS, _BOTH = Route.CHAT, Route.COMPLETIONS, Route.BOTH
+_TEMPLATE = "the server's own chat template is used"
+_KEPT = "nothing is stored"
+
+FIELDS: tuple[RequestField, ...] = (
+    *_honoured("OpenAI", _BOTH, model="tgi", max_tokens=4, temperature=0.5, top_p=0.9, seed=1, stop=["x"], n=2, stream=True),
+    *_honoured("OpenAI", _BOTH, max_completion_tokens=4, frequency_penalty=0.5, presence_penalty=0.5, logit_bias={"5": 1}),
+    *_honoured("OpenAI", _CHAT, messages=_MESSAGES, logprobs=True, top_logprobs=2, tools=[_TOOL]),
+    *_honoured("OpenAI", _CHAT, tool_choice="auto", parallel_tool_calls=False, response_format={"type": "json_object"}),
+    *_honoured("OpenAI", _CHAT, reasoning_effort="low"),
+    *_honoured("OpenAI", _BOTH, stream_options={"include_usage": True}),
+    *_honoured("OpenAI", _COMPLETIONS, prompt="Hi", logprobs=2, echo=True, best_of=2),
+    _refused("OpenAI", _COMPLETIONS, "suffix", "x", "put it into the prompt in the format of the model"),
+    _refused("OpenAI", _CHAT, "functions", [{"name": "f"}], "use `tools`", []),
+    _refused("OpenAI", _CHAT, "function_call", "auto", "use `tool_choice`", "none"),
+    _refused("OpenAI", _CHAT, "modalities", ["text", "audio"], "the response is text", ["text"]),
+    _refused("OpenAI", _CHAT, "audio", {"voice": "alloy", "format": "wav"}, "the response is text"),
+    _refused("OpenAI", _CHAT, "web_search_options", {}, "the server does not search the web"),
+    _ignored("OpenAI", _BOTH, "user", "u-1", "clients are told apart by their keys and addresses"),
+    _ignored("OpenAI", _CHAT, "safety_identifier", "u-1", _KEPT),
+    _ignored("OpenAI", _CHAT, "metadata", {"a": "b"}, _KEPT, {}),
+    _ignored("OpenAI", _CHAT, "store", True, _KEPT, False),
+    _ignored("OpenAI", _CHAT, "prediction", {"type": "content", "content": "x"}, "a hint for speed"),
+    _ignored("OpenAI", _CHAT, "prompt_cache_key", "k", "prompts are cached by their tokens; see `x-cache-salt`"),
+    _ignored("OpenAI", _CHAT, "prompt_cache_retention", "24h", "prompts stay cached while there is room", "in_memory"),
+    _ignored("OpenAI", _CHAT, "service_tier", "flex", "see `x-request-priority`", "auto", "default"),
+    _ignored("OpenAI", _CHAT, "verbosity", "low", "ask for it in the prompt", "medium"),
+    *_honoured("vLLM, SGLang", _BOTH, top_k=5, min_p=0.1, repetition_penalty=1.1, ignore_eos=True),
+    *_honoured("vLLM", _BOTH, truncate_prompt_tokens=2),
+    *_honoured("vLLM, SGLang", _CHAT, chat_template_kwargs={"enable_thinking": False}),
+    *_honoured("vLLM", _BOTH, guided_json=_SCHEMA, guided_regex="a+", guided_choice=["yes", "no"]),
+    *_honoured("vLLM", _BOTH, structured_outputs={"regex": "a+"}),
+    *_honoured("SGLang", _BOTH, regex="a+"),
+    _refused("vLLM", _BOTH, "guided_grammar", "root ::= 'a'", "use a JSON schema or a regular expression"),
+    _refused("SGLang", _BOTH, "ebnf", "root ::= 'a'", "use a JSON schema or a regular expression"),
+    _refused("vLLM, SGLang", _BOTH, "min_tokens", 4, "use `ignore_eos` with `max_tokens`", 0),
+    _refused("vLLM, SGLang", _BOTH, "stop_token_ids", [5], "use `stop`", []),
+    _refused("vLLM, SGLang", _BOTH, "skip_special_tokens", False, "special tokens are never shown", True),
+    _refused("vLLM", _BOTH, "include_stop_str_in_output", True, "/generate keeps the stop string", False),
+    _refused("SGLang", _BOTH, "no_stop_trim", True, "/generate keeps the stop string", False),
+    _refused("vLLM", _BOTH, "prompt_logprobs", 1, "/generate has `decoder_input_details`"),
+    _refused("vLLM", _BOTH, "allowed_token_ids", [5], "use `logit_bias`", []),
+    _refused("vLLM", _BOTH, "bad_words", ["x"], "use `logit_bias`", []),
+    _refused("vLLM", _BOTH, "use_beam_search", True, "use `n`, or `best_of` of /v1/completions", False),
+    _refused("vLLM", _BOTH, "logits_processors", ["x"], "code from requests is never run", []),
+    _refused("SGLang", _BOTH, "custom_logit_processor", "x", "code from requests is never run"),
+    _refused("vLLM", _CHAT, "chat_template", "x", _TEMPLATE),
+    _refused("vLLM", _CHAT, "documents", [{"text": "x"}], "put them into a message", []),
+    _refused("vLLM", _CHAT, "echo", True, "only /v1/completions has it", False),
+    _refused("vLLM", _CHAT, "add_generation_prompt", False, "a last message of the assistant is continued", True),
+    _ignored("vLLM", _CHAT, "continue_final_message", True, "a last message of the assistant is always continued", False),
+    _refused("vLLM", _BOTH, "add_special_tokens", True, "the chat template or the tokenizer adds them"),
+    _refused("SGLang", _BOTH, "lora_path", "a", "adapters are selected by `model`"),
+    _refused("SGLang", _BOTH, "return_hidden_states", True, "hidden states are not returned", False),
+    _refused("vLLM", _BOTH, "return_token_ids", True, "/generate returns the ids with `details`", False),
+    _refused("vLLM", _BOTH, "return_tokens_as_token_ids", True, "/generate returns the ids with `details`", False),
+    _ignored("vLLM", _BOTH, "priority", 1, "see `x-request-priority`", 0),
+    _ignored("vLLM", _BOTH, "request_id", "r-1", "see `x-request-id`"),
+    _ignored("SGLang", _BOTH, "rid", "r-1", "see `x-request-id`"),
+    _ignored("vLLM", _BOTH, "cache_salt", "s", "see `x-cache-salt`"),
+    _ignored("vLLM", _BOTH, "length_penalty", 1.5, "only for beam search", 1.0, 1),
+    _ignored("vLLM", _BOTH, "spaces_between_special_tokens", False, "special tokens are never shown", True),
+    _ignored("vLLM", _BOTH, "guided_decoding_backend", "xgrammar", "grammars are compiled by llguidance"),
+    _ignored("vLLM", _BOTH, "guided_whitespace_pattern", " ", "at most one space, as in TGI"),
+    _ignored("vLLM", _CHAT, "include_reasoning", True, "the text of the model is not taken apart", False),
+    _ignored("SGLang", _CHAT, "separate_reasoning", True, "the text of the model is not taken apart", False),
+    _ignored("SGLang", _CHAT, "stream_reasoning", True, "the text of the model is not taken apart", False),
+    _ignored("vLLM", _CHAT, "mm_processor_kwargs", {"a": 1}, "only text is read", {}),
+    _ignored("vLLM", _CHAT, "media_io_kwargs", {"a": {}}, "only text is read", {}),
+    _ignored("vLLM", _BOTH, "kv_transfer_params", {"a": 1}, "the cache is not moved between servers", {}),
+    _ignored("vLLM", _BOTH, "vllm_xargs", {"a": 1}, "for extensions of vLLM", {}),
+)
+
+_OTHERS: Mapping[Route, Mapping[str, RequestField]] = {
+    route: {each.name: each for each in FIELDS if each.route in (route, _BOTH) and each.treatment is not Treatment.HONOURED}
+    for route in (_CHAT, _COMPLETIONS)
+}
+
+
+def unhonoured(route: Route, given: Mapping[str, Any]) -> list[str]:
+    """Return the fields in `given`, those that the body's type does not have, that are ignored. Raises ValidationFailed for one
+    that is refused."""
+    known = _OTHERS[route]
+    ignored = []
+    for name, value in given.items():
+        field = known.get(name)
+        if field is None:
+            if value is not None:
+                ignored.append(name)
+        elif field.asks(value):
+            if field.treatment is Treatment.REFUSED:
+                raise ValidationFailed(f"`{name}` is not supported; {field.note}")
+            ignored.append(name)
+    return ignored
+
+
+def warning(ignored: Iterable[str]) -> dict[str, str]:
+    """Return the header that names ignored fields. A name that is none is counted, not repeated."""
+    names = list(ignored)
+    shown = [name for name in names if _NAME.fullmatch(name)][:_SHOWN]
+    rest = len(names) - len(shown)
+    texts = [*shown, *([f"{rest} more"] if rest else [])]
+    return {WARNING: f"ignored fields: {', '.join(texts)}"} if names else {}
+
+
+def table() -> str:
+    """Return the table for the documentation, in Markdown."""
+    head = ["| field | of | route | | |", "|---|---|---|---|---|"]
+    rows = [f"| `{each.name}` | {each.origin} | {each.route.value} | {each.treatment.value} | {each.note} |" for each in FIELDS]
+    return "\n".join([*head, *rows]) + "\n"
