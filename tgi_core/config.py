@@ -38,11 +38,12 @@ class Settings:
     )
     quantize: str | None = setting(
         None,
-        "How the checkpoint's weights are quantized. The format is read from the files; this must agree with it.",
+        "Round plain weights at load: int8 or int4 (eetq and bitsandbytes are int8). For a quantized checkpoint it only has to agree with "
+        "the files, which name their format.",
         "Model",
         choices=(
             *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
-            *("bitsandbytes-nf4", "bitsandbytes-fp4", "fp8"),
+            *("bitsandbytes-nf4", "bitsandbytes-fp4", "fp8", "int8", "int4"),
         ),
         scope=Scope.SHARD,
     )

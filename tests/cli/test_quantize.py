@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.serve.process import run
 from tgi_core.cli.open_options import open_options
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
@@ -46,8 +47,13 @@ def test_what_agrees_with_the_files(asked: str | None, files: dict[str, Any], tm
 @pytest.mark.parametrize(
     ("asked", "files", "told"),
     [
-        ("gptq", {"config": {}}, "--quantize gptq: {} holds no quantized weights"),
-        ("bitsandbytes", {}, "quantizing at load is not supported; omit the flag"),
+        (
+            "gptq",
+            {"config": {}},
+            "--quantize gptq: {} holds no quantized weights, and gptq cannot be made at load; use one of int8, int4",
+        ),
+        ("bitsandbytes-nf4", {}, "bitsandbytes-nf4 cannot be made at load"),
+        ("int8", {"config": {"quantization_config": {"quant_method": "fp8"}}}, "says that the weights are quantized by 'fp8'"),
         (
             "awq",
             {"config": {"quantization_config": {"quant_method": "fp8"}}},
@@ -66,3 +72,18 @@ def test_what_does_not(asked: str, files: dict[str, Any], told: str, tmp_path: P
     with pytest.raises(StartupError) as caught:
         open_options(model(tmp_path, **files), Settings(quantize=asked))
     assert told.format(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"), [("int8", "int8"), ("int4", "int4"), ("eetq", "int8"), ("bitsandbytes", "int8"), (None, "")]
+)
+def test_plain_weights_are_rounded(asked: str | None, wanted: str, tmp_path: Path) -> None:
+    """TGI's names for integers of 8 bits mean int8."""
+    assert open_options(model(tmp_path, config={}), Settings(quantize=asked)).quantize == wanted
+
+
+@pytest.mark.parametrize("way", [("--in-process",), ()])
+def test_a_backend_that_cannot(way: tuple[str, ...]) -> None:
+    """One line, in the server's process and in the shard's."""
+    result = run("serve", "--hostname", "127.0.0.1", "--port", "0", "--backend", "reference", "--quantize", "int8", *way)
+    assert result.returncode == 1 and "backend reference: --quantize: does not quantize weights at load" in result.stderr

@@ -15,12 +15,12 @@ from tgi_core.backend import BackendError, Group
 from tgi_core.server.rank_link import Link, LinkClosed
 
 
-def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
+def run_rank(folder: Path, store: Path, rank: int, quantize: str = "") -> dict[str, Any]:
     """What one of two ranks makes of a checkpoint."""
     from tests.engine.tiny_models import open_cpu, ragged_schedule
 
     group = Group(rank, 2, f"file:{store}", rank, 2)
-    session, capacity = open_cpu(folder, dtype="float32", group=group)
+    session, capacity = open_cpu(folder, dtype="float32", group=group, quantize=quantize)
     try:
         tokens = {str(id): made for id, made in ragged_schedule(session, capacity).items()}
         memory = {item.name: item.num_bytes for item in capacity.memory}
@@ -35,9 +35,9 @@ def main() -> None:
     link = Link(socket.socket(fileno=int(sys.argv[1])))
     try:
         while True:
-            folder, store = link.receive()
+            folder, store, quantize = link.receive()
             try:
-                link.send(run_rank(Path(folder), Path(store), 1))
+                link.send(run_rank(Path(folder), Path(store), 1, quantize))
             except BackendError as error:
                 link.send({"error": f"{type(error).__name__}: {error}"})
     except LinkClosed:

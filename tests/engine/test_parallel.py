@@ -24,7 +24,7 @@ from tgi_core.engine.parallel.loading import check_partition
 from tgi_core.engine.parallel.partition import Shard, shard_range
 from tgi_core.server.rank_link import Link
 
-Pair = Callable[[Path], list[dict[str, Any]]]
+Pair = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Generator[Pair, None, None
     theirs.close()
     link = Link(ours)
 
-    def run(folder: Path) -> list[dict[str, Any]]:
+    def run(folder: Path, quantize: str = "") -> list[dict[str, Any]]:
         store = tmp_path_factory.mktemp("store") / "store"
-        link.send([str(folder), str(store)])
+        link.send([str(folder), str(store), quantize])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return [run_rank(folder, store, 0), link.receive(120)]
+            return [run_rank(folder, store, 0, quantize), link.receive(120)]
 
     yield run
     link.close()

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.engine.test_parallel import Pair, pair
+from tests.engine.tiny_models import open_cpu, ragged_schedule, save_tiny
 from tgi_core.backend import Unsupported
 from tgi_core.engine.models.linear import WeightLinear
 from tgi_core.engine.parallel.partition import Shard
 from tgi_core.engine.quantization.checking import disagreement
 from tgi_core.engine.quantization.linear import Linear, Linears
+from tgi_core.engine.quantization.rounding import rounded
 from tgi_core.engine.quantization.torch_linear import TorchLinear, TorchLinears
 from tgi_core.engine.quantization.weight import Dense, Scaled, Weight, concatenated
+
+__all__ = ["pair"]
 
 CPU = torch.device("cpu")
 
@@ -154,3 +163,43 @@ def test_a_layer_before_a_kernel_has_its_weight() -> None:
     moved = layer.to("meta")
     assert {part.device.type for part in moved.stored.parts} == {"meta"} and moved.weight.device.type == "meta"
     assert moved.bias is not None and moved.bias.device.type == "meta" and tuple(moved.weight.shape) == (12, 16)
+
+
+@pytest.mark.parametrize(("bits", "inputs", "most"), [(8, 48, 0.005), (4, 64, 0.09), (4, 48, 0.005)])
+def test_rounding_to_nearest(bits: int, inputs: int, most: float) -> None:
+    """Half a step of a row's, or a group's, range at most; inputs that groups do not divide take 8 bits. All zeros stay so."""
+    matrix = torch.randn(12, inputs, generator=torch.Generator().manual_seed(3))
+    matrix[3] = 0
+    weight = rounded(matrix, bits, torch.float32)
+    assert (weight.dequantize() - matrix).abs().max() <= most * matrix.abs().max() and not weight.dequantize()[3].any()
+    assert len(weight.parts) == (3 if most > 0.01 else 2)
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize("model_type", ["llama", "phi3", "mixtral"])
+def test_quantized_at_load(model_type: str, quantize: str, tmp_path: Path) -> None:
+    """A plain checkpoint runs as one would that held the rounded weights: from its table, or by transformers' modules. The session says
+    that it does; embeddings, head and the routers of experts keep their numbers."""
+    folder = save_tiny(model_type, tmp_path / "whole")
+    tensors = load_file(folder / "model.safetensors")
+    bits = int(quantize[3:])
+    for name, value in tensors.items():
+        if re.search(r"self_attn\.\w+_proj\.weight$|mlp\.(gate_up|gate|up|down)_proj\.weight$", name):
+            tensors[name] = rounded(value, bits, torch.float32).dequantize()
+    (tmp_path / "rounded").mkdir()
+    save_file(tensors, tmp_path / "rounded" / "model.safetensors", metadata={"format": "pt"})
+    for file in folder.glob("*.json"):
+        shutil.copy(file, tmp_path / "rounded")
+    session, capacity = open_cpu(folder, dtype="float32", quantize=quantize)
+    assert session.capabilities().quantize == quantize
+    assert ragged_schedule(session, capacity) == ragged_schedule(*open_cpu(tmp_path / "rounded", dtype="float32"))
+
+
+def test_two_ranks_round_the_whole_weight(pair: Pair, llama: Path) -> None:
+    """Two ranks make the tokens of one."""
+    wanted = ragged_schedule(*open_cpu(llama, dtype="float32", quantize="int4"))
+    for rank in pair(llama, quantize="int4"):
+        assert "error" not in rank, rank
+        for id, tokens in wanted.items():
+            made = rank["tokens"][str(id)]
+            assert made and made == tokens[: len(made)]

@@ -65,7 +65,7 @@ FIELDS = {
     OutputOptions: 3,
     Grant: 3,
     RowFault: 2,
-    Capabilities: 10,
+    Capabilities: 11,
     Kernel: 3,
     Capacity: 10,
     WarmupPlan: 6,

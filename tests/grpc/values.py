@@ -128,6 +128,7 @@ capabilities = st.builds(
     adapters=few(plain),
     kernels=few(st.builds(Kernel, plain, plain, plain)),
     cache_dtype=plain.filter(bool),
+    quantize=plain,
 )
 infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
 plans = st.builds(WarmupPlan, *([st.none() | large] * 5), features=st.frozensets(st.sampled_from(Feature)))

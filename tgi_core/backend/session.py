@@ -138,6 +138,11 @@ class Session:
             kept = "in the dtype of the model" if found == "auto" else f"in {found}"
             raise Unsupported(f"--kv-cache-dtype: keeps its cache {kept}, not in {asked}; leave it out, or use another backend")
 
+    def check_quantize(self, asked: str) -> None:
+        """Check that weights are rounded as requested. Raises Unsupported."""
+        if self.capabilities().quantize != asked:
+            raise Unsupported("--quantize: does not quantize weights at load; leave it out, or use another backend")
+
     def _check_known(self, batch: Sequence[Request]) -> None:
         """Raises Unsupported for sampling fields that a plugin of an older contract would ignore."""
         for request in batch:

@@ -155,7 +155,8 @@ class OpenOptions:
 
     `cache_dtype` is "auto" for a KV cache in the dtype that the model runs in, or the torch name of an 8-bit dtype, for which a
     device may use its own variant (float8_e4m3fnuz for float8_e4m3fn). `compile_cache` is a directory for compiled programs, which
-    may not exist yet and which sessions of other models, versions and ranks may share; "" for none.
+    may not exist yet and which sessions of other models, versions and ranks may share; "" for none. `quantize` is "int8" or "int4" to
+    round the weights of linear layers to such integers when a checkpoint is loaded that is not quantized; "" keeps them.
     """
 
     model: str
@@ -166,6 +167,7 @@ class OpenOptions:
     adapters: tuple[Adapter, ...] = ()
     cache_dtype: str = "auto"
     compile_cache: str = ""
+    quantize: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class Capabilities:
 
     `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. Empty: warm-up
     decides, a block holds a whole row, and the plan's `block_size` is ignored. `adapters` are the names of the loaded adapters,
-    empty without Feature.LORA. `cache_dtype` is the requested one if the session supports it.
+    empty without Feature.LORA. `cache_dtype` and `quantize` are the requested ones if the session supports them.
     """
 
     features: frozenset[Feature]
@@ -196,6 +198,7 @@ class Capabilities:
     adapters: tuple[str, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     cache_dtype: str = "auto"
+    quantize: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,30 +21,37 @@ _FLAGS = {
 }
 """The `quant_method` of checkpoints that a value of --quantize names, as in TGI."""
 
+_AT_LOAD = {"int8": "int8", "int4": "int4", "eetq": "int8", "bitsandbytes": "int8"}
+"""What values of --quantize round plain weights to. TGI's two of 8 bits are integers with a scale per output, as int8 is."""
+
 
 def open_options(directory: Path, settings: Settings) -> OpenOptions:
     """Options that all ranks share: everything except group, masks and adapters. Raises StartupError if --quantize does not describe the
     checkpoint."""
-    _check_quantize(directory, settings.quantize)
+    quantize = _quantize_at_load(directory, settings.quantize)
     return OpenOptions(
         str(directory),
         settings.dtype,
         memory_fraction=settings.memory_fraction * settings.cuda_memory_fraction,
         cache_dtype=settings.kv_cache_dtype.replace("fp8_", "float8_"),  # TGI's name to torch's
         compile_cache="" if settings.compile_cache is None else str(Path(settings.compile_cache).absolute()),
+        quantize=quantize,
     )
 
 
-def _check_quantize(directory: Path, asked: str | None) -> None:
-    """The weights' format is read from the files; the flag only has to agree."""
+def _quantize_at_load(directory: Path, asked: str | None) -> str:
+    """`OpenOptions.quantize` for a value of --quantize. A quantized checkpoint's format is read from the files; the flag has to agree."""
     if asked is None:
-        return
+        return ""
     file, settings = quantization_settings(read_optional_json(directory / "config.json"), directory)
     if not settings:
-        raise StartupError(
-            f"--quantize {asked}: {directory} holds no quantized weights, and quantizing at load is not supported; omit the flag, or "
-            "quantize the model first, as with llm-compressor or GPTQModel"
-        )
+        if asked not in _AT_LOAD:
+            raise StartupError(
+                f"--quantize {asked}: {directory} holds no quantized weights, and {asked} cannot be made at load; use one of "
+                f"{', '.join(_AT_LOAD)}, or quantize the model first, as with llm-compressor or GPTQModel"
+            )
+        return _AT_LOAD[asked]
     method = quantization_method(settings)
     if method not in _FLAGS.get(asked, (asked,)):
         raise StartupError(f"--quantize {asked}: {file} says that the weights are quantized by {method[:40]!r}; omit the flag")
+    return ""

@@ -72,6 +72,7 @@ def open_model(
         )
         session.check_adapters(adapters)
         session.check_cache_dtype(options.cache_dtype)
+        session.check_quantize(options.quantize)
         inject_faults(session, settings)
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
     except BackendError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 from tgi_core.backend import (
     BackendError,
@@ -66,6 +68,10 @@ class BaseSession(ABC):
         self._outcomes: dict[int, Rows | BackendError] = {}
         self._failed: set[int] = set()
         self._steps = 0
+
+    def declare(self, **fields: Any) -> None:
+        """Set fields of the capabilities that whoever opened the session knows."""
+        self._capabilities = replace(self._capabilities, **fields)
 
     @hookimpl
     def capabilities(self) -> Capabilities:

@@ -40,6 +40,12 @@ _log = logging.getLogger("tgi_core.engine")
 
 def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSession:
     """Load a model and choose how it runs. Raises InvalidModel, Unsupported, PeerLost."""
+    session = _opened(options, kit, progress)
+    session.declare(quantize=options.quantize)
+    return session
+
+
+def _opened(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSession:
     try:
         runner = open_table(options, kit, progress)
     except UnsupportedFamily as reason:
@@ -62,7 +68,8 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
         raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
     config = read_config(directory)
     adapters = tuple(map(open_adapter, options.adapters))
-    source = ModelSource(directory, config, kit.choose_dtype(options.dtype, stored_dtype(config)), device=kit.device)
+    dtype = kit.choose_dtype(options.dtype, stored_dtype(config))
+    source = ModelSource(directory, config, dtype, device=kit.device, quantize=options.quantize)
     if group.world == 1:
         runner, shape = select_runner(source, kit, progress, adapters)
         return _session(runner, shape, kit, options.masks, tuple(adapter.name for adapter in adapters), kernels)
@@ -108,7 +115,7 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
     dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
     adapters = tuple(TableAdapter(open_adapter(each), table) for each in options.adapters)
     try:
-        weights = DecoderWeights(table, open_weights(directory), dtype, adapters)
+        weights = DecoderWeights(table, open_weights(directory, options.quantize), dtype, adapters)
     except InvalidModel as error:
         raise UnsupportedFamily(str(error)) from error
     runner = kit.table_runner(weights, progress)

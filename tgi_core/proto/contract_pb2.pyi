@@ -27,7 +27,7 @@ class Api(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels", "cache_dtype")
+    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels", "cache_dtype", "quantize")
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class Capabilities(_message.Message):
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     KERNELS_FIELD_NUMBER: _ClassVar[int]
     CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZE_FIELD_NUMBER: _ClassVar[int]
     features: _containers.RepeatedScalarFieldContainer[str]
     sampling: _containers.RepeatedScalarFieldContainer[str]
     block_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -48,7 +49,8 @@ class Capabilities(_message.Message):
     adapters: _containers.RepeatedScalarFieldContainer[str]
     kernels: _containers.RepeatedCompositeFieldContainer[Kernel]
     cache_dtype: str
-    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., cache_dtype: _Optional[str] = ...) -> None: ...
+    quantize: str
+    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., cache_dtype: _Optional[str] = ..., quantize: _Optional[str] = ...) -> None: ...
 
 class Kernel(_message.Message):
     __slots__ = ("part", "name", "reason")

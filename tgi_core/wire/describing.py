@@ -165,6 +165,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
         adapters=capabilities.adapters,
         kernels=[contract.Kernel(part=kernel.part, name=kernel.name, reason=kernel.reason) for kernel in capabilities.kernels],
         cache_dtype=capabilities.cache_dtype,
+        quantize=capabilities.quantize,
     )
 
 
@@ -181,6 +182,7 @@ def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
         adapters=tuple(message.adapters),
         kernels=tuple(Kernel(kernel.part, kernel.name, kernel.reason) for kernel in message.kernels),
         cache_dtype=message.cache_dtype or "auto",
+        quantize=message.quantize,
     )
 
 

@@ -63,7 +63,9 @@ class DecoderWeights:
 
     def head(self) -> Weight:
         """The output layer [vocabulary, hidden]."""
-        return Dense.of(self.embedding()) if self.table.tied else self._weight("lm_head.weight")
+        if self.table.tied:
+            return Dense.of(self.embedding())
+        return self._stored.weight(self._stored.by_name["lm_head.weight"], self.dtype)
 
     def final_norm(self) -> Tensor:
         """[hidden]."""
@@ -97,7 +99,7 @@ class DecoderWeights:
         return self._stored.tensor(self._stored.by_name[name]).to(self.dtype)
 
     def _weight(self, name: str) -> Weight:
-        return self._stored.weight(self._stored.by_name[name], self.dtype)
+        return self._stored.linear(self._stored.by_name[name], self.dtype)
 
     def _bias(self, names: list[str]) -> Tensor | None:
         return torch.cat([self._tensor(name) for name in names]) if names[0] in self._stored.by_name else None

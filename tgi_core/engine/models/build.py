@@ -56,10 +56,12 @@ class ModelSource:
     load: Callable[[PretrainedConfig, StoredWeights, torch.dtype, Progress], PreTrainedModel] = load_model
     """Builds the model of a config and loads its weights: all of it, or one rank's part."""
     device: torch.device = HOST
+    quantize: str = ""
+    """As in OpenOptions."""
 
     def build(self, progress: Progress) -> PreTrainedModel:
         """The model with its weights, on the device. Raises InvalidModel."""
-        model = self.load(deepcopy(self.config), open_weights(self.directory), self.dtype, progress)
+        model = self.load(deepcopy(self.config), open_weights(self.directory, self.quantize), self.dtype, progress)
         return model if self.device == HOST else model.to(self.device)
 
     def attention(self, model: PreTrainedModel) -> str:

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.linear import WeightLinear
+from tgi_core.engine.quantization.rounding import rounded
 from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
 from tgi_core.engine.quantization.weight import Weight
 
@@ -38,6 +39,8 @@ CONFIG_ERRORS = (
 
 STEP_NAME = "loading weights"
 
+_ROUTERS = ("gate", "router")
+
 _CONVERTED = "tensors are missing, or transformers converts those of this type"
 
 
@@ -52,6 +55,10 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
         model = load_through_transformers(config, stored, dtype)
     else:
         _fill(model, places, stored, progress)
+    if stored.bits:
+        for name, value in list(model.named_parameters()):
+            if is_rounded(model, name):
+                put_weight(model, name, rounded(value.data, stored.bits, dtype))
     progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 
@@ -157,6 +164,14 @@ def _fill(model: PreTrainedModel, places: dict[str, StoredWeight], stored: Store
     left = [name for name, value in chain(model.named_parameters(), model.named_buffers()) if value.is_meta]
     if left:
         raise InvalidModel(f"{stored.checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
+
+
+def is_rounded(model: PreTrainedModel, name: str) -> bool:
+    """Whether a parameter is the weight of a linear layer that is quantized at load: not of the head, nor of a router of experts."""
+    path, _, leaf = name.rpartition(".")
+    layer = model.get_submodule(path)
+    inner = layer is not model.get_output_embeddings() and path.rpartition(".")[2] not in _ROUTERS
+    return type(layer) is nn.Linear and leaf == "weight" and inner
 
 
 def put_weight(model: PreTrainedModel, name: str, weight: Weight) -> None:

@@ -14,6 +14,7 @@ from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.models.loading import (
     STEP_NAME,
     build_empty,
+    is_rounded,
     load_through_transformers,
     put,
     put_weight,
@@ -118,7 +119,8 @@ def _fill(
         if source.shape() != tuple(whole[name]):
             text = f"tensor {source.first.name!r} has shape {list(source.shape())}, the model's is {list(whole[name])}"
             raise InvalidModel(f"{source.first.entry.file}: {text}")
-        shard, weight = parts.shards.get(name), source.weight(stored, current.dtype)
+        rounded = bool(stored.bits) and is_rounded(model, name)
+        shard, weight = parts.shards.get(name), source.weight(stored, current.dtype, rounded)
         if weight is not None:
             weight = weight if shard is None else shard.of_weight(weight)
             put_weight(model, name, weight)

@@ -37,11 +37,11 @@ class Source:
         one = (sum(piece.shape[0] for piece in found), *found[0].shape[1:])
         return (len(self.pieces), *one) if self.stacked else one
 
-    def weight(self, stored: StoredWeights, dtype: torch.dtype) -> Weight | None:
-        """The weight in its layout; None for tensors that are not quantized."""
-        if self.stacked or self.first.format is None:
+    def weight(self, stored: StoredWeights, dtype: torch.dtype, rounded: bool = False) -> Weight | None:
+        """The weight in its layout, or `rounded` at load; None for tensors that are not quantized."""
+        if self.stacked or (self.first.format is None and not rounded):
             return None
-        return concatenated([stored.weight(piece, dtype) for piece in self.pieces[0]])
+        return concatenated([stored.linear(piece, dtype) for piece in self.pieces[0]])
 
     def read(self, stored: StoredWeights, dtype: torch.dtype) -> Iterator[Tensor]:
         """The tensor, whole, or one per expert: views of the files if possible; in `dtype` if it was quantized."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from tgi_core.backend import InvalidModel
 from tgi_core.engine.quantization.formats import read_format
 from tgi_core.engine.quantization.formats.base import Format
+from tgi_core.engine.quantization.rounding import rounded
 from tgi_core.engine.quantization.weight import Dense, Weight
 from tgi_core.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from tgi_core.engine.weights.headers import TensorEntry
@@ -49,9 +50,9 @@ class StoredWeight:
 class StoredWeights:
     """All weights of a checkpoint, read on demand."""
 
-    def __init__(self, checkpoint: Checkpoint, format: Format | None = None) -> None:
-        """Raises InvalidModel for tensors that do not match the format."""
-        self.checkpoint, self.format = checkpoint, format
+    def __init__(self, checkpoint: Checkpoint, format: Format | None = None, bits: int = 0) -> None:
+        """`bits` to round plain weights of linear layers to; 0 keeps them. Raises InvalidModel for tensors that do not match the format."""
+        self.checkpoint, self.format, self.bits = checkpoint, format, bits
         self.by_name = self._folded()
 
     @property
@@ -77,6 +78,12 @@ class StoredWeights:
             return stored.format.unpack({part: self._view(entry) for part, entry in stored.parts.items()}, dtype)
         except ValueError as error:
             raise InvalidModel(f"{stored.entry.file}: {stored.name.removesuffix('.weight')}: {error}") from error
+
+    def linear(self, stored: StoredWeight, dtype: torch.dtype) -> Weight:
+        """The same, of a linear layer inside of the model: rounded if weights are quantized at load."""
+        if stored.format is not None or not self.bits:
+            return self.weight(stored, dtype)
+        return rounded(self._view(stored.entry), self.bits, dtype)
 
     def _view(self, entry: TensorEntry) -> Tensor:
         return self._maps[entry.file].view(entry)
@@ -109,14 +116,14 @@ class StoredWeights:
             raise InvalidModel(f"{next(iter(parts.values())).file}: {layer}: {error}") from error
 
 
-def open_weights(directory: Path) -> StoredWeights:
-    """The weights of a model directory, in the format that its config.json names. Raises InvalidModel."""
+def open_weights(directory: Path, quantize: str = "") -> StoredWeights:
+    """The weights of a model directory, in the format that its config.json names; `quantize` as in OpenOptions. Raises InvalidModel."""
     checkpoint, file = open_checkpoint(directory), directory / "config.json"
     try:
         config = read_json(file)
     except StartupError as error:
         raise InvalidModel(str(error)) from error
-    return StoredWeights(checkpoint, read_format(config, directory))
+    return StoredWeights(checkpoint, read_format(config, directory), {"int8": 8, "int4": 4}.get(quantize, 0))
 
 
 def _plain(name: str, entry: TensorEntry) -> StoredWeight:

@@ -27,7 +27,7 @@ class NativeLinear:
     bias: Tensor | None
     """float32; the packed weight points to it."""
     num_bytes: int
-    """Bytes of the packed weight."""
+    """Bytes of the packed weight, but for what pads its last panel."""
 
     dense = None
 
@@ -78,5 +78,5 @@ class NativeLinears:
             raise RuntimeError(self.probe())
         floats, before = None if bias is None else bias.float(), self._arena.num_bytes
         packed = pack(self._kernels, self._arena, [weight], floats)
-        num_bytes = self._arena.num_bytes - before
+        num_bytes = min(weight.dense_bytes, self._arena.num_bytes - before)
         return NativeLinear(self._kernels, self._arena, packed, weight.dtype, weight.shape, floats, num_bytes)

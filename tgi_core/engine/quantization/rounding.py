@@ -1,0 +1,26 @@
+"""Quantizing plain weights when they are loaded: rounding to nearest, without calibration."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.quantization.weight import Scaled
+
+GROUP = 32
+"""Inputs that share a scale and a zero point in four bits."""
+
+
+def rounded(matrix: Tensor, bits: int, dtype: torch.dtype) -> Scaled:
+    """A matrix [out, in] as integers, for a model that runs in `dtype`: of 8 bits with a scale per output; of 4 bits with a scale and a
+    zero point per group of inputs, or 8 bits if groups do not divide them."""
+    values = matrix.float()
+    if bits == 8 or values.shape[1] % GROUP:
+        scales = (values.abs().amax(1, keepdim=True) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+        return Scaled(((values / scales).round().to(torch.int8), scales), dtype)
+    grouped = values.unflatten(1, (-1, GROUP))
+    low, high = grouped.amin(-1).clamp_max(0), grouped.amax(-1).clamp_min(0)
+    scales = ((high - low) / 15).clamp_min(torch.finfo(torch.float32).tiny)
+    zeros = (-8 - low / scales).round()
+    codes = (grouped / scales.unsqueeze(-1) + zeros.unsqueeze(-1)).round().clamp(-8, 7)
+    return Scaled((codes.flatten(1).to(torch.int8), scales, zeros.to(torch.int8)), dtype)
