@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.serve.process import run
+from tests.serve.process import run, served
 from tgi_core.cli.open_options import open_options
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
+from tgi_core.model_files import DEMO
 
 GPTQ = {"bits": 4, "group_size": 128, "desc_act": False}
 
@@ -87,3 +89,27 @@ def test_a_backend_that_cannot(way: tuple[str, ...]) -> None:
     """One line, in the server's process and in the shard's."""
     result = run("serve", "--hostname", "127.0.0.1", "--port", "0", "--backend", "reference", "--quantize", "int8", *way)
     assert result.returncode == 1 and "backend reference: --quantize: does not quantize weights at load" in result.stderr
+
+
+def test_a_model_that_tgi_quantized_is_served(tmp_path: Path) -> None:
+    """`tgi quantize`, then `tgi serve`; the report is the only line on standard output."""
+    small = ("--rows", "4", "--length", "32", "--group-size", "64")
+    made = run("quantize", str(DEMO), str(tmp_path / "ours"), "--method", "rtn", *small)
+    assert made.returncode == 0, made.stderr
+    report = json.loads(made.stdout)
+    assert report["layers"] == 28 and report["left"] == {} and report["perplexity_after"] > 1
+    with served(str(tmp_path / "ours"), "--quantize", "gptq", "--backend", "cpu") as server:
+        answer = httpx.post(f"{server.url}/generate", json={"inputs": "What is the capital of France?"}, timeout=60).json()
+    assert "Paris" in answer["generated_text"]
+
+
+def test_a_calibration_file(tmp_path: Path) -> None:
+    """Its text is what the perplexity is measured on; one that cannot be read is one line."""
+    (tmp_path / "text").write_text("The capital of France is Paris. " * 40)
+    text = ("--length", "32", "--calibration", str(tmp_path / "text"))
+    made = run("quantize", str(DEMO), str(tmp_path / "out"), "--group-size", "64", *text)
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "out" / "tokenizer.json").exists()
+    lost = run("quantize", str(DEMO), str(tmp_path / "other"), "--calibration", str(tmp_path / "none"))
+    assert lost.returncode == 1
+    assert lost.stderr.splitlines()[-1].startswith(f"tgi: error: --calibration {tmp_path / 'none'}: cannot be read")

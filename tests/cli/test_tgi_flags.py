@@ -117,7 +117,7 @@ def test_what_cannot_be_done_is_said() -> None:
             ["--tokenizer-name", str(DEMO), "--master-shard-uds-path", "/not/there"],
             "/not/there: No such file",
         ),
-        "text-generation-server": (["quantize", "m", "out"], "not available"),
+        "text-generation-server": (["quantize", str(DEMO), "out", "--upload-to-model-id", "o/m"], "nothing is uploaded"),
     }
     for name, (arguments, says) in cases.items():
         result = run(*arguments, tgi=program(name))

@@ -24,6 +24,7 @@ _COMMANDS = {
     "completion": "Print a shell completion script.",
     "config": "Show the settings and their origins.",
     "download-weights": "Download a model from the Hugging Face Hub into the cache.",
+    "quantize": "Write a copy of a model with quantized weights.",
     "router": "Serve the HTTP API for a shard that is already running.",
     "serve": "Serve a model: a directory or a Hugging Face Hub id.",
     "shard": "Run a model on a socket for a separate router.",

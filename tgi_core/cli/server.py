@@ -13,7 +13,7 @@ from tgi_core import __version__
 from tgi_core.cli import run as run_command
 from tgi_core.cli.download_weights import download
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
-from tgi_core.config import Scope, settings_in
+from tgi_core.config import Scope, Settings, settings_in
 from tgi_core.errors import StartupError
 
 _SHARD_SETTINGS = frozenset(
@@ -76,9 +76,25 @@ def download_weights(model_id: str, extension: str, merge_lora: bool, logger_lev
 @click.option("--percdamp", type=float, default=0.01, show_default=True, help="Dampening, as a fraction of the mean diagonal.")
 @click.option("--act-order/--no-act-order", help="Quantize columns in order of activation size.")
 @click.option("--groupsize", type=int, default=128, show_default=True, help="Number of columns that share a scale.")
-def quantize(model_id: str, output_dir: str, **_: Any) -> None:
-    """Quantize a model's weights to 4 bits."""
-    raise StartupError(f"quantize {model_id} {output_dir}: quantization is not available yet")
+def quantize(model_id: str, output_dir: str, revision: str, json_output: bool, **options: Any) -> None:
+    """Quantize a model's weights to 4 bits by GPTQ, as `tgi quantize` does."""
+    from tgi_core.cli.quantize import run
+
+    if options["upload_to_model_id"]:
+        raise StartupError("--upload-to-model-id: nothing is uploaded; use `hf upload` afterwards")
+    os.environ["LOG_LEVEL"] = options["logger_level"]
+    settings = replace(Settings(), model_id=model_id, revision=revision, json_output=json_output)
+    run(
+        settings,
+        Path(output_dir),
+        "gptq",
+        4,
+        options["groupsize"],
+        None,
+        (128, 512),
+        act_order=options["act_order"],
+        damping=options["percdamp"],
+    )
 
 
 def main() -> None:
