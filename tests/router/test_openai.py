@@ -381,7 +381,7 @@ def test_completion_stream(hello: Served) -> None:
         (
             {"prompt": ["x"] * 5},
             "batch size exceeded",
-            "Number of prompts exceeds the maximum allowed batch size of 4; the server's --max-client-batch",
+            "Number of prompts exceeds the maximum allowed batch size of 4; the server's --max-client-batch-size sets it",
         ),
         ({"suffix": ""}, "suffix not supported", "Suffix is not supported and can be achieved by preprocessing the prompt."),
         ({"prompt": ""}, "validation", "Input validation error: `inputs` cannot be empty"),
