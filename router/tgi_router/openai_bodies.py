@@ -241,7 +241,7 @@ class Message(Body):
     @model_validator(mode="after")
     def _check_body(self) -> Message:
         if self.content is None and self.tool_calls is None and self.refusal is None:
-            raise ValueError("data did not match any variant of untagged enum MessageBody")
+            raise ValueError("missing field `content` or `tool_calls`")
         return self
 
     @property

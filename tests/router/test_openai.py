@@ -384,7 +384,7 @@ def test_completion_stream(hello: Served) -> None:
             "Number of prompts exceeds the maximum allowed batch size of 4; the server's --max-client-batch-size sets it",
         ),
         ({"suffix": ""}, "suffix not supported", "Suffix is not supported and can be achieved by preprocessing the prompt."),
-        ({"prompt": ""}, "validation", "Input validation error: `inputs` cannot be empty"),
+        ({"prompt": ""}, "validation", "Input validation error: `prompt` cannot be empty"),
     ],
 )
 def test_completion_refusals(hello: Served, more: dict[str, Any], error_type: str, text: str) -> None:
