@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from tgi_backend_cpu import building
-from tgi_backend_cpu.kernels import cpu_flags
+from tgi_backend_cpu.building import cpu_flags
 
 OPTIONS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1", "-O1")
 TESTS = (

@@ -231,7 +231,7 @@ class Settings:
     max_concurrent_requests: int = setting(128, "Maximum concurrent requests; further ones get 429.", "Limits", minimum=1)
     max_best_of: int = setting(2, "Maximum value of best_of.", "Limits", minimum=1)
     max_stop_sequences: int = setting(4, "Maximum number of stop sequences per request.", "Limits", minimum=0)
-    max_top_n_tokens: int = setting(5, "Maximum value of top_n_tokens.", "Limits", minimum=0)
+    max_top_n_tokens: int = setting(20, "Maximum value of top_n_tokens, and of top_logprobs.", "Limits", minimum=0)
     max_client_batch_size: int = setting(4, "Maximum number of prompts in one completions request.", "Limits", minimum=1)
     max_input_tokens: int | None = setting(
         None,

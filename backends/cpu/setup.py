@@ -47,7 +47,12 @@ class BuildWithKernels(build_py):
             return
         folder = Path(self.build_lib) / "tgi_backend_cpu" / "native" / "built"
         folder.mkdir(parents=True, exist_ok=True)
-        for variant in VARIANTS:
+        for place, variant in enumerate(VARIANTS, 1):
+            print(  # pip shows it with -v
+                f"tgi-backend-cpu: compiling native kernels {place} of {len(VARIANTS)} ({variant.name}), about {building.USUAL_S} s",
+                file=sys.stderr,
+                flush=True,
+            )
             try:
                 building.build(variant, folder / f"{variant.name}.so")
             except building.CannotBuild as error:

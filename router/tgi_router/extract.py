@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from tgi_router.errors import BodyRejected
+from tgi_router.type_errors import reason
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -19,6 +21,8 @@ MAX_NODES = 50_000
 _NODES = (b"{", b"[", b":")
 _OTHERS = bytes(set(range(256)) - set(b'{[:"'))
 _BYTES = "tgi_body_bytes"
+
+_GZIP = ("gzip", "x-gzip")
 
 _WHEN_READ = "tgi.when_read"
 """Name of the ASGI extension."""
@@ -71,7 +75,7 @@ def validate(value: Any, model: type[Body]) -> Body:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise BodyRejected(422, f"Failed to deserialize the JSON body into the target type: {_reason(error)}") from error
+        raise BodyRejected(422, f"Failed to deserialize the JSON body into the target type: {reason(error, value)}") from error
 
 
 def _count(data: bytes) -> int:
@@ -92,7 +96,11 @@ def _is_json(content_type: str) -> bool:
 
 
 async def _read(request: Request, limit: int) -> bytes:
+    """Read a body, which must not exceed the limit, neither as it is sent nor decompressed."""
     too_long = BodyRejected(413, "Failed to buffer the request body: length limit exceeded")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity", *_GZIP):
+        raise BodyRejected(415, "Expected request with `Content-Encoding: gzip` or without")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise too_long
@@ -101,16 +109,23 @@ async def _read(request: Request, limit: int) -> bytes:
         data += chunk
         if len(data) > limit:
             raise too_long
-    return bytes(data)
+    if encoding not in _GZIP:
+        return bytes(data)
+    text = _decompressed(data, limit)
+    if text is None:
+        raise too_long
+    return text
 
 
-def _reason(error: ValidationError) -> str:
-    """Describe the first error with its path, without the value, which is the client's data."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    path, text = list(first["loc"]), first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing":
-        text = f"missing field `{path.pop()}`"
-    elif first["type"] == "model_type":
-        text = "invalid type, expected an object"
-    where = ".".join(str(part) for part in path)
-    return f"{where}: {text}" if where else text
+def _decompressed(data: bytearray, limit: int) -> bytes | None:
+    """Decompress a body; None if it is longer than the limit, beyond which nothing is decompressed. Raises BodyRejected."""
+    inflating = zlib.decompressobj(wbits=31)
+    try:
+        text = inflating.decompress(data, limit + 1)
+    except zlib.error:
+        raise BodyRejected(400, "Failed to decompress the request body: it is not gzip") from None
+    if len(text) > limit:
+        return None
+    if not inflating.eof or inflating.unused_data:
+        raise BodyRejected(400, "Failed to decompress the request body: it is incomplete, or more follows")
+    return text

@@ -8,6 +8,7 @@ from tgi_core.scheduler.types import Limits
 from tgi_core.telemetry.catalog import Instruments
 from tgi_core.telemetry.exchange import Timings, current
 from tgi_core.telemetry.logs import dropped_lines
+from tgi_router.caller_names import failed_check
 from tgi_router.errors import ModelOverloaded, RouterError
 from tgi_router.exposition import expose
 from tgi_router.generator import Generator
@@ -90,7 +91,7 @@ class Metrics:
             self._shed.inc(count)
         exchange = current()
         if exchange is not None:
-            exchange.failure = err
+            exchange.failure, exchange.check = err, failed_check(error)
 
     def refused(self, error: RouterError) -> None:
         """Count a request that was rejected before it became a generation."""

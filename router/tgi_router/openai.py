@@ -20,6 +20,7 @@ from starlette.responses import Response
 from tgi_core import __version__
 from tgi_core.wire.types import FinishReason, Token
 from tgi_router.bodies import GrammarShape, Parameters
+from tgi_router.caller_names import status_text
 from tgi_router.constraints import constraint_of
 from tgi_router.errors import (
     BodyRejected,
@@ -210,14 +211,14 @@ class Dialect:
         """Return the HTTP status of an error. OpenAI's clients retry after 503, but not after TGI's 424."""
         return 503 if isinstance(error, ShardLost) and not self.strict else error.status
 
-    def error_response(self, error: RouterError) -> Response:
-        """Render an error as OpenAI's error object, with TGI's `error_type` added."""
+    def error_response(self, error: RouterError, path: str) -> Response:
+        """Render an error of a route as OpenAI's error object, with TGI's `error_type` added."""
         status, headers = self.status(error), retry_headers(error)
         if status == 503:
             headers["x-should-retry"] = "true"
         elif status in _INVALID:
             headers["x-should-retry"] = "false"
-        return Response(dumps(self._error_body(error)), status, headers, "application/json")
+        return Response(dumps(self._error_body(error, path)), status, headers, "application/json")
 
     def body_response(self, error: BodyRejected) -> Response:
         """Render the error of an unreadable body as OpenAI's error object."""
@@ -232,18 +233,21 @@ class Dialect:
         body = self._error_body(error)
         return dumps({**body, "error": {**body["error"], "http_status_code": self.status(error)}})
 
-    def _error_body(self, error: RouterError) -> dict[str, Any]:
+    def _error_body(self, error: RouterError, path: str | None = None) -> dict[str, Any]:
         kind = (
             "invalid_request_error" if error.status in _INVALID else "rate_limit_error" if error.status == 429 else "server_error"
         )
         code = "context_length_exceeded" if isinstance(error, PromptTooLong) else error.error_type
-        return {"error": {"message": str(error), "type": kind, "param": None, "code": code}, "error_type": error.error_type}
+        return {
+            "error": {"message": status_text(error, path), "type": kind, "param": None, "code": code},
+            "error_type": error.error_type,
+        }
 
     def respond(self, path: str, error: RouterError | BodyRejected) -> Response:
         """Return the error response for a request to `path` that failed before its response began."""
         if isinstance(error, BodyRejected):
             return self.body_response(error) if self.speaks(path) else body_response(error)
-        return self.error_response(error) if self.speaks(path) else error_response(error)
+        return self.error_response(error, path) if self.speaks(path) else error_response(error)
 
 
 def _biases(given: dict[str, Any]) -> Iterator[tuple[int, float]]:

@@ -47,7 +47,8 @@ def _as_list(value: Any) -> Any:
 def _as_prompts(value: Any) -> Any:
     if value == []:
         raise ValueError("Empty array detected. Do not use an empty array for the prompt.")
-    return _as_list(value)
+    numbers = isinstance(value, list) and type(value[0]) is int
+    return [value] if numbers else _as_list(value)
 
 
 class OpenAIBody(FurtherSampling):
@@ -153,9 +154,12 @@ class OpenAIBody(FurtherSampling):
 class CompletionBody(OpenAIBody):
     """A text completion request: one or more prompts with generation parameters."""
 
-    prompt: Annotated[ListOf[str], BeforeValidator(_as_prompts, str | list[str])] = Field(
-        description="The prompt, or a list of prompts. At most the server's `max_client_batch_size`.",
-        examples=["My name is Olivier and I"],
+    prompt: Annotated[ListOf[str | ListOf[U32]], BeforeValidator(_as_prompts, str | list[str] | list[U32] | list[list[U32]])] = (
+        Field(
+            description="The prompt, or a list of prompts, each a text or the ids of its tokens. At most the server's "
+            "`max_client_batch_size`.",
+            examples=["My name is Olivier and I"],
+        )
     )
     suffix: str | None = Field(
         default=None,
@@ -186,15 +190,18 @@ class ImageUrl(Body):
 class MessageChunk(Body):
     """A part of a message's content."""
 
-    type: Literal["text", "image_url"] = Field(description="Type of the part. Images are rejected.", examples=["text"])
+    type: Literal["text", "image_url", "refusal"] = Field(description="Type of the part. Images are rejected.", examples=["text"])
     text: str | None = Field(default=None, description="Text of a part of type `text`.", examples=["What is Deep Learning?"])
+    refusal: str | None = Field(
+        default=None, description="Text of a part of type `refusal`, with which the assistant refused.", examples=["I cannot."]
+    )
     image_url: ImageUrl | None = Field(
         default=None, description="Image of a part of type `image_url`.", examples=[{"url": "https://example.com/cat.png"}]
     )
 
     @model_validator(mode="after")
     def _check_part(self) -> MessageChunk:
-        if (self.text if self.type == "text" else self.image_url) is None:
+        if getattr(self, self.type) is None:
             raise ValueError(f"missing field `{self.type}`")
         return self
 
@@ -221,6 +228,9 @@ class Message(Body):
         description="Tool calls of the assistant, as returned in an earlier response.",
         examples=[[{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]],
     )
+    refusal: str | None = Field(
+        default=None, description="Text with which the assistant refused, instead of its content.", examples=["I cannot."]
+    )
     name: str | None = Field(default=None, description="Name of the author, for templates that use it.", examples=["David"])
     tool_call_id: str | None = Field(
         default=None,
@@ -230,16 +240,16 @@ class Message(Body):
 
     @model_validator(mode="after")
     def _check_body(self) -> Message:
-        if self.content is None and self.tool_calls is None:
-            raise ValueError("data did not match any variant of untagged enum MessageBody")
+        if self.content is None and self.tool_calls is None and self.refusal is None:
+            raise ValueError("missing field `content` or `tool_calls`")
         return self
 
     @property
     def text(self) -> str:
         """The content as one string, or the tool calls as JSON text: what a template receives."""
         if self.content is None:
-            return dumps(self.tool_calls)
-        return "".join(chunk.text or "" for chunk in self.content if chunk.type == "text")
+            return dumps(self.tool_calls) if self.refusal is None else self.refusal
+        return "".join((chunk.text if chunk.type == "text" else chunk.refusal) or "" for chunk in self.content)
 
     @property
     def has_image(self) -> bool:
@@ -281,6 +291,32 @@ class FunctionName(Body):
     name: str = Field(description="Name of the function.", examples=["weather"])
 
 
+class AllowedTool(Body):
+    """A tool that may be called."""
+
+    type: Literal["function"] = Field(default="function", description="Type of the tool.", examples=["function"])
+    function: FunctionName = Field(description="The function.", examples=[{"name": "weather"}])
+
+
+class AllowedTools(Body):
+    """Tools that may be called, and whether one must be."""
+
+    mode: Literal["auto", "required"] = Field(description="As a `tool_choice`.", examples=["auto"])
+    tools: ListOf[AllowedTool] = Field(
+        description="Those of the request's `tools` that may be called.",
+        examples=[[{"type": "function", "function": {"name": "weather"}}]],
+    )
+
+
+class AllowedToolsChoice(Body):
+    """A tool choice that allows some of the tools."""
+
+    type: Literal["allowed_tools"] = Field(description="Type of the choice.", examples=["allowed_tools"])
+    allowed_tools: AllowedTools = Field(
+        description="The tools.", examples=[{"mode": "auto", "tools": [{"type": "function", "function": {"name": "weather"}}]}]
+    )
+
+
 class NamedToolChoice(Body):
     """A tool choice that forces one function."""
 
@@ -309,10 +345,11 @@ class ChatBody(OpenAIBody):
         description="Functions that the model may call. With `response_format`, the response is a call or has that format.",
         examples=[[{"type": "function", "function": {"name": "weather", "parameters": _ARGUMENTS}}]],
     )
-    tool_choice: str | NamedToolChoice | None = Field(
+    tool_choice: str | NamedToolChoice | AllowedToolsChoice | None = Field(
         default=None,
         description="`auto`: the model decides between text and tool calls. `none`: it generates text. `required`: it calls at "
-        "least one tool. A function, or the name of one: it calls that function. Default: `auto`.",
+        "least one tool. A function, or the name of one: it calls that function. `allowed_tools`: as if only these were given. "
+        "Default: `auto`.",
         examples=["auto", "none", "required", {"type": "function", "function": {"name": "weather"}}],
     )
     parallel_tool_calls: bool | None = Field(

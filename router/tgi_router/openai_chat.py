@@ -24,13 +24,13 @@ from tgi_router.inference import Call, Inference
 from tgi_router.json_text import quote
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import ChatCompletion, ChatEvents
-from tgi_router.openai_bodies import ChatBody
+from tgi_router.openai_bodies import ChatBody, Message
 from tgi_router.openai_stream import open_stream
 from tgi_router.request_examples import CHAT, CHAT_TOKENIZE
 from tgi_router.request_fields import Route
 from tgi_router.sse import OPENED, event
 from tgi_router.stream_writer import StreamWriter
-from tgi_router.template_pool import TemplatePool
+from tgi_router.template_pool import Rendered, TemplatePool
 from tgi_router.templates import Conversation
 from tgi_router.tools import TOOL_PROMPT, ToolUse, plan_tools
 from tgi_router.validation import Extras, Prompt
@@ -147,15 +147,27 @@ class ChatRoutes:
         """Check a body and render its prompt. `size`: bytes of the HTTP body. Raises RouterError."""
         try:
             plan = await self._inference.workers.run(size, self._plan, body)
-            rendered = await self._templates.render(plan.draft)
+            rendered = await self._render(body, plan, size)
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
         prompt = Prompt(rendered.text, add_special_tokens=False, literals=rendered.literals)
         return Chat(body, plan.parameters, plan.extras, prompt, plan.names, plan.warnings)
 
+    async def _render(self, body: ChatBody, plan: _Plan, size: int) -> Rendered:
+        """Render the prompt. If the template refuses the role `developer`, OpenAI's newer name for it, it gets `system`."""
+        try:
+            return await self._templates.render(plan.draft)
+        except TemplateFailed:
+            if self._dialect.strict or all(message.role != "developer" for message in body.messages):
+                raise
+            renamed = body.model_copy(update={"messages": [_without_developer(message) for message in body.messages]})
+            return await self._templates.render((await self._inference.workers.run(size, self._plan, renamed)).draft)
+
     def _plan(self, body: ChatBody) -> _Plan:
         """Do the work that takes time in proportion to the body; runs in a worker. Raises RouterError."""
+        if not body.messages and not self._dialect.strict:
+            raise ValidationFailed("`messages` must have at least one message")
         if any(message.has_image for message in body.messages):
             raise ValidationFailed("image modality is not supported")
         warnings = self._dialect.warnings(Route.CHAT, body)
@@ -215,6 +227,10 @@ class ChatRoutes:
             await call.write_to(writer, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage:
                 yield event(chunks.usage(usage(call.choices)))
+
+
+def _without_developer(message: Message) -> Message:
+    return message.model_copy(update={"role": "system"}) if message.role == "developer" else message
 
 
 def _variables(body: ChatBody) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tgi_core.wire.types import FinishReason
 from tgi_router.bodies import Parameters
 from tgi_router.completion_answer import Chunks, answer_json, final_json
 from tgi_router.disconnect import answer_unless_left
@@ -15,7 +16,7 @@ from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import BatchSizeExceeded, RouterError, SuffixNotSupported, ValidationFailed
 from tgi_router.extract import read_body
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Inference
+from tgi_router.inference import Call, Inference, Result
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import CompletionEvents, CompletionFinal
 from tgi_router.openai_bodies import CompletionBody
@@ -67,16 +68,24 @@ class CompletionRoutes:
         """Create a completion for a parsed body."""
         scheduling = self._inference.scheduling(request)
         parameters, extras, warnings = self._prepare(body)
-        prompts = tuple(Prompt(text) for text in body.prompt)
+        prompts = tuple(map(self._prompt, body.prompt))
         call = self._inference.call(prompts, parameters, scheduling, streaming=bool(body.stream), extras=extras)
         if not body.stream:
             return await answer_unless_left(request, self._complete(call, body, parameters, warnings))
-        characters = sum(len(prompt) for prompt in body.prompt)
+        characters = sum(len(prompt.text) for prompt in prompts)
         writer = StreamWriter.of(request.scope)
         chunks = self._chunks(call, body, parameters, writer)
         headers = {**self._headers.stream(characters), **warnings}
         opening = open_stream(self._dialect, chunks, writer, headers)
         return await answer_unless_left(request, opening)
+
+    def _prompt(self, given: str | list[int]) -> Prompt:
+        """Return a prompt. The text of token ids is for `echo`; ids that are refused later have none."""
+        if isinstance(given, str):
+            return Prompt(given)
+        limits, tokenizer = self._inference.limits, self._inference.model.tokenizer
+        sound = len(given) <= limits.max_total_tokens and max(given, default=0) < tokenizer.vocab_size
+        return Prompt(tokenizer.decode(given) if sound else "", ids=tuple(given))
 
     def _prepare(self, body: CompletionBody) -> tuple[Parameters, Extras, Warnings]:
         largest = self._inference.settings.max_client_batch_size
@@ -85,8 +94,13 @@ class CompletionRoutes:
             if body.suffix is not None:
                 raise SuffixNotSupported
             if len(body.prompt) > largest:
-                raise BatchSizeExceeded(str(largest))
+                flag = "" if self._dialect.strict else "; the server's --max-client-batch-size sets it"
+                raise BatchSizeExceeded(f"{largest}{flag}")
             asked = None if self._dialect.strict else body.logprobs
+            if self._nothing(body):
+                if body.stream:
+                    raise ValidationFailed("`max_tokens` == 0 is not supported when streaming tokens")
+                body = body.model_copy(update={"max_tokens": 1})
             parameters = self._dialect.parameters(
                 body, repetition_penalty=body.repetition_penalty, top_n_tokens=asked, grammar=self._dialect.grammar(body)
             )
@@ -94,6 +108,10 @@ class CompletionRoutes:
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
+
+    def _nothing(self, body: CompletionBody) -> bool:
+        """Whether only the prompt is wanted: OpenAI accepts `max_tokens: 0`, for `echo`. A token is generated and dropped."""
+        return body.max_tokens == 0 and body.max_completion_tokens is None and not self._dialect.strict
 
     def _extras(self, body: CompletionBody, greedy: bool) -> Extras:
         """Return OpenAI's options, which TGI lacks. Once all `best_of` texts are complete, the `n` most likely are returned."""
@@ -126,6 +144,8 @@ class CompletionRoutes:
     async def _complete(self, call: Call, body: CompletionBody, parameters: Parameters, warnings: Warnings) -> Response:
         async with call:
             results = self._dialect.ordered(await call.results())
+        if self._nothing(body):
+            results = [_emptied(result) for result in results]
         best = 1 if self._dialect.strict or body.n is None else body.n
         stops = self._dialect.stops(parameters)
         answer = answer_json(self._dialect, self._envelope(), results, stops, *self._shown(body), best)
@@ -140,3 +160,9 @@ class CompletionRoutes:
             await call.write_to(writer, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage and not self._dialect.strict:
                 yield event(final_json(chunks.envelope, "", usage(call.choices)))
+
+
+def _emptied(result: Result) -> Result:
+    """Return a result without its text."""
+    text = replace(result.text, text="", generated_tokens=0, finish_reason=FinishReason.LENGTH)
+    return replace(result, text=text, tokens=[], choice=replace(result.choice, finished=text))

@@ -82,7 +82,8 @@ def _log_end(exchange: Exchange, span: RequestSpan | None, name: str, status: in
     if exchange.failure is None:
         _log.info("Success", extra={"span": about})
     else:
-        _log.log(_LEVELS.get(exchange.failure, logging.WARNING), "Failed: %s", exchange.failure, extra={"span": about})
+        reason = exchange.failure if exchange.check is None else f"{exchange.failure}: {exchange.check}"
+        _log.log(_LEVELS.get(exchange.failure, logging.WARNING), "Failed: %s", reason, extra={"span": about})
 
 
 def loggable(parameters: Parameters) -> dict[str, object]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tgi_core.grammar import Grammar, GrammarKind
 from tgi_router.errors import ToolFailed
-from tgi_router.openai_bodies import ChatBody, NamedToolChoice, Tool
+from tgi_router.openai_bodies import AllowedToolsChoice, ChatBody, NamedToolChoice, Tool
 
 MAX_TOOLS = 128
 """OpenAI's limit."""
@@ -55,16 +55,26 @@ def plan_tools(body: ChatBody, answer: Grammar | None = None) -> ToolUse | None:
     tools = body.tools or []
     if len(tools) > MAX_TOOLS:
         raise ToolFailed(f"at most {MAX_TOOLS} tools are supported. Given: {len(tools)}")
+    if isinstance(choice, AllowedToolsChoice):
+        tools = [_named(tools, each.function.name) for each in choice.allowed_tools.tools]
+        choice = choice.allowed_tools.mode
+        if not tools:
+            raise ToolFailed("`allowed_tools` names no tool; `tool_choice: none` allows none")
     several = body.parallel_tool_calls is not False
     if choice in (None, "auto"):
         return ToolUse(tools, None if answer is None else _call_or_answer(tools, several, answer))
     if choice == "required":
         return ToolUse(tools, _schema(tools, several))
     name = choice.function.name if isinstance(choice, NamedToolChoice) else choice
-    named = [tool for tool in tools if tool.function.name == name][:1]
-    if not named:
-        raise ToolFailed(f"Tool with name {_brief(name)} not found")
+    named = [_named(tools, name)]
     return ToolUse(named, _schema(named, several=False))
+
+
+def _named(tools: Sequence[Tool], name: str) -> Tool:
+    for tool in tools:
+        if tool.function.name == name:
+            return tool
+    raise ToolFailed(f"Tool with name {_brief(name)} not found")
 
 
 def _call_or_answer(tools: Sequence[Tool], several: bool, answer: Grammar) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class Prompt:
     add_special_tokens: bool = True
     literals: tuple[Span, ...] = ()
     """Spans in which the texts of special tokens are plain text."""
+    ids: tuple[int, ...] | None = None
+    """Token ids that the client has sent; then `text` is only shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class Validator:
         _check(self._input_rules(prompt, parameters))
         _check(self._size_rules(prompt, parameters), PromptTooLong)
         keep = parameters.truncate or self._limits.max_input_tokens
-        length, ids = await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
+        length, ids = await self._ids(prompt, keep)
         _check(self._length_rules(length if parameters.truncate is None else len(ids), parameters), PromptTooLong)
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may return no tokens for a text
         _check(self._token_rules(ids))
@@ -129,6 +131,12 @@ class Validator:
             grammar_cost=None if checked is None else checked.cost,
             scheduling=scheduling,
         )
+
+    async def _ids(self, prompt: Prompt, keep: int) -> tuple[int, tuple[int, ...]]:
+        """Return the number of the prompt's tokens, and the ids of the last `keep`."""
+        if prompt.ids is not None:
+            return len(prompt.ids), prompt.ids[-keep:]
+        return await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
 
     async def _grammar(self, given: Parameters, extras: Extras) -> CheckedGrammar | None:
         if extras.call_schema is not None:
@@ -188,7 +196,7 @@ class Validator:
 
     def _input_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
         largest = self._limits.max_input_tokens
-        yield not prompt.text, "`inputs` cannot be empty"
+        yield not (prompt.text or prompt.ids), "`inputs` cannot be empty"
         yield (
             given.truncate is not None and not 0 < given.truncate <= largest,
             f"`truncate` must be strictly positive and less than {largest}. Given: {given.truncate}",
@@ -196,7 +204,12 @@ class Validator:
 
     def _size_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
         """Reject a text that is too long for any tokenization before it is tokenized, since a megabyte takes seconds."""
-        if self._token_span is not None and given.truncate is None and len(prompt.text) > self._limits.max_total_tokens:
+        if (
+            prompt.ids is None
+            and self._token_span is not None
+            and given.truncate is None
+            and len(prompt.text) > self._limits.max_total_tokens
+        ):
             least = ceil(len(prompt.text.encode()) / self._token_span)
             yield from self._total_rules(least, given, f"at least {least}")
 

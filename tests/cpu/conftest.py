@@ -6,8 +6,8 @@ import os
 
 import pytest
 import torch
-from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, compiler
-from tgi_backend_cpu.kernels import Kernels, cpu_flags, load
+from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, compiler, cpu_flags
+from tgi_backend_cpu.kernels import Kernels, load
 
 # Models this small gain nothing from threads, and threads that wait for each other on a busy machine lose much.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

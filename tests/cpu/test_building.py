@@ -107,13 +107,13 @@ def test_choice_and_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (VARIANTS[0].cpu_flags, {}, "avx512-bf16", "best"),
         (VARIANTS[1].cpu_flags | VARIANTS[2].cpu_flags, {}, "avx512", "best"),
         (VARIANTS[2].cpu_flags, {}, "avx2", "best"),
-        (VARIANTS[0].cpu_flags | VARIANTS[2].cpu_flags, {kernels.CHOICE: "avx2"}, "avx2", "asked for"),
+        (VARIANTS[0].cpu_flags | VARIANTS[2].cpu_flags, {building.CHOICE: "avx2"}, "avx2", "asked for"),
         (frozenset({"sse2"}), {}, "torch", "lacks avx2, fma"),
-        (VARIANTS[2].cpu_flags, {kernels.CHOICE: "avx512"}, "torch", "lacks avx512bw"),
-        (VARIANTS[0].cpu_flags, {kernels.CHOICE: "torch"}, "torch", kernels.CHOICE),
-        (VARIANTS[0].cpu_flags, {kernels.CHOICE: "neon"}, "torch", "is not a variant"),
+        (VARIANTS[2].cpu_flags, {building.CHOICE: "avx512"}, "torch", "lacks avx512bw"),
+        (VARIANTS[0].cpu_flags, {building.CHOICE: "torch"}, "torch", building.CHOICE),
+        (VARIANTS[0].cpu_flags, {building.CHOICE: "neon"}, "torch", "is not a variant"),
     ):
-        monkeypatch.setattr(kernels, "cpu_flags", lambda flags=flags: flags)
+        monkeypatch.setattr(building, "cpu_flags", lambda flags=flags: flags)
         _, choice = kernels.choose(environment)
         assert choice.name == name and reason in choice.reason
     assert asked == ["avx512-bf16", "avx512", "avx2", "avx2"]
@@ -122,5 +122,43 @@ def test_choice_and_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_flags_of_the_processor(tmp_path: Path) -> None:
     """Flags are those of the first core; a system without /proc/cpuinfo has none."""
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nflags\t\t: other\n")
-    assert kernels.cpu_flags(tmp_path / "cpuinfo") == {"fpu", "avx2", "fma"}
-    assert kernels.cpu_flags(tmp_path / "none") == frozenset()
+    assert building.cpu_flags(tmp_path / "cpuinfo") == {"fpu", "avx2", "fma"}
+    assert building.cpu_flags(tmp_path / "none") == frozenset()
+
+
+def test_progress_is_shown_at_once(sources: Path) -> None:
+    """Compiling shows progress before the compiler has begun, and its end; what is built already shows none."""
+    told: list[tuple[str, int, int, str]] = []
+    begun: list[bool] = []
+
+    def show(what: str, done: int, total: int, unit: str) -> None:
+        begun.append(any(building.cache_folder().glob("*.sum")))
+        told.append((what, done, total, unit))
+
+    (name,) = [variant.name for variant in VARIANTS if variant.cpu_flags <= building.cpu_flags()][:1] or ("",)
+    if not name:
+        pytest.skip("no variant fits")
+    assert building.build_ahead({building.CHOICE: name}, show) == ""
+    assert told[0] == (building.BUILDING, 0, building.USUAL_S, "s") and begun[0] is False
+    assert told[-1] == (building.BUILDING, building.USUAL_S, building.USUAL_S, "s")
+    told.clear()
+    assert building.build_ahead({building.CHOICE: name}, show) == "" and told == []
+    assert building.build_ahead({building.CHOICE: "torch"}, show) == f"{building.CHOICE}=torch"
+
+
+def test_what_does_not_compile_is_told_once(sources: Path) -> None:
+    """A compiler that fails is a reason, not an exception, and the end of the attempt."""
+    (sources / "kernels.cpp").write_text("this is no C++")
+    assert "failed: " in building.build_ahead({}, lambda *_: None)
+
+
+def test_a_compiler_that_takes_too_long(sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiler that hangs is killed after the limit."""
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("CXX", str(slow))
+    monkeypatch.setattr(building, "TIME_LIMIT", 0.1)
+    monkeypatch.setattr(building, "_SHOW_EVERY_S", 0.02)
+    with pytest.raises(CannotBuild, match="not done after"):
+        building.library(PLAIN)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tgi_backend_cpu import building
-from tgi_backend_cpu.kernels import cpu_flags
+from tgi_backend_cpu.building import cpu_flags
 
 NATIVE = Path(building.__file__).with_name("native")
 RUNS = Path(__file__).with_name("pool_runs.cpp")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from typing import Any
 
 import pytest
@@ -83,7 +85,113 @@ def test_wrong_types(hello: Served, parameters: str) -> None:
 def test_many_faults_are_one_fault(hello: Served) -> None:
     """A list of a million wrong items is judged by its first."""
     answer = post(hello, b'{"inputs":"Hi","parameters":{"stop":[' + b"1," * 900_000 + b"1]}}")
-    assert (answer.status_code, answer.text) == (422, f"{TYPES}parameters.stop.0: Input should be a valid string")
+    assert (answer.status_code, answer.text) == (422, f"{TYPES}parameters.stop.0: invalid type, expected a string")
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"tool_choice": 5}, "tool_choice: invalid type, expected a string or an object"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice: missing field `function`"),
+        ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function: missing field `name`"),
+        ({"tool_choice": {"function": {"name": 5}}}, "tool_choice.function.name: invalid type, expected a string"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "x", "tools": []}}},
+            "tool_choice.allowed_tools.mode: invalid value, expected 'auto' or 'required'",
+        ),
+        ({"messages": [{"role": "user"}]}, "messages.0: missing field `content` or `tool_calls`"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: invalid type, expected a list"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
+            "messages.0.content.0.type: invalid value, expected 'text',",
+        ),
+        ({"logit_bias": "x"}, "logit_bias: invalid type, expected a list or an object"),
+        ({"max_tokens": -1}, "max_tokens: invalid value, expected a number >= 0"),
+        ({"max_tokens": 1.5}, "max_tokens: invalid type, expected an integer"),
+        ({"temperature": "x"}, "temperature: invalid type, expected a number"),
+        ({"stream": "x"}, "stream: invalid type, expected a boolean"),
+        ({"stop": [1]}, "stop.0: invalid type, expected a string"),
+    ],
+)
+def test_types_in_words_of_json(hello: Served, more: dict[str, Any], text: str) -> None:
+    """What is wrong with a type is said with the path in the body that the client wrote, without names of this program's types."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], **more}
+    answer = hello.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"].startswith(TYPES + text)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        (5, "prompt: invalid type, expected a list"),
+        (["a", 1.5], "prompt.1: invalid type, expected a string or a list"),
+        ([[1, "a"]], "prompt.0.1: invalid type, expected an integer"),
+        ([[-1]], "prompt.0.0: invalid value, expected a number >= 0"),
+    ],
+)
+def test_types_of_prompts(hello: Served, prompt: Any, text: str) -> None:
+    """A prompt of several possible types is judged by the one that fits best."""
+    answer = hello.client.post("/v1/completions", json={"prompt": prompt})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"] == TYPES + text
+
+
+def test_compressed_bodies(serve: Serve) -> None:
+    """A body may be gzip, in one piece and complete, and counts as long as it is decompressed; other encodings are refused."""
+    served, _ = serve(payload_limit=10_000)
+    body = b'{"inputs":"Hi"}'
+    padded = b'{"inputs":"Hi","x":"' + b"a" * (10_000 - len(body) - 7) + b'"}'
+    whole = gzip.compress(body)
+    for encoding, content, status in [
+        ("gzip", whole, 200),
+        ("GZIP", gzip.compress(padded), 200),
+        ("identity", body, 200),
+        ("gzip", gzip.compress(padded + b" " * 20), 413),
+        ("gzip", gzip.compress(b" " * 5_000_000), 413),
+        ("gzip", whole[:-1], 400),
+        ("gzip", whole + b"x", 400),
+        ("gzip", body, 400),
+        ("gzip", b"", 400),
+        ("deflate", zlib.compress(body), 415),
+        ("gzip, gzip", gzip.compress(whole), 415),
+        ("br", body, 415),
+    ]:
+        headers = {**JSON, "content-encoding": encoding}
+        assert served.client.post("/generate", content=content, headers=headers).status_code == status, (encoding, len(content))
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "text"),
+    [
+        ("chat/completions", {"top_logprobs": 99, "logprobs": True}, "`top_logprobs` must be >= 0 and <= 20. Given: 99"),
+        ("chat/completions", {"max_tokens": 0}, "`max_tokens` must be strictly positive"),
+        ("chat/completions", {"truncate_prompt_tokens": 0}, "`truncate_prompt_tokens` must be strictly positive"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "a " * 90}]},
+            "`messages` tokens + `max_tokens` must be <= 64.",
+        ),
+        ("completions", {"prompt": "a " * 90}, "`prompt` tokens + `max_tokens` must be <= 64."),
+        ("completions", {"prompt": ""}, "`prompt` cannot be empty"),
+        ("completions", {"logprobs": 99}, "`logprobs` must be >= 0 and <= 20. Given: 99"),
+    ],
+)
+def test_errors_in_the_callers_names(hello: Served, path: str, more: dict[str, Any], text: str) -> None:
+    """Under /v1 an error names the fields of the body that was sent; TGI's names stay with TGI's routes."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", **more}
+    answer = hello.client.post(f"/v1/{path}", json=body)
+    assert answer.json()["error"]["message"].startswith(f"Input validation error: {text}")
+    native = hello.client.post("/generate", json={"inputs": ""}).json()
+    assert native["error"] == "Input validation error: `inputs` cannot be empty"
+
+
+def test_logs_name_the_check(hello: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """The line of a refused request names the parameter whose check failed, and nothing that the client wrote."""
+    for parameters in ({"temperature": -1}, {"grammar": {"type": "regex", "value": "(`seed` secret"}}):
+        assert hello.client.post("/generate", json={"inputs": "Hi", "parameters": parameters}).status_code == 422
+    told = [record.getMessage() for record in caplog.records if record.name == "tgi_router.request_log"]
+    assert told == ["Failed: validation: temperature", "Failed: validation: grammar"]
 
 
 def test_null_and_unknown_fields(hello: Served) -> None:

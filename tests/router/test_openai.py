@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tgi_router.templates import ChatTemplates
 
 from tests.router.conftest import Serve
 from tests.router.scripted import EVERYTHING, NOTHING, detailed, says
@@ -213,6 +214,7 @@ def test_null_fields_mean_absent(hello: Served) -> None:
             "validation",
             "Input validation error: grammar is not valid: give `value` or `schema`, not both",
         ),
+        ({"messages": []}, "validation", "Input validation error: `messages` must have at least one message"),
         ({"messages": [{"role": "robot", "content": "Hi"}]}, "template_error", "Template error: Unknown role: robot"),
     ],
 )
@@ -256,6 +258,59 @@ def test_response_formats(serve: Serve, response_format: dict[str, Any], held_to
     assert chat(served, response_format=response_format).status_code == 200
     grammar = generator.submitted.get_nowait().grammar
     assert grammar is not None and json.loads(grammar.source) == held_to
+
+
+def test_refusals_of_the_past(serve: Serve) -> None:
+    """What the assistant refused with is its text, as a part or in place of the content."""
+    served, _ = serve(changes={"chat_templates": ChatTemplates({"default": "{{ messages[0].content }}"})})
+    for message in ({"content": [{"type": "refusal", "refusal": "No."}]}, {"content": None, "refusal": "No."}):
+        body = {"messages": [{"role": "assistant", **message}]}
+        assert served.client.post("/chat_tokenize", json=body).json()["templated_text"] == "No."
+
+
+def test_developers_are_systems_where_there_are_none(serve: Serve) -> None:
+    """A template that refuses the role `developer` gets `system`; one that knows it gets it; other roles are still refused."""
+    told = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    check = "{% if m.role not in ['system', 'user'] %}{{ raise_exception('no ' + m.role) }}{% endif %}"
+    picky = f"{{% for m in messages %}}{check}{{% endfor %}}"
+    body: Any = {"messages": [{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]}
+    for source, text in ((told, "developer:a;user:b;"), (picky + told, "system:a;user:b;")):
+        served, _ = serve(changes={"chat_templates": ChatTemplates({"default": source})})
+        assert served.client.post("/chat_tokenize", json=body).json()["templated_text"] == text
+    body["messages"][1]["role"] = "robot"
+    assert chat(served, **body).json()["error"]["message"] == "Template error: no robot"
+
+
+def test_token_ids_as_prompts(serve: Serve) -> None:
+    """A prompt may be token ids, alone or in a list; `echo` shows their text; ids that the model has not are refused."""
+    served, generator = serve()
+    for prompt, lengths in (([20, 30], [2]), ([[20, 30], [40]], [2, 1]), (["x", [40, 50, 60]], None)):
+        assert complete(served, prompt=prompt).status_code == 200
+        asked = [generator.submitted.get_nowait().input_ids for _ in range(len(lengths or prompt))]
+        assert lengths is None or [len(ids) for ids in asked] == lengths
+        assert asked[-1] == tuple(prompt[-1] if isinstance(prompt[-1], list) else prompt)
+    [choice] = complete(served, prompt=[20, 30], echo=True).json()["choices"]
+    assert choice["text"].endswith("Hello world") and len(choice["text"]) > len("Hello world")
+    for prompt in ([2**31], [[]], [True], [1.5], [[20], [2**32]], [20] * 5000):
+        assert complete(served, prompt=prompt).status_code == 422, prompt
+
+
+def test_no_tokens_at_all(serve: Serve) -> None:
+    """`max_tokens: 0` returns the prompt alone, if it is to be echoed; a stream of nothing is refused, and so is a chat."""
+    served, _ = serve()
+    answer = complete(served, prompt=["a", "b"], max_tokens=0, echo=True, logprobs=None).json()
+    assert [(each["text"], each["finish_reason"]) for each in answer["choices"]] == [("a", "length"), ("b", "length")]
+    assert answer["usage"]["completion_tokens"] == 0
+    assert complete(served, prompt="a", max_tokens=0, stream=True).status_code == 422
+    assert chat(served, max_tokens=0).status_code == 422
+
+
+def test_twenty_top_logprobs(serve: Serve) -> None:
+    """OpenAI's limit of `top_logprobs` is the default."""
+    served, generator = serve()
+    assert chat(served, logprobs=True, top_logprobs=20).status_code == 200
+    assert generator.submitted.get_nowait().want.top_n == 20
+    assert chat(served, logprobs=True, top_logprobs=21).status_code == 422
 
 
 def test_stream_errors_have_a_status(serve: Serve) -> None:
@@ -323,9 +378,13 @@ def test_completion_stream(hello: Served) -> None:
 @pytest.mark.parametrize(
     ("more", "error_type", "text"),
     [
-        ({"prompt": ["x"] * 5}, "batch size exceeded", "Number of prompts exceeds the maximum allowed batch size of 4"),
+        (
+            {"prompt": ["x"] * 5},
+            "batch size exceeded",
+            "Number of prompts exceeds the maximum allowed batch size of 4; the server's --max-client-batch-size sets it",
+        ),
         ({"suffix": ""}, "suffix not supported", "Suffix is not supported and can be achieved by preprocessing the prompt."),
-        ({"prompt": ""}, "validation", "Input validation error: `inputs` cannot be empty"),
+        ({"prompt": ""}, "validation", "Input validation error: `prompt` cannot be empty"),
     ],
 )
 def test_completion_refusals(hello: Served, more: dict[str, Any], error_type: str, text: str) -> None:

@@ -109,6 +109,23 @@ def test_choices() -> None:
         plan(tools=[{"type": "function", "function": {"name": "f", "parameters": [1]}}], tool_choice="required")
 
 
+def test_allowed_tools() -> None:
+    """`allowed_tools` is as if only these tools were given, with a mode that is one of the other choices."""
+    tools = [tool("f"), tool("g"), tool("h")]
+
+    def allowed(mode: str, *names: str) -> Any:
+        named = [{"type": "function", "function": {"name": name}} for name in names]
+        return plan(tools=tools, tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}})
+
+    auto = allowed("auto", "g", "h")
+    assert auto.names == {"g", "h"} and auto.schema is None and [each.function.name for each in auto.tools] == ["g", "h"]
+    assert '"const": "f"' not in json.dumps(allowed("required", "g", "h").schema)
+    assert allowed("required", "g").names == {"g"}
+    for names, text in ((("x",), "Tool with name x not found"), ((), "names no tool")):
+        with pytest.raises(ToolFailed, match=text):
+            allowed("auto", *names)
+
+
 def test_references_are_moved() -> None:
     """References inside a function's schema still lead to the same place; what only looks like one is left alone."""
     point = {"properties": {"x": {"$ref": "#/$defs/n"}, "$ref": {"type": "string"}}, "default": {"$ref": "#"}}

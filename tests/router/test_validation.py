@@ -29,7 +29,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"max_new_tokens": 0}, "`max_new_tokens` must be strictly positive"),
     ({"stop": list("abcde")}, "`stop` supports up to 4 stop sequences. Given: 5"),
     ({"best_of": 2, "do_sample": True, "seed": 1}, "`seed` must not be set when `best_of` > 1"),
-    ({"top_n_tokens": 6}, "`top_n_tokens` must be >= 0 and <= 5. Given: 6"),
+    ({"top_n_tokens": 21}, "`top_n_tokens` must be >= 0 and <= 20. Given: 21"),
     ({"truncate": 0}, "`truncate` must be strictly positive and less than 60. Given: 0"),
     ({"truncate": 61}, "`truncate` must be strictly positive and less than 60. Given: 61"),
     ({"watermark": True}, "`watermark` is not supported"),
@@ -56,7 +56,7 @@ def test_rule(hello: Served, parameters: dict[str, Any], text: str) -> None:
 
 def test_rules_are_checked_in_order(hello: Served) -> None:
     """Of several broken rules the first in TGI's order is told."""
-    broken = {"top_n_tokens": 6, "max_new_tokens": 0, "top_p": 2, "temperature": -1}
+    broken = {"top_n_tokens": 21, "max_new_tokens": 0, "top_p": 2, "temperature": -1}
     told = [refusal(hello, dict(list(broken.items())[: 4 - place])).split("`")[1] for place in range(4)]
     assert told == ["temperature", "top_p", "max_new_tokens", "top_n_tokens"]
     assert refusal(hello, {"truncate": 0}, inputs="") == "`inputs` cannot be empty"

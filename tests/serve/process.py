@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TGI = (str(Path(sys.executable).with_name("tgi")),)
-_READY = re.compile(r"ready after ([\d.]+) s: (http://\S+)")
+_READY = re.compile(r"ready after ([\d.]+) s: (http://[\w.:\[\]-]+)")
 
 
 class ServerProcess:

@@ -40,5 +40,7 @@ def test_the_environment_sets_a_flag() -> None:
 def test_the_table_of_backends() -> None:
     """`tgi backends` lists each plugin with its package and status, one line each."""
     lines = run("backends").stdout.splitlines()
-    assert lines[0].split("\t")[:4] == ["backend", "package", "API", "status"]
-    assert {line.split("\t")[0] for line in lines[1:]} >= {"cpu", "reference"}
+    assert lines[0].split()[:4] == ["backend", "package", "API", "status"]
+    assert {line.split()[0] for line in lines[1:]} >= {"cpu", "reference"}
+    column = lines[0].index("status")
+    assert all(line[column - 2 : column] == "  " and line[column] != " " for line in lines), lines

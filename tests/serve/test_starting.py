@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.hub.fake_hub import FakeHub, fake_hub
-from tests.serve.process import TGI, ServerProcess, environment, free_port
+from tests.serve.process import TGI, ServerProcess, environment, free_port, run
 from tgi_core.model_files import DEMO
 
 
@@ -84,3 +84,9 @@ def loading_of_nothing(hub: FakeHub, home: Path) -> Generator[subprocess.Popen[s
     command = [*TGI, "serve", "o/m", "--backend", "reference", "--hostname", "127.0.0.1", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(extra)) as child:
         yield child
+
+
+def test_the_first_line_comes_at_once(tmp_path: Path) -> None:
+    """Whoever starts a server reads what it is doing before it does anything that takes long: it is the first line of all."""
+    result = run("serve", "--backend", "reference", "--hostname", "127.0.0.1", "--port", "0", str(tmp_path / "nothing"))
+    assert result.stderr.splitlines()[0] == f"starting to serve {tmp_path / 'nothing'}"

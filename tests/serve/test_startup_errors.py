@@ -107,6 +107,7 @@ def failed(result: object, names: list[str]) -> None:
         (["--max-input-tokens", "9", "--max-total-tokens", "9"], ["--max-input-tokens", "--max-total-tokens"]),
         (["--memory-fraction", "2"], ["--memory-fraction"]),
         (["nobody/nothing"], ["nobody/nothing", "cache"]),
+        (["nothing"], ["model nothing: no such directory; as a Hub id: not in the cache"]),
     ],
 )
 def test_a_broken_setting(arguments: list[str], names: list[str]) -> None:
@@ -217,7 +218,7 @@ def test_a_broken_accelerator_is_not_passed_over(tmp_path: Path) -> None:
     extra = {"PYTHONPATH": str(tmp_path)}
     failed(run("serve", "--hostname", "127.0.0.1", "--port", "0", extra=extra), ["alpha", "its driver is too old"])
     table = run("backends", extra=extra).stdout
-    assert "alpha\tfake-alpha 1.0\t1.0\tbroken\t\tno\tits driver is too old" in table.splitlines()
+    assert "alpha fake-alpha 1.0 1.0 broken - no its driver is too old" in [" ".join(line.split()) for line in table.splitlines()]
 
 
 def test_a_backend_that_fails_to_open(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_one_line_per_request(used: tuple[bool, list[str]]) -> None:
     assert sum(message.endswith("Failed: dropped") for message in told) == 1
     for id, ending in (("good-0", "Success"), ("bad-0", "Failed: validation"), ("bad-1", "Failed: template")):
         [said] = [message for message, line in zip(told, lines, strict=True) if f'"{id}"' in line and "parameters" in line]
-        assert said.endswith(ending)
+        assert ending in said[-40:]
 
 
 def test_fields(used: tuple[bool, list[str]]) -> None:

@@ -32,11 +32,18 @@ def command(show_traceback: bool) -> None:
     if sys.stdout.isatty():
         _print_table(rows)
     else:
-        for line in (COLUMNS, *rows):
-            click.echo("\t".join(line))
+        for line in aligned([COLUMNS, *rows]):
+            click.echo(line)
     for plugin, _ in probed:
         if show_traceback and plugin.traceback:
             click.echo(f"\n{plugin.name}:\n{plugin.traceback}")
+
+
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """Format a table for programs and logs: columns are padded and two spaces apart, "-" stands for nothing."""
+    filled = [tuple(cell or "-" for cell in row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in filled]
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:

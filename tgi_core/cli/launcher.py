@@ -9,7 +9,7 @@ from tgi_core.cli import run as run_command
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options
 from tgi_core.cli.serve import run
 
-DEFAULTS = {"model_id": "bigscience/bloom-560m", "auto_convert": True}
+DEFAULTS = {"model_id": "bigscience/bloom-560m", "auto_convert": True, "max_top_n_tokens": 5}
 """Defaults of TGI's launcher that differ from `tgi serve`."""
 
 

@@ -16,7 +16,7 @@ from tgi_core.config import Scope, settings_in
 from tgi_core.errors import StartupError
 from tgi_core.workers.command import python
 
-DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096}
+DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096, "max_top_n_tokens": 5}
 """Defaults of TGI's router that differ from its launcher."""
 
 

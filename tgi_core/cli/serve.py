@@ -17,7 +17,7 @@ from tgi_core.cli.tunnel import check_tunnel
 from tgi_core.cli.weights import check_adapters
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
-from tgi_core.telemetry.logs import set_up
+from tgi_core.telemetry.logs import announce, set_up
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ def run(settings: Settings, origins: Mapping[str, str], runtime: bool = False, a
     check_tunnel(settings)
     fault_rules(settings)
     check_adapters(settings)
+
+    announce(f"starting to serve {settings.model_id or 'the bundled demo model'}")  # the imports that follow take a while
 
     from tgi_core.cli.listening import settle_hostname
     from tgi_core.cli.serving import serve

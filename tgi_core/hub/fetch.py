@@ -84,7 +84,13 @@ def _from_hub(source: Source, show: Progress) -> Path:
         return directory if source.only_small else remote.download(listing, _weights(source, listing, directory), "weights", show)
 
     remedy = f"run `tgi download-weights {source.model}` with access to the Hub"
-    directory = newest(remote, lambda directory: _complete(source, directory), download, remedy)
+    try:
+        directory = newest(remote, lambda directory: _complete(source, directory), download, remedy)
+    except StartupError as error:
+        if "/" in source.model:
+            raise
+        beginning = f"model {source.model}: "  # a name without an owner is more likely a misspelt directory
+        raise StartupError(f"{beginning}no such directory; as a Hub id: {str(error).removeprefix(beginning)}") from error
     return _assembled(source, remote, directory, show)
 
 

@@ -49,6 +49,8 @@ class Exchange:
     """One per requested generation; empty for requests that generate nothing."""
     failure: str | None = None
     """Why the request failed: one of `tgi_core.telemetry.catalog.FAILURES`."""
+    check: str | None = None
+    """The parameter whose check failed."""
 
     def fields(self) -> dict[str, object]:
         """Fields of TGI's spans, with durations in TGI's format. Times are summed over complete generations."""
@@ -65,6 +67,8 @@ class Exchange:
         found["seed"] = next((course.seed for course in self.courses), None)
         if self.failure is not None:
             found["err"] = self.failure
+        if self.check is not None:
+            found["check"] = self.check
         return found
 
 

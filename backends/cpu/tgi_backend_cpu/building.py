@@ -11,12 +11,25 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("native")
 BUILT = SOURCES / "built"
 """Where the build of the wheel puts libraries."""
+
+CHOICE = "TGI_CPU_KERNELS"
+"""Environment variable: `auto`, the name of a variant, or `torch` for none."""
+BUILDING = "compiling native kernels, once per machine"
+"""Name of the work in progress."""
+USUAL_S = 40
+"""Seconds that compiling usually takes, on 2 cores, for progress."""
+_SHOW_EVERY_S = 0.5
+Progress = Callable[[str, int, int, str], None]
+"""Shows progress: what, how much is done, of how much, and the unit. `tgi_core.backend` has the same type; this module is also run
+where only the standard library is installed."""
 
 COMPILERS = ("c++", "g++", "clang++")
 TIME_LIMIT = 300
@@ -60,6 +73,50 @@ class CannotBuild(Exception):
     """No library could be built or loaded; the text says why."""
 
 
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Instruction sets of the first core, by the names of /proc/cpuinfo; none on another system."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset())
+
+
+def best_variant(environment: Mapping[str, str]) -> Variant:
+    """The variant that is asked for, or the best that the processor supports. Raises CannotBuild if there is none."""
+    asked = environment.get(CHOICE, "").strip() or "auto"
+    if asked == "torch":
+        raise CannotBuild(f"{CHOICE}=torch")
+    known = [variant for variant in VARIANTS if asked in ("auto", variant.name)]
+    if not known:
+        raise CannotBuild(f"{CHOICE}={asked[:40]} is not a variant; the variants are {', '.join(v.name for v in VARIANTS)}")
+    flags = cpu_flags()
+    for variant in known:
+        if variant.cpu_flags <= flags:
+            return variant
+    raise CannotBuild(f"the processor lacks {', '.join(sorted(known[-1].cpu_flags - flags))}")
+
+
+def build_ahead(environment: Mapping[str, str], progress: Progress) -> str:
+    """Build the kernels that this process will use, if they are not built yet, and show progress: that takes up to a minute, once per
+    machine and version. Return why they cannot be built, "" if they are there."""
+    start = time.monotonic()
+    shown = False
+
+    def waiting() -> None:
+        nonlocal shown
+        shown = True
+        progress(BUILDING, min(int(time.monotonic() - start), USUAL_S - 1), USUAL_S, "s")
+
+    try:
+        library(best_variant(environment), waiting)
+    except CannotBuild as error:
+        return str(error)
+    if shown:
+        progress(BUILDING, USUAL_S, USUAL_S, "s")
+    return ""
+
+
 def source_hash(variant: Variant) -> str:
     """A hash of everything a library is built from: sources and options."""
     digest = hashlib.sha256(repr((OPTIONS, variant.options)).encode())
@@ -74,15 +131,16 @@ def cache_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tgi-core" / "kernels"
 
 
-def library(variant: Variant) -> tuple[Path, str]:
-    """The library of a variant, and where it comes from. Raises CannotBuild."""
+def library(variant: Variant, waiting: Callable[[], None] = lambda: None) -> tuple[Path, str]:
+    """The library of a variant, and where it comes from. While it is compiled, `waiting` is called from time to time, the first time
+    at once. Raises CannotBuild."""
     built = BUILT / f"{variant.name}.so"
     if is_whole(built, source_hash(variant)):
         return built, "built with the package"
     kept = cache_folder() / f"{variant.name}-{source_hash(variant)}.so"
     if _is_private(kept.parent) and is_whole(kept, source_hash(variant)):
         return kept, "built before"
-    return _build_into_cache(variant, kept), "built now"
+    return _build_into_cache(variant, kept, waiting), "built now"
 
 
 def is_whole(file: Path, source: str) -> bool:
@@ -100,7 +158,7 @@ def compiler() -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-def build(variant: Variant, to: Path, *extra: str) -> None:
+def build(variant: Variant, to: Path, *extra: str, waiting: Callable[[], None] = lambda: None) -> None:
     """Compile a variant to a file, and write its hashes beside it. Raises CannotBuild."""
     found = compiler()
     if found is None:
@@ -110,7 +168,7 @@ def build(variant: Variant, to: Path, *extra: str) -> None:
     made = Path(name)
     try:
         command = [found, *OPTIONS, *variant.options, *extra, str(SOURCES / "kernels.cpp"), "-o", str(made)]
-        _compile(command)
+        _compile(command, waiting)
         to.with_suffix(".sum").write_text(
             f"{hashlib.sha256(made.read_bytes()).hexdigest()} {source_hash(variant)}\n", encoding="ascii"
         )
@@ -119,17 +177,39 @@ def build(variant: Variant, to: Path, *extra: str) -> None:
         made.unlink(missing_ok=True)
 
 
-def _compile(command: list[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotBuild(f"{command[0]}: {error}") from error
-    if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+def _compile(command: list[str], waiting: Callable[[], None]) -> None:
+    waiting()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as told:
+        try:
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=told)
+        except OSError as error:
+            raise CannotBuild(f"{command[0]}: {error}") from error
+        status = _wait(child, waiting)
+        told.seek(0)
+        text = told.read()
+    if status is None:
+        raise CannotBuild(f"{command[0]}: not done after {TIME_LIMIT} seconds")
+    if status:
+        first = next((line for line in text.splitlines() if "error" in line), text[:200])
         raise CannotBuild(f"{command[0]} failed: {first.strip()[:200]}")
 
 
-def _build_into_cache(variant: Variant, kept: Path) -> Path:
+def _wait(child: subprocess.Popen[bytes], waiting: Callable[[], None]) -> int | None:
+    """Wait for a child's exit status; None if it was killed because it took too long."""
+    start = time.monotonic()
+    try:
+        while time.monotonic() - start < TIME_LIMIT:
+            try:
+                return child.wait(_SHOW_EVERY_S)
+            except subprocess.TimeoutExpired:
+                waiting()
+        return None
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _build_into_cache(variant: Variant, kept: Path, waiting: Callable[[], None]) -> Path:
     """Build into the cache, or into a temporary folder if the cache is not writable."""
     try:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -138,7 +218,7 @@ def _build_into_cache(variant: Variant, kept: Path) -> Path:
     except OSError:
         kept = Path(tempfile.mkdtemp(prefix="tgi-kernels-")) / kept.name
     try:
-        build(variant, kept)
+        build(variant, kept, waiting=waiting)
     except OSError as error:
         raise CannotBuild(f"{kept.parent}: {error.strerror}") from error
     return kept

@@ -6,19 +6,16 @@ import ctypes
 import logging
 import os
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
 
-from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, library, opened
+from tgi_backend_cpu.building import CHOICE, CannotBuild, Variant, best_variant, library, opened
 from tgi_backend_cpu.interface import INTERFACE, PARTS, declare
 
 _log = logging.getLogger("tgi_backend_cpu")
-
-CHOICE = "TGI_CPU_KERNELS"
-"""Environment variable: `auto`, the name of a variant, or `torch` for none."""
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -86,28 +83,15 @@ class Kernels:
         return dict(zip(PARTS, found, strict=True))
 
 
-def choose(environment: dict[str, str] | os._Environ[str] = os.environ) -> tuple[ctypes.CDLL | None, Choice]:
+def choose(environment: Mapping[str, str] = os.environ) -> tuple[ctypes.CDLL | None, Choice]:
     """The best variant that the processor supports and that can be loaded; None means torch's own operators."""
-    asked = environment.get(CHOICE, "").strip() or "auto"
-    if asked == "torch":
-        return None, Choice("torch", f"{CHOICE}=torch")
-    known = [variant for variant in VARIANTS if asked in ("auto", variant.name)]
-    if not known:
-        return None, Choice(
-            "torch", f"{CHOICE}={asked[:40]} is not a variant; the variants are {', '.join(v.name for v in VARIANTS)}"
-        )
-    flags = cpu_flags()
-    fitting = [variant for variant in known if variant.cpu_flags <= flags]
-    if not fitting:
-        lacking = ", ".join(sorted(known[-1].cpu_flags - flags))
-        return None, Choice("torch", f"the processor lacks {lacking}")
     try:
-        loaded, origin = load(fitting[0])
+        variant = best_variant(environment)
+        loaded, origin = load(variant)
     except CannotBuild as error:
         return None, Choice("torch", str(error))
-    return loaded, Choice(
-        fitting[0].name, f"{'asked for' if asked != 'auto' else 'the best that the processor supports'}, {origin}"
-    )
+    asked = environment.get(CHOICE, "").strip() == variant.name
+    return loaded, Choice(variant.name, f"{'asked for' if asked else 'the best that the processor supports'}, {origin}")
 
 
 @cache
@@ -124,17 +108,8 @@ def load(variant: Variant) -> tuple[ctypes.CDLL, str]:
     return call, origin
 
 
-def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Instruction sets of the first core, by the names of /proc/cpuinfo; none on another system."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset())
-
-
-def open_kernels(threads: int) -> tuple[Kernels | None, Choice]:
-    """The kernels of this process; the choice is logged."""
-    call, choice = choose()
+def open_kernels(threads: int, fault: str = "") -> tuple[Kernels | None, Choice]:
+    """The kernels of this process; the choice is logged. `fault`: why there can be none, if that is known."""
+    call, choice = (None, Choice("torch", fault)) if fault else choose()
     _log.info("kernels: %s (%s)", choice.name, choice.reason)
     return (Kernels(call, threads) if call is not None else None), choice

@@ -34,11 +34,12 @@ class CpuKit:
     collectives = "gloo"
     fp8_cache: Fp8Cache | None = None
 
-    def __init__(self, threads: int, memory_fraction: float, ranks: int = 1) -> None:
+    def __init__(self, threads: int, memory_fraction: float, ranks: int = 1, fault: str = "") -> None:
+        """`fault`: why there can be no native kernels, if that is known."""
         self.device = torch.device("cpu")
         self._memory_fraction, self._ranks = memory_fraction, ranks
         torch.set_num_threads(threads)
-        self.kernels, self.choice = open_kernels(threads)
+        self.kernels, self.choice = open_kernels(threads, fault)
         self._arena = None if self.kernels is None else Arena(self.kernels)
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tgi_backend_cpu import __version__
+from tgi_backend_cpu.building import build_ahead
 from tgi_backend_cpu.limits import cpu_count, cpu_name
 from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, Progress, hookimpl
 from tgi_core.engine.lora.files import open_adapter
@@ -38,11 +39,12 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     for adapter in options.adapters:
         open_adapter(adapter)
     ranks = options.group.local_world
+    fault = build_ahead(os.environ, progress)  # before torch is loaded, so that nobody waits without a word
     set_up_openmp(ranks)
     from tgi_backend_cpu.kit import CpuKit
     from tgi_core.engine.open_model import open_session
 
-    return open_session(options, CpuKit(thread_count(os.environ, ranks), options.memory_fraction, ranks), progress)
+    return open_session(options, CpuKit(thread_count(os.environ, ranks), options.memory_fraction, ranks, fault), progress)
 
 
 def set_up_openmp(ranks: int = 1) -> None:
