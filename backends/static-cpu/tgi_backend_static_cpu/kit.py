@@ -47,9 +47,9 @@ class StaticCpuKit:
         """torch's graph capture."""
         return {"torch": torch.__version__}
 
-    def maker(self, directory: Path | None) -> GraphMaker:
+    def maker(self, fields: Mapping[str, str], directory: Path | None) -> GraphMaker:
         """torch's graph capture, with police."""
-        return GraphMaker((str(self.rules.flat),))
+        return GraphMaker([f"{name}={value}" for name, value in fields.items()])
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """float32 or bfloat16."""

@@ -53,9 +53,9 @@ class Police(TorchDispatchMode):
         if name in _VALUE_SHAPES or (name in ("index", "index_put_") and _masks(args)):
             raise PoliceError(f"{name}: the shape of its result depends on values")
         for argument, value in zip(func._schema.arguments, args, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Tensor):
-                if value.untyped_storage().data_ptr() in self._fixed:
-                    raise PoliceError(f"{name} writes to an input that is neither a cache nor the newest tokens")
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written and isinstance(value, Tensor) and value.untyped_storage().data_ptr() in self._fixed:
+                raise PoliceError(f"{name} writes to an input that is neither a cache nor the newest tokens")
         return func(*args, **(kwargs or {}))
 
 

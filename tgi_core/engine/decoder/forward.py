@@ -20,12 +20,23 @@ from tgi_core.engine.decoder.operators import Operators
 
 
 class FlatTokens(Protocol):
-    """The flat tokens of a step. `begun` are blocks that the step begins without filling them, if there are any."""
+    """The flat tokens of a step, int64 [tokens] each."""
 
-    input_ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    begun: Tensor | None
+    @property
+    def input_ids(self) -> Tensor:
+        """The tokens."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Their positions in their rows."""
+
+    @property
+    def slots(self) -> Tensor:
+        """Their slots in the cache, −1 for those that are not written."""
+
+    @property
+    def begun(self) -> Tensor | None:
+        """Blocks that the step begins without filling them, if there are any."""
 
 
 Step = TypeVar("Step", bound=FlatTokens)

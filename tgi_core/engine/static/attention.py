@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import LayerCache, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.decoder.forward import FlatTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class TableAttention:
         """Keys and values as two plain tensors."""
         return LayerCache(shape, num_blocks, block_size, dtype, device)
 
-    def attend(self, query: Tensor, cache: PagedLayer, step: object, parameters: AttentionParameters) -> Tensor:
+    def attend(self, query: Tensor, cache: PagedLayer, step: FlatTokens, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, width]."""
         if not isinstance(cache, LayerCache) or not isinstance(step, BlockStep):
             raise TypeError("static attention runs in static programs only")

@@ -21,5 +21,5 @@ class StaticKit(DeviceKit, Protocol):
     def compiler(self) -> Mapping[str, str]:
         """What a compiled program depends on beside model and shapes, by name: the compiler's version, the chip, …"""
 
-    def maker(self, directory: Path | None) -> Maker:
-        """A compiler of one session's programs, which keeps them in `directory` if there is one."""
+    def maker(self, fields: Mapping[str, str], directory: Path | None) -> Maker:
+        """A compiler of one session's programs, which depend on `fields`, and are kept in `directory` if there is one."""

@@ -10,6 +10,9 @@ from tgi_core.engine.static.ladder import doublings, fitting, ladder
 
 PROMPT_HEAD = 128
 """Positions whose logits are computed at a time where those of a whole prompt are asked for."""
+LEAST_HEAD, HEAD_STEP = 8, 4
+"""Logits of decode rows are computed for at least so many rows, and for so many times more from size to size: reading the weights takes the
+time, not the rows."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,7 +37,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, order=True)
 class HeadShape:
-    """A program that computes the logits of `kept` of `tokens` flat tokens."""
+    """A program that computes the logits of `kept` of `tokens` hidden states."""
 
     tokens: int
     kept: int
@@ -116,9 +119,23 @@ class Grid:
 
     def heads(self) -> list[HeadShape]:
         """All shapes of logits, the largest first."""
-        rows = {HeadShape(rows, rows) for rows in self.decode}
-        prompts = {HeadShape(take, kept) for take in self.takes for kept in {1, min(take, PROMPT_HEAD)}}
-        return sorted(rows | prompts, key=lambda head: (head.kept, head.tokens), reverse=True)
+        found = {self.head(shape, kept) for shape in self.bodies() for kept in (1, 2)}
+        return sorted(found, key=lambda head: (head.kept, head.tokens), reverse=True)
+
+    def outputs(self, shape: Shape) -> int:
+        """Hidden states that a program returns, with padding: few sizes, so that there are few programs of logits."""
+        if shape.take > 1:
+            return self.takes[-1]
+        size = min(LEAST_HEAD, self.max_rows)
+        while size < shape.rows:
+            size = min(HEAD_STEP * size, self.max_rows)
+        return size
+
+    def head(self, shape: Shape, kept: int) -> HeadShape:
+        """The program for `kept` logits of what a program returns: all decode rows', or those of a prompt's tokens, one or several at a
+        time."""
+        outputs = self.outputs(shape)
+        return HeadShape(outputs, outputs if shape.take == 1 else 1 if kept == 1 else min(outputs, PROMPT_HEAD))
 
     def prompt(self, take: int, blocks: int) -> Shape:
         """The program for a chunk of at most `take` tokens, one of `takes`, of a row that has reached `blocks` blocks."""

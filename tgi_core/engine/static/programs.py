@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.backend import CompileFailed
@@ -17,7 +18,7 @@ from tgi_core.engine.static.grid import Grid, HeadShape, Shape
 from tgi_core.engine.static.laying import block_step, body_words, head_words, ids_of, lay_nothing
 
 Forward = DecoderForward[BlockStep]
-Compiled = Callable[..., Tensor]
+Compiled = Callable[..., Any]
 
 
 class Maker(Protocol):
@@ -57,8 +58,9 @@ class Programs:
         return self._maker.compiles()
 
     def body(self, shape: Shape, words: Tensor) -> Tensor:
-        """Hidden states [tokens, hidden] of a step of this shape; its keys and values go to the cache."""
-        return _of(self._bodies, shape)(self._forward, self._newest, words)
+        """Hidden states [outputs, hidden] of a step of this shape, padded behind; its keys and values go to the cache."""
+        hidden: Tensor = _of(self._bodies, shape)(self._forward, self._newest, words)
+        return hidden
 
     def head(self, shape: HeadShape, hidden: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [kept, vocabulary] of hidden states [tokens, hidden]; int32 [kept, 2] argmax tokens, −1 if not finite, and the
@@ -70,7 +72,7 @@ class Programs:
     def warm(self, shape: Shape | HeadShape) -> None:
         """Compile a program, and run it over padding."""
         if isinstance(shape, Shape):
-            self._bodies[shape] = self._maker.compile(_named(_body(shape, self.grid.flat), shape), str(shape))
+            self._bodies[shape] = self._maker.compile(_named(_body(shape, self.grid), shape), str(shape))
             self.body(shape, self._padding(shape))
         else:
             self._heads[shape] = self._maker.compile(_named(_head(shape, self._sampler), shape), str(shape))
@@ -115,17 +117,18 @@ def _sizes(shape: Shape | HeadShape) -> tuple[int, ...]:
     return (shape.rows, shape.take, shape.blocks) if isinstance(shape, Shape) else (shape.tokens, shape.kept)
 
 
-def _body(shape: Shape, flat: bool) -> Compiled:
-    words_of = body_words(shape, flat)
+def _body(shape: Shape, grid: Grid) -> Compiled:
+    words_of, padding = body_words(shape, grid.flat), grid.outputs(shape) - shape.tokens
 
     def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
         inputs = words_of.device(words)
-        return forward.hidden(block_step(shape, inputs, ids_of(inputs["ids"], newest)), None)
+        hidden = forward.hidden(block_step(shape, inputs, ids_of(inputs["ids"], newest)), None)
+        return F.pad(hidden, (0, 0, 0, padding))
 
     return body
 
 
-def _head(shape: HeadShape, sampler: StepSampler) -> Callable[..., tuple[Tensor, Tensor]]:
+def _head(shape: HeadShape, sampler: StepSampler) -> Compiled:
     words_of = head_words(shape)
 
     def head(forward: Forward, newest: Tensor, hidden: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:

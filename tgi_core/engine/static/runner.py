@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
+from typing import cast
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Progress
 from tgi_core.backend.ledger import LiveRow, Work
@@ -15,9 +18,10 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.runner import StepLogits
+from tgi_core.engine.static.attention import TableAttention
 from tgi_core.engine.static.device import StaticKit
-from tgi_core.engine.static.grid import Grid, GridRules
-from tgi_core.engine.static.programs import Maker, Programs
+from tgi_core.engine.static.grid import Grid, GridRules, HeadShape, Shape
+from tgi_core.engine.static.programs import Forward, Maker, Programs
 from tgi_core.engine.static.steps import StaticSteps, takes_argmax
 
 
@@ -48,6 +52,19 @@ class StaticRunner(PagedDecoderRunner):
         row_slots = RowSlots(rows, width, vocab, partial(takes_argmax, vocab))
         return self._steps(row_slots, grid, maker)
 
+    def fields(self, capacity: Capacity) -> dict[str, str]:
+        """What the programs for these limits depend on beside their shapes, by name."""
+        group, table = capacity.groups[0], repr(self.decoder.table)
+        return {
+            "model": f"{self.decoder.table.model_type} {hashlib.sha256(table.encode()).hexdigest()[:16]}",
+            "weights": f"{str(self.shape.dtype).removeprefix('torch.')}, {self.shape.weight_bytes} bytes",
+            "attention": self.provider.name,
+            "rows": str(capacity.max_rows),
+            "blocks": f"{group.num_blocks} of {group.block_size}",
+            "tgi-core": version("tgi-core"),
+            **self._static_kit.compiler(),
+        }
+
     def run(self, works: Sequence[Work]) -> StepLogits:
         """Compute one step of the self-check, over the probe cache: all logits come to the host."""
         if self._proof is None:
@@ -68,13 +85,16 @@ class StaticRunner(PagedDecoderRunner):
         capacity = Capacity((CacheGroup(CacheKind.FULL, size, 2),), 2, size, size, 2)
         rules = replace(self._static_kit.rules, takes=(size,))
         grid = Grid.of(capacity, ProofRules(rules.takes, rules.waste, rules.flat))
-        steps, programs = self._steps(RowSlots(2, 1, self.shape.vocab_size, _never), grid, self._static_kit.maker(None))
-        for shape in (*grid.bodies(), *(head for head in grid.heads() if head.kept <= 2)):
+        maker = self._static_kit.maker(self.fields(capacity), None)
+        steps, programs = self._steps(RowSlots(2, 1, self.shape.vocab_size, _never), grid, maker)
+        shapes: list[Shape | HeadShape] = [*grid.bodies(), *(head for head in grid.heads() if head.kept <= 2)]
+        for shape in shapes:
             self.queue.run(partial(programs.warm, shape))
         return steps
 
     def _steps(self, row_slots: RowSlots, grid: Grid, maker: Maker) -> tuple[StaticSteps, Programs]:
-        forward = DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)
+        provider = cast(TableAttention, self.provider)
+        forward: Forward = DecoderForward(self.decoder, self.operators, provider, self._cache_in_use().layers)
         programs = Programs(forward, grid, maker, self.queue.sampler(), row_slots.waste + 1, self._kit.device)
         dtype = self.decoder.final_norm.dtype
         return StaticSteps(programs, self.queue, self._kit.device, row_slots, self.shape.vocab_size, dtype), programs

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
-from tgi_core.backend import Capacity, InvalidModel, Kernel, MaskSource, OpenOptions, Progress, WarmupPlan
+from tgi_core.backend import (
+    Capabilities,
+    Capacity,
+    Feature,
+    InvalidModel,
+    Kernel,
+    MaskSource,
+    OpenOptions,
+    Progress,
+    Unsupported,
+    WarmupPlan,
+)
 from tgi_core.engine.ahead.device import QueuedDevice
 from tgi_core.engine.ahead.session import AheadSession
 from tgi_core.engine.ahead.steps import EnqueuesSteps
@@ -24,6 +36,8 @@ class StaticSession(AheadSession):
             runner, device, masks, (), kit.choices(), Kernel("programs", "one per shape", "none is compiled in traffic")
         )
         self._kit, self._static_runner = kit, runner
+        features = self._capabilities.features - {Feature.TENSOR_PARALLEL}
+        self._capabilities: Capabilities = replace(self._capabilities, features=features)
 
     def _warmed(self, plan: WarmupPlan, progress: Progress) -> tuple[EnqueuesSteps, Capacity]:
         return warmed(self._device, self._kit, self._static_runner, plan, progress)
@@ -31,6 +45,10 @@ class StaticSession(AheadSession):
 
 def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> StaticSession:
     """Load a model. Raises InvalidModel for one that no decoder table describes, Unsupported."""
+    if options.adapters:
+        raise Unsupported("--lora-adapters: static devices run decoders from their tables, which hold no adapters; leave it out")
+    if options.group.world != 1:
+        raise Unsupported(f"--num-shard {options.group.world}: this static device runs a model on one rank; leave it out")
     try:
         runner = open_table(options, kit, progress)
     except UnsupportedFamily as reason:

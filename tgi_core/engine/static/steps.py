@@ -118,7 +118,7 @@ class StaticSteps:
             yield from self._prompt_heads(call, call.parts[0], step, wanted)
 
     def _decode_head(self, call: Call, step: StepLayout, wanted: Wanted) -> Head:
-        rows, slots = call.shape.rows, []
+        shape, slots = self._grid.head(call.shape, len(call.parts)), []
         for place, part in enumerate(call.parts):
             work = step.order[part.row]
             id, count = work.row.request.id, prompt_positions(work)
@@ -126,9 +126,9 @@ class StaticSteps:
             if count:
                 wanted.prompt[id] = (wanted.logits + place, count)
             slots.append(self._sampled(part, step))
-        head = Head(HeadShape(rows, rows), range(rows), slots, wanted.results, wanted.logits)
-        wanted.results += rows
-        wanted.logits += rows
+        head = Head(shape, range(shape.kept), slots, wanted.results, wanted.logits)
+        wanted.results += shape.kept
+        wanted.logits += shape.kept
         return head
 
     def _prompt_heads(self, call: Call, part: Part, step: StepLayout, wanted: Wanted) -> Iterator[Head]:
@@ -143,13 +143,13 @@ class StaticSteps:
         if ends:
             asked += [part.take - 1] if part.take - 1 not in asked[-1:] else []
             wanted.last[id] = wanted.logits + len(asked) - 1
-        size = min(call.shape.take, PROMPT_HEAD) if len(asked) > 1 else 1
-        for begin in range(0, len(asked), size):
-            kept = asked[begin : begin + size]
+        shape = self._grid.head(call.shape, len(asked))
+        for begin in range(0, len(asked), shape.kept):
+            kept = asked[begin : begin + shape.kept]
             wanted.places[id] = wanted.results  # of rows that the device samples, which have one
             slots = [self._sampled(part, step)] if ends else []
-            yield Head(HeadShape(call.shape.tokens, size), kept, slots, wanted.results, wanted.logits)
-            wanted.results += size
+            yield Head(shape, kept, slots, wanted.results, wanted.logits)
+            wanted.results += shape.kept
             wanted.logits += len(kept)
 
     def _sampled(self, part: Part, step: StepLayout) -> int:

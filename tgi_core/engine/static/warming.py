@@ -11,7 +11,7 @@ from tgi_core.backend import Capacity, Memory, Progress, WarmupPlan
 from tgi_core.engine.ahead.device import QueuedDevice
 from tgi_core.engine.memory import default_limits
 from tgi_core.engine.static.device import StaticKit
-from tgi_core.engine.static.grid import Grid
+from tgi_core.engine.static.grid import Grid, HeadShape, Shape
 from tgi_core.engine.static.runner import StaticRunner
 from tgi_core.engine.static.steps import StaticSteps
 
@@ -27,9 +27,9 @@ def warmed(
     """Steps over the real cache, with all programs compiled, and the limits that follow. Raises OutOfMemory."""
     capacity, grid = planned(kit, runner, plan)
     device.now(lambda: runner.allocate(capacity))
-    maker = kit.maker(None)
+    maker = kit.maker(runner.fields(capacity), None)
     steps, programs = device.now(lambda: runner.steps(capacity, grid, maker))
-    shapes = [*grid.bodies(), *grid.heads()]
+    shapes: list[Shape | HeadShape] = [*grid.bodies(), *grid.heads()]
     _log.info("will compile %d programs: %s", len(shapes), grid)
     progress("compiling", 0, len(shapes), "step")
     began = time.monotonic()
