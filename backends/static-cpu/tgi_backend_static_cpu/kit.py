@@ -49,7 +49,7 @@ class StaticCpuKit:
 
     def maker(self, fields: Mapping[str, str], directory: Path | None) -> GraphMaker:
         """torch's graph capture, with police."""
-        return GraphMaker([f"{name}={value}" for name, value in fields.items()])
+        return GraphMaker([f"{name}={value}" for name, value in fields.items()], directory)
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """float32 or bfloat16."""

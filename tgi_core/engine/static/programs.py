@@ -72,7 +72,8 @@ class Programs:
     def warm(self, shape: Shape | HeadShape) -> None:
         """Compile a program, and run it over padding."""
         if isinstance(shape, Shape):
-            self._bodies[shape] = self._maker.compile(_named(_body(shape, self.grid), shape), str(shape))
+            name = f"{shape}, {self.grid.outputs(shape)} hidden states"
+            self._bodies[shape] = self._maker.compile(_named(_body(shape, self.grid), shape), name)
             self.body(shape, self._padding(shape))
         else:
             self._heads[shape] = self._maker.compile(_named(_head(shape, self._sampler), shape), str(shape))

@@ -30,17 +30,17 @@ from tgi_core.engine.static.warming import warmed
 class StaticSession(AheadSession):
     """One rank's session over one model on a static device."""
 
-    def __init__(self, runner: StaticRunner, kit: StaticKit, masks: MaskSource | None) -> None:
+    def __init__(self, runner: StaticRunner, kit: StaticKit, masks: MaskSource | None, compile_cache: str = "") -> None:
         device = QueuedDevice(kit, runner.queue, runner.shape)
         super().__init__(
             runner, device, masks, (), kit.choices(), Kernel("programs", "one per shape", "none is compiled in traffic")
         )
-        self._kit, self._static_runner = kit, runner
+        self._kit, self._static_runner, self._compile_cache = kit, runner, compile_cache
         features = self._capabilities.features - {Feature.TENSOR_PARALLEL}
         self._capabilities: Capabilities = replace(self._capabilities, features=features)
 
     def _warmed(self, plan: WarmupPlan, progress: Progress) -> tuple[EnqueuesSteps, Capacity]:
-        return warmed(self._device, self._kit, self._static_runner, plan, progress)
+        return warmed(self._device, self._kit, self._static_runner, plan, self._compile_cache, progress)
 
 
 def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> StaticSession:
@@ -53,4 +53,4 @@ def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> Sta
         runner = open_table(options, kit, progress)
     except UnsupportedFamily as reason:
         raise InvalidModel(f"static devices run decoder tables; this model is not one: {reason}") from reason
-    return StaticSession(cast(StaticRunner, runner), kit, options.masks)
+    return StaticSession(cast(StaticRunner, runner), kit, options.masks, options.compile_cache)

@@ -6,10 +6,12 @@ import logging
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from tgi_core.backend import Capacity, Memory, Progress, WarmupPlan
 from tgi_core.engine.ahead.device import QueuedDevice
 from tgi_core.engine.memory import default_limits
+from tgi_core.engine.static.cache import CompileCache
 from tgi_core.engine.static.device import StaticKit
 from tgi_core.engine.static.grid import Grid, HeadShape, Shape
 from tgi_core.engine.static.runner import StaticRunner
@@ -22,12 +24,14 @@ SIGNIFICANT = 3
 
 
 def warmed(
-    device: QueuedDevice, kit: StaticKit, runner: StaticRunner, plan: WarmupPlan, progress: Progress
+    device: QueuedDevice, kit: StaticKit, runner: StaticRunner, plan: WarmupPlan, compile_cache: str, progress: Progress
 ) -> tuple[StaticSteps, Capacity]:
-    """Steps over the real cache, with all programs compiled, and the limits that follow. Raises OutOfMemory."""
+    """Steps over the real cache, with all programs compiled, and the limits that follow. Raises OutOfMemory, Unsupported."""
     capacity, grid = planned(kit, runner, plan)
     device.now(lambda: runner.allocate(capacity))
-    maker = kit.maker(runner.fields(capacity), None)
+    fields = runner.fields(capacity)
+    cache = CompileCache(Path(compile_cache), fields) if compile_cache else None
+    maker = kit.maker(fields, cache.open() if cache else None)
     steps, programs = device.now(lambda: runner.steps(capacity, grid, maker))
     shapes: list[Shape | HeadShape] = [*grid.bodies(), *grid.heads()]
     _log.info("will compile %d programs: %s", len(shapes), grid)
@@ -37,6 +41,8 @@ def warmed(
         device.now(partial(programs.warm, shape))
         progress("compiling", done, len(shapes), "step")
     programs.seal()
+    if cache:
+        cache.write([str(shape) for shape in shapes])
     _log.info("compiled %d programs in %.1f s", programs.compiles, time.monotonic() - began)
     return steps, replace(capacity, takes=grid.takes, in_flight=device.queue.in_flight, compiles=programs.compiles)
 
