@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
+from tgi_backend_static_cpu.police import Outside
 from tgi_core.backend import BackendError
 from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
 from tgi_core.engine.failures import TORCH_ERRORS
+from tgi_core.engine.static import steps
 
 
 class LateEvent:
@@ -43,8 +46,11 @@ class LateQueue:
         while self._done < end:
             work = self._given.popleft()
             self._done += 1
+            # What comes from elsewhere is the host's own, which has its tensors on the same CPU.
+            watch = Outside() if work.__module__ == steps.__name__ else nullcontext()
             try:
-                work()
+                with watch:
+                    work()
             except (BackendError, *TORCH_ERRORS) as error:
                 self._failed[self._done] = error
         if end in self._failed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tgi_backend_static_cpu.kit import StaticCpuKit
 
 from tests.engine.ahead.opened import open_on
 from tests.engine.ahead.test_scheduler import PLAN as SMALL
@@ -25,7 +26,7 @@ from tgi_core.wire.types import ShardInfo
 @pytest.mark.parametrize("rules", [FLAT, TABLES], ids=["flat", "tables"])
 def test_chunks_joins_and_leaving(llama: Path, rules: GridRules) -> None:
     """Prompts in chunks, beside rows that decode, and a row that leaves: as on the ragged engine, and as `generate` has them."""
-    session, capacity = open_on_static(llama, rules=rules)
+    session, capacity = open_on_static(llama, kit=StaticCpuKit(rules))
     found = ragged_schedule(session, capacity)
     assert found == ragged_schedule(*open_cpu(llama, dtype="float32"))
     expected = expected_tokens(llama)
@@ -34,7 +35,7 @@ def test_chunks_joins_and_leaving(llama: Path, rules: GridRules) -> None:
 
 def test_windows(tmp_path: Path) -> None:
     """Layers with a window see no further than it, over flat lists too."""
-    model = save_tiny("mistral", tmp_path)
+    model = save_tiny("mistral", tmp_path, num_hidden_layers=2)
     assert ragged_schedule(*open_on_static(model)) == ragged_schedule(*open_cpu(model, dtype="float32"))
 
 

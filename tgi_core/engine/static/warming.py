@@ -53,7 +53,7 @@ def planned(kit: StaticKit, runner: StaticRunner, plan: WarmupPlan) -> tuple[Cap
     shares = [Memory("activations", runner.shape.activation_bytes(rows, step_tokens))]
     capacity = runner.promise(plan, tuple(shares))
     grid = Grid.of(capacity, kit.rules)
-    shares.append(Memory("programs", grid.count * kit.program_bytes))
+    shares.append(Memory(f"{grid.count} programs", grid.count * kit.program_bytes))
     capacity = runner.promise(plan, tuple(shares))
     blocks, useful = capacity.groups[0].num_blocks, rows * -(-capacity.max_row_tokens // capacity.groups[0].block_size)
     if plan.num_blocks is None and blocks < useful:
