@@ -97,7 +97,7 @@ bench-tools: install
 # suite's own tests
 conformance: install
 	mkdir -p build/conformance
-	for name in reference cpu; do \
+	for name in reference cpu static-cpu; do \
 	    $(BIN)/tgi-conformance run --backend $$name --report docs/conformance/$$name.json --html build/conformance/$$name.html || exit 1; \
 	done
 	for name in cuda rocm xpu; do \
