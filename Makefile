@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/rocm -e backends/xpu -e conformance-tests
+PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/rocm -e backends/static-cpu -e backends/xpu -e conformance-tests
 HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
@@ -97,7 +97,7 @@ bench-tools: install
 # suite's own tests
 conformance: install
 	mkdir -p build/conformance
-	for name in reference cpu; do \
+	for name in reference cpu static-cpu; do \
 	    $(BIN)/tgi-conformance run --backend $$name --report docs/conformance/$$name.json --html build/conformance/$$name.html || exit 1; \
 	done
 	for name in cuda rocm xpu; do \

@@ -32,6 +32,7 @@ OUTSIDE = {
     "backends/cpu/README.md": "backends/cpu.md",
     "backends/cuda/README.md": "backends/cuda.md",
     "backends/rocm/README.md": "backends/rocm.md",
+    "backends/static-cpu/README.md": "backends/static-cpu.md",
     "backends/xpu/README.md": "backends/xpu.md",
     "examples/README.md": "examples/index.md",
     "examples/backend-numpy/README.md": "examples/backend-numpy.md",

@@ -22,7 +22,7 @@ from tgi_core.backend.types import API_VERSION, Manifest, OpenOptions, Probe, Pr
 from tgi_core.errors import StartupError
 
 ENTRY_POINT_GROUP = "tgi.backends"
-BY_NAME_ONLY = frozenset({"none"})
+BY_NAME_ONLY = frozenset({"emulated", "none"})
 """Device kinds that are used only when chosen by name."""
 
 

@@ -50,11 +50,19 @@ class PagedRunner(ABC):
 
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
+        capacity = self.promise(plan, shares)
+        self.allocate(capacity)
+        return capacity
+
+    def allocate(self, capacity: Capacity) -> None:
+        """Allocate the cache of a promise."""
+        self._use_cache(capacity.groups[0].num_blocks, capacity.groups[0].block_size)
+
+    def promise(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
+        """The limits that `reserve` would promise now. Raises OutOfMemory."""
         block_size = plan.block_size or self.block_sizes[0]
         block_bytes = PagedCache.block_bytes(self.layers, block_size, self._stored_dtype)
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
-        self._use_cache(capacity.groups[0].num_blocks, block_size)
-        return capacity
+        return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
 
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks, for the self-check."""

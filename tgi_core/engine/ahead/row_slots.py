@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 
 import numpy as np
 
@@ -16,9 +16,10 @@ class RowSlots:
     Two more belong to no row: `padding`, whose table is always empty, and `waste`, for discarded writes.
     """
 
-    def __init__(self, max_rows: int, width: int, vocab_size: int) -> None:
+    def __init__(self, max_rows: int, width: int, vocab_size: int, samples: Callable[[LiveRow], bool] | None = None) -> None:
+        """`samples` says whether the device samples a row; by default if its draw or argmax needs nothing else."""
         self.padding, self.waste, self.width = max_rows, max_rows + 1, width
-        self._vocab_size = vocab_size
+        self._samples = samples or (lambda row: is_plain(row, vocab_size))
         self._by_request: dict[int, int] = {}
         self._free = list(range(max_rows))
         self.tables = np.zeros((max_rows + 2, width), np.int32)
@@ -43,7 +44,7 @@ class RowSlots:
         row_slot = self._by_request[row.request.id] = self._free.pop()
         sampling = row.request.sampling
         self.reached[row_slot] = 0
-        self.plain[row_slot] = is_plain(row, self._vocab_size) and not row.request.want.prompt_logprobs
+        self.plain[row_slot] = self._samples(row) and not row.request.want.prompt_logprobs
         self.temperatures[row_slot] = sampling.temperature if sampling.do_sample else 0.0
         return row_slot
 

@@ -33,7 +33,7 @@ from tgi_core.backend.ledger import Launch, Work
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.self_check import graphs_verdict
-from tgi_core.engine.ahead.steps import DeviceSteps
+from tgi_core.engine.ahead.steps import EnqueuesSteps
 from tgi_core.engine.ahead.warmup import warmed
 from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.failures import TORCH_ERRORS, translated
@@ -65,11 +65,13 @@ class AheadSession(BaseSession):
         masks: MaskSource | None,
         adapters: tuple[str, ...] = (),
         kernels: tuple[Kernel, ...] = (),
+        graphs: Kernel | None = None,
     ) -> None:
-        graphs = graphs_verdict(device, runner)
+        """`graphs` says whether decode steps are captured; by default that is tried."""
+        graphs = graphs or graphs_verdict(device, runner)
         super().__init__(runner, device.shape, masks, adapters, (*kernels, graphs))
         self._model, self._device, self._captures = runner, device, not graphs.reason
-        self._device_steps: DeviceSteps | None = None
+        self._device_steps: EnqueuesSteps | None = None
         self._flights: deque[Flight] = deque()
         self._lost: DeviceLost | None = None
         self._read_ns = 0
@@ -79,10 +81,13 @@ class AheadSession(BaseSession):
         """Measure, reserve the cache, capture graphs. Raises InvalidRequest on a second call or an impossible plan, OutOfMemory."""
         self._check_plan(plan)
         try:
-            self._device_steps, capacity = warmed(self._device, self._model, plan, self._captures, progress)
+            self._device_steps, capacity = self._warmed(plan, progress)
         except TORCH_ERRORS as error:
             raise self._translated(error) from error
         return self._promise(capacity)
+
+    def _warmed(self, plan: WarmupPlan, progress: Progress) -> tuple[EnqueuesSteps, Capacity]:
+        return warmed(self._device, self._model, plan, self._captures, progress)
 
     @hookimpl
     def rows(self, step: Step) -> Rows:

@@ -25,7 +25,9 @@ class StagingBuffer:
         return self._inputs[:words]
 
     def results(self, plain: int) -> Tensor:
-        """[2 · plain] for the device to write."""
+        """[2 · plain] for the device to write; grows for larger steps."""
+        if len(self._results) < 2 * plain:
+            self._results = self._queue.host(2 * plain, torch.int32)
         return self._results[: 2 * plain]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +18,24 @@ from tgi_core.engine.ahead.staging import Staging, StagingBuffer
 from tgi_core.engine.ahead.step_layout import StepLayout, bounds, exact, fill, fill_fixed, lay_out_step
 from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.runner import Enqueued
+
+
+class EnqueuesSteps(Protocol):
+    """Runs a session's steps on its device."""
+
+    @property
+    def compiles(self) -> int:
+        """The number of compiled programs or captured steps."""
+
+    def give(self, works: Sequence[Work], live: Set[int]) -> InFlightStep:
+        """Enqueue a step, without waiting for it. `live` are the ids of rows that keep their slots. If it raises, only this step's rows
+        are affected."""
+
+    def forget(self, given: InFlightStep) -> None:
+        """Record that a step failed on the device."""
+
+    def release(self) -> None:
+        """Free everything. Idempotent."""
 
 
 class DeviceSteps:

@@ -8,28 +8,63 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
-from tgi_core.engine.attention.metadata import StepMetadata
-from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedLayer
 from tgi_core.engine.decoder.operators import Operators
 
 
+class FlatTokens(Protocol):
+    """The flat tokens of a step, int64 [tokens] each."""
+
+    @property
+    def input_ids(self) -> Tensor:
+        """The tokens."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Their positions in their rows."""
+
+    @property
+    def slots(self) -> Tensor:
+        """Their slots in the cache, −1 for those that are not written."""
+
+    @property
+    def begun(self) -> Tensor | None:
+        """Blocks that the step begins without filling them, if there are any."""
+
+
+Step = TypeVar("Step", bound=FlatTokens)
+Given = TypeVar("Given", bound=FlatTokens, contravariant=True)
+
+
+class Attends(Protocol[Given]):
+    """The part of an `AttentionProvider` that runs in a step, for one form of step metadata."""
+
+    def attend(self, query: Tensor, cache: PagedLayer, step: Given, parameters: AttentionParameters) -> Tensor:
+        """See `AttentionProvider.attend`."""
+
+
 @dataclass(frozen=True, slots=True)
-class DecoderForward:
+class DecoderForward(Generic[Step]):
     """A decoder with its operators, its attention and one cache per layer."""
 
     decoder: LoadedDecoder
     operators: Operators
-    provider: AttentionProvider
+    provider: Attends[Step]
     caches: Sequence[PagedLayer]
 
-    def __call__(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+    def __call__(self, step: Step, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary] of the flat tokens `keep` [kept], or of all. A token of slot −1 is not written to the cache."""
+        return self.logits(self.hidden(step, keep))
+
+    def hidden(self, step: Step, keep: Tensor | None) -> Tensor:
+        """What `logits` takes, [kept, hidden]: the first of two parts, for devices that compile them apart."""
         decoder, table, run = self.decoder, self.decoder.table, self.operators
         stream = F.embedding(step.input_ids, decoder.embedding)
         if table.embedding_scale != 1:
@@ -44,10 +79,14 @@ class DecoderForward:
                 stream, branch = stream.index_select(0, keep), branch.index_select(0, keep)
             following = decoder.final_norm if index == last else decoder.layers[index + 1].attention_norm
             normed = run.add_and_norm(stream, branch, table.residual_scale, following, table.epsilon)
-        logits = decoder.head(normed)
-        return logits if table.logit_scale == 1 else logits * table.logit_scale
+        return normed
 
-    def _attention(self, layer: LoadedLayer, cache: PagedLayer, normed: Tensor, step: StepMetadata) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [tokens, vocabulary] of hidden states [tokens, hidden]."""
+        logits, scale = self.decoder.head(hidden), self.decoder.table.logit_scale
+        return logits if scale == 1 else logits * scale
+
+    def _attention(self, layer: LoadedLayer, cache: PagedLayer, normed: Tensor, step: Step) -> Tensor:
         if step.begun is not None:
             cache.zero_blocks(step.begun)
         query = self.operators.rope_and_cache(layer.qkv(normed), step.positions, step.slots, layer.heads, cache)

@@ -1,0 +1,72 @@
+"""On a device that runs programs of fixed shapes, tokens are those of the ragged engine and of `generate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tgi_backend_static_cpu.kit import StaticCpuKit
+
+from tests.engine.ahead.opened import open_on
+from tests.engine.ahead.test_scheduler import PLAN as SMALL
+from tests.engine.ahead.test_scheduler import script
+from tests.engine.ahead.test_tokens import KINDS, Chain, mixed_run
+from tests.engine.static.opened import FLAT, TABLES, open_on_static
+from tests.engine.tiny_models import expected_tokens, open_cpu, ragged_schedule, save_tiny
+from tests.scheduler.device import Device, play
+from tgi_core.backend import Capacity
+from tgi_core.backend.session import Session
+from tgi_core.engine.static.grid import GridRules
+from tgi_core.scheduler import Scheduler
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
+
+
+@pytest.mark.parametrize("rules", [FLAT, TABLES], ids=["flat", "tables"])
+def test_chunks_joins_and_leaving(llama: Path, rules: GridRules) -> None:
+    """Prompts in chunks, beside rows that decode, and a row that leaves: as on the ragged engine, and as `generate` has them."""
+    session, capacity = open_on_static(llama, kit=StaticCpuKit(rules))
+    found = ragged_schedule(session, capacity)
+    assert found == ragged_schedule(*open_cpu(llama, dtype="float32"))
+    expected = expected_tokens(llama)
+    assert any(tokens == expected[0] for tokens in found.values())
+
+
+def test_windows(tmp_path: Path) -> None:
+    """Layers with a window see no further than it, over flat lists too."""
+    model = save_tiny("mistral", tmp_path, num_hidden_layers=2)
+    assert ragged_schedule(*open_on_static(model)) == ragged_schedule(*open_cpu(model, dtype="float32"))
+
+
+def test_kinds_of_rows(llama: Path) -> None:
+    """Draws, filters, penalties, top tokens, prompt logprobs and grammars: what the device cannot do, the host does from its logits."""
+    wanted = mixed_run(open_on(None, llama, masks=Chain())[0])
+    found = mixed_run(open_on_static(llama, masks=Chain())[0])
+    for id in range(1, len(KINDS) + 1):
+        assert found.tokens(id) == wanted.tokens(id) and len(found.tokens(id)) >= 13
+        for mine, theirs in zip(found.of(id), wanted.of(id), strict=True):
+            assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
+            assert [[top.id for top in tops] for tops in mine.top] == [[top.id for top in tops] for tops in theirs.top]
+            assert mine.prompt_logprobs == pytest.approx(theirs.prompt_logprobs, abs=1e-5)
+
+
+def test_scheduled(llama: Path, demo_tokenizer: Tokenizer) -> None:
+    """Under the scheduler, with a cache that is too small: common beginnings, preemption, clients that leave."""
+
+    def played(session: Session, capacity: Capacity) -> tuple[dict[int, list[int]], set[int]]:
+        info = ShardInfo("tiny", "static-cpu", "emulated", "float32", (1, 2), session.capabilities())
+        one = Device(Scheduler(info.capabilities, capacity), ModelServer(session, demo_tokenizer, info), session)  # type: ignore[arg-type]
+        _, left = play(one, script())
+        assert all(event.error is None for event in one.ended.values())
+        return one.tokens, left
+
+    wanted, _ = played(*open_on(None, llama, SMALL))
+    session, capacity = open_on_static(llama, SMALL)
+    warmed = session.stats().compiles
+    found, left = played(session, capacity)
+    for key, tokens in wanted.items():
+        mine = found.get(key, [])
+        assert mine[: len(tokens)] == tokens[: len(mine)], key
+        assert key in left or mine == tokens
+    assert session.stats().compiles == warmed

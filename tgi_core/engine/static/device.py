@@ -1,0 +1,25 @@
+"""What the static engine needs of a device package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.programs import Maker
+
+
+class StaticKit(DeviceKit, Protocol):
+    """A device that compiles one program per shape. Its queue is never None, and its `table_runner` makes a `StaticRunner`."""
+
+    rules: GridRules
+    program_bytes: int
+    """Device memory that each program takes, at most."""
+
+    def compiler(self) -> Mapping[str, str]:
+        """What a compiled program depends on beside model and shapes, by name: the compiler's version, the chip, …"""
+
+    def maker(self, fields: Mapping[str, str], directory: Path | None) -> Maker:
+        """A compiler of one session's programs, which depend on `fields`, and are kept in `directory` if there is one."""

@@ -1,0 +1,156 @@
+"""All shapes of a session's programs: a function of its limits alone, so that all ranks have the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tgi_core.backend import Capacity
+from tgi_core.engine.static.ladder import doublings, fitting, ladder
+
+PROMPT_HEAD = 128
+"""Positions whose logits are computed at a time where those of a whole prompt are asked for."""
+LEAST_HEAD, HEAD_STEP = 8, 4
+"""Logits of decode rows are computed for at least so many rows, and for so many times more from size to size: reading the weights takes the
+time, not the rows."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """A program that runs `take` tokens of each of `rows` rows, which attend to `blocks` blocks.
+
+    `blocks` are those of all rows together where decode attention is flat (`GridRules.flat`) and `take` is 1, else those of each row.
+    """
+
+    rows: int
+    take: int
+    blocks: int
+
+    @property
+    def tokens(self) -> int:
+        """Flat tokens, with padding."""
+        return self.rows * self.take
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.take} over {self.blocks} blocks"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HeadShape:
+    """A program that computes the logits of `kept` of `tokens` hidden states."""
+
+    tokens: int
+    kept: int
+
+    def __str__(self) -> str:
+        return f"logits of {self.kept} of {self.tokens} tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class GridRules:
+    """How a device wants its shapes. `takes` are the sizes of prompts' chunks, ascending; `waste` the padding of blocks in decode steps
+    that is accepted on average; `flat` whether decode rows share one list of blocks."""
+
+    takes: tuple[int, ...] = (128, 256, 512, 1024)
+    waste: float = 0.1
+    flat: bool = True
+
+    def row_sizes(self, max_rows: int) -> tuple[int, ...]:
+        """Numbers of decode rows."""
+        return doublings(1, max_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The sizes of a session; `decode` are sizes of blocks by number of rows, `contexts` blocks of a prompt's row."""
+
+    block_size: int
+    takes: tuple[int, ...]
+    contexts: tuple[int, ...]
+    decode: Mapping[int, tuple[int, ...]]
+    flat: bool
+
+    @classmethod
+    def of(cls, capacity: Capacity, rules: GridRules) -> Grid:
+        """The grid for these limits."""
+        group = capacity.groups[0]
+        per_row = -(-capacity.max_row_tokens // group.block_size)
+        longest = max(2, min(capacity.max_step_tokens, capacity.max_row_tokens))
+        shared = max(per_row, 2 * group.num_blocks)  # rows that share prefixes count their blocks twice
+        decode = {}
+        for rows in rules.row_sizes(capacity.max_rows):
+            least, most = (rows, min(rows * per_row, max(rows, shared))) if rules.flat else (1, per_row)
+            decode[rows] = ladder(least, most, rules.waste) if rules.flat else doublings(least, most)
+        takes = tuple(take for take in rules.takes if take < longest)
+        takes = takes if takes and len(takes) == len(rules.takes) else (*takes, longest)
+        return cls(group.block_size, takes, doublings(1, per_row), decode, rules.flat)
+
+    @property
+    def count(self) -> int:
+        """The number of programs."""
+        return len(self.bodies()) + len(self.heads())
+
+    def __str__(self) -> str:
+        rows, takes, blocks = (" ".join(map(str, sizes)) for sizes in (self.decode, self.takes, self.contexts))
+        decode = sum(map(len, self.decode.values()))
+        prompts = len(self.bodies()) - decode
+        return (
+            f"{decode} for decode steps of {rows} rows, {prompts} for chunks of {takes} tokens over {blocks} blocks of "
+            f"{self.block_size}, {len(self.heads())} for logits"
+        )
+
+    @property
+    def max_rows(self) -> int:
+        """Decode rows of the largest program."""
+        return max(self.decode)
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks of the largest decode program."""
+        return self.decode[self.max_rows][-1]
+
+    def bodies(self) -> list[Shape]:
+        """All shapes, the largest prompt and decode programs first: they allocate what the others share."""
+        prompts = {self.prompt(take, 1) for take in self.takes}
+        prompts |= {self.prompt(take, blocks) for take in self.takes for blocks in self.contexts}
+        decode = {Shape(rows, 1, blocks) for rows, sizes in self.decode.items() for blocks in sizes}
+        first = [max(kind, key=_work) for kind in (prompts, decode) if kind]
+        return first + sorted((prompts | decode) - set(first), key=_work, reverse=True)
+
+    def heads(self) -> list[HeadShape]:
+        """All shapes of logits, the largest first."""
+        found = {self.head(shape, kept) for shape in self.bodies() for kept in (1, 2)}
+        return sorted(found, key=lambda head: (head.kept, head.tokens), reverse=True)
+
+    def outputs(self, shape: Shape) -> int:
+        """Hidden states that a program returns, with padding: few sizes, so that there are few programs of logits."""
+        if shape.take > 1:
+            return self.takes[-1]
+        size = min(LEAST_HEAD, self.max_rows)
+        while size < shape.rows:
+            size = min(HEAD_STEP * size, self.max_rows)
+        return size
+
+    def head(self, shape: Shape, kept: int) -> HeadShape:
+        """The program for `kept` logits of what a program returns: all decode rows', or those of a prompt's tokens, one or several at a
+        time."""
+        outputs = self.outputs(shape)
+        return HeadShape(outputs, outputs if shape.take == 1 else 1 if kept == 1 else min(outputs, PROMPT_HEAD))
+
+    def prompt(self, take: int, blocks: int) -> Shape:
+        """The program for a chunk of at most `take` tokens, one of `takes`, of a row that has reached `blocks` blocks."""
+        size = fitting(self.contexts, max(blocks, min(-(-take // self.block_size), self.contexts[-1])))
+        if size is None:
+            raise ValueError(f"no program over {blocks} blocks: a row has at most {self.contexts[-1]}")
+        return Shape(1, take, size)
+
+    def decoding(self, rows: int, blocks: int) -> Shape | None:
+        """The smallest program for so many decode rows over so many blocks: of all rows if flat, else of the longest."""
+        for size in self.decode:
+            if size >= rows and (found := fitting(self.decode[size], blocks)):
+                return Shape(size, 1, found)
+        return None
+
+
+def _work(shape: Shape) -> tuple[int, Shape]:
+    return shape.tokens * shape.blocks, shape
