@@ -52,8 +52,8 @@ class CompileCache:
         found = [kept["fields"] for path in sorted(self.root.glob(f"*/{MANIFEST}")) if (kept := _read(path)) is not None]
         if not found:
             return ""
-        changes = [self._changes(fields) for fields in found]
-        return "changed: " + ", ".join(min(changes, key=lambda change: len(change)))
+        changes = sorted((self._changes(fields) for fields in found), key=len)
+        return "changed: " + ", ".join(changes[0])
 
     def write(self, programs: Sequence[str]) -> None:
         """Name the programs that are there now; readers see the old manifest or the new one."""
