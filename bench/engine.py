@@ -1,6 +1,7 @@
-"""Engine speed on this CPU: native kernels, the same engine on torch only, transformers' `generate`, and the machine's limits.
+"""Engine speed on this CPU: native kernels, the same engine on torch only or with weights rounded to int8 or int4, transformers'
+`generate`, and the machine's limits.
 
-    python bench/engine.py [MODEL] [--rounds 3] [--batch 1 8 32] [--against torch generate] [--neighbour]
+    python bench/engine.py [MODEL] [--rounds 3] [--batch 1 8 32] [--against torch generate int8 int4] [--neighbour]
 
 Drives the CPU backend through the session hooks, as the server does. Each round measures the engines in turn at each batch size, so
 that a noisy neighbour affects all of them. The table shows medians, and CPU time per step, which a neighbour affects least. `of
@@ -35,6 +36,9 @@ from bench.random_model import make
 
 PROMPT, NEW = 128, 64
 
+AGAINST = {"torch": ("torch", ""), "int8": ("auto", "int8"), "int4": ("auto", "int4")}
+"""Variants of the engine itself: which kernels, and what weights are rounded to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -59,11 +63,11 @@ class Engine(Protocol):
 class OurEngine:
     """The CPU backend, driven through its session."""
 
-    def __init__(self, model: Path, rows: int, kernels: str) -> None:
+    def __init__(self, model: Path, rows: int, kernels: str, quantize: str = "") -> None:
         from tgi_backend_cpu.kernels import CHOICE
 
         os.environ[CHOICE] = kernels
-        self._engine = Ours(Plan(model, rows, PROMPT + NEW, rows * PROMPT))
+        self._engine = Ours(Plan(model, rows, PROMPT + NEW, rows * PROMPT), quantize)
         self.runner, self.session = self._engine.runner, self._engine.session
         self.parts: dict[int, dict[str, float]] = {}
 
@@ -170,14 +174,13 @@ def main() -> None:
     parser.add_argument("model", nargs="?", type=Path, help="a model directory")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--against", nargs="*", choices=["torch", "generate"], default=["torch", "generate"])
+    parser.add_argument("--against", nargs="*", choices=[*AGAINST, "generate"], default=["torch", "generate"])
     parser.add_argument("--neighbour", action="store_true", help="keep one core busy from another process")
     options = parser.parse_args()
     model, rows = options.model or make(), max(options.batch)
     ours = OurEngine(model, rows, os.environ.get("TGI_CPU_KERNELS", "auto"))
     engines: dict[str, Engine] = {"ours": ours}
-    if "torch" in options.against:
-        engines["torch"] = OurEngine(model, rows, "torch")
+    engines |= {name: OurEngine(model, rows, *how) for name, how in AGAINST.items() if name in options.against}
     if "generate" in options.against:
         engines["generate"] = Generate(model)
     with neighbour(options.neighbour):

@@ -14,8 +14,9 @@ from tgi_core.backend.session import Session
 class Ours:
     """Prefills as many prompts per step as fit, then decodes all rows together."""
 
-    def __init__(self, plan: Plan) -> None:
-        opened = plugin.backend_open(OpenOptions(str(plan.model), "bfloat16"), _silent)
+    def __init__(self, plan: Plan, quantize: str = "") -> None:
+        """`quantize` as in OpenOptions."""
+        opened = plugin.backend_open(OpenOptions(str(plan.model), "bfloat16", quantize=quantize), _silent)
         self.runner = opened.runner
         self.session = Session(opened, "cpu")
         warmup = WarmupPlan(max_rows=plan.rows, max_row_tokens=plan.row_tokens, max_step_tokens=plan.step_tokens)
