@@ -186,7 +186,9 @@ def test_the_server_says_the_same(change: tuple[str, str], words: str, tmp_path:
     installed(tmp_path, change)
     done = tgi("serve", "--backend", "faulty", "--port", "0", extra={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
-    assert done.stderr.strip() == "tgi: error: --backend faulty: " + words.format(*API_VERSION)
+    begun, *error = done.stderr.splitlines()
+    assert begun == "starting to serve the bundled demo model"
+    assert error == ["tgi: error: --backend faulty: " + words.format(*API_VERSION)]
 
 
 def test_a_plugin_is_looked_at_once(tmp_path: Path) -> None:

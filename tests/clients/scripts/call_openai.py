@@ -241,7 +241,7 @@ def completion_refusals() -> None:
         ("`best_of` must be > 0 and <= ", {"best_of": 1000}),
         ("when streaming", {"best_of": 2, "stream": True}),
         ("use sampling", {"best_of": 2, "temperature": 0}),
-        ("`top_n_tokens` must be", {"logprobs": 21}),
+        ("`logprobs` must be", {"logprobs": 21}),
         ("`n` must be > 0", {"n": 0}),
     ]
     for text, more in cases:
