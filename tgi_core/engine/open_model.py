@@ -7,6 +7,7 @@ describe, run through transformers' own modules.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -100,9 +101,15 @@ def _session(
     return AheadSession(cast(AheadRunner, runner), QueuedDevice(kit, queue, shape), masks, adapters, kernels)
 
 
-def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> TableRunner:
-    """The device's own step over the model's table, checked against plain torch. Raises UnsupportedFamily with the reason, Unsupported."""
-    if reason := per_call_reason(options):
+NewRunner = Callable[[DecoderWeights, Progress], TableRunner]
+
+
+def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress, make: NewRunner | None = None) -> TableRunner:
+    """The device's own step over the model's table, checked against plain torch; `make` replaces the kit's, for several ranks.
+
+    Raises UnsupportedFamily with the reason, Unsupported.
+    """
+    if make is None and (reason := per_call_reason(options)):
         raise UnsupportedFamily(reason)
     if reason := kit.table_refusal():
         raise UnsupportedFamily(reason)
@@ -118,7 +125,7 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
         weights = DecoderWeights(table, open_weights(directory, options.quantize), dtype, adapters)
     except InvalidModel as error:
         raise UnsupportedFamily(str(error)) from error
-    runner = kit.table_runner(weights, progress)
+    runner = (make or kit.table_runner)(weights, progress)
     try:
         prove(runner, _expected(weights), RAGGED_CHUNKS)
     except NotRagged as error:
