@@ -66,6 +66,13 @@ def test_what_can_end_stays(schema: dict[str, Any]) -> None:
     assert judged(BYTES, json_grammar(schema))[0] == ""
 
 
+@pytest.mark.parametrize("reference", [5, None, [], {}, ["a", 5]])
+def test_references_that_are_no_text(reference: Any) -> None:
+    """They are a fault of the schema, whatever their type."""
+    properties = {"a": {"$ref": reference}, "b": {"$ref": "#/$defs/b"}}
+    assert judged(BYTES, json_grammar({"properties": properties, "$defs": {"b": {"type": "null"}}}))[0]
+
+
 @pytest.mark.parametrize(
     ("schema", "left"),
     [
