@@ -66,6 +66,12 @@ def test_what_can_end_stays(schema: dict[str, Any]) -> None:
     assert judged(BYTES, json_grammar(schema))[0] == ""
 
 
+@pytest.mark.parametrize("reference", [5, None, [], {}, ["a", 5]])
+def test_references_that_are_no_text(reference: Any) -> None:
+    """They are a fault of the schema, whatever their type."""
+    assert judged(BYTES, json_grammar({"properties": {"a": {"$ref": reference}, "b": A}, "$defs": ITSELF}))[0]
+
+
 @pytest.mark.parametrize(
     ("schema", "left"),
     [

@@ -20,7 +20,14 @@ from tgi_core.backend import WarmupPlan
 from tgi_core.config import Settings
 from tgi_core.server.masks import GrammarMasks
 
-TEXTS = ("Expected request with", "Failed to parse", "Failed to deserialize", "Failed to buffer", "data did not match")
+TEXTS = (
+    "Expected request with",
+    "Failed to parse",
+    "Failed to deserialize",
+    "Failed to buffer",
+    "Failed to decompress",
+    "data did not match",
+)
 """How TGI's plain-text answers to unreadable bodies begin."""
 
 LEAKS = re.compile(r"0x[0-9a-fA-F]{6,}|/home|/root|/usr|/tmp|site-packages|\.py\b|Traceback|/dev/shm|psm_")

@@ -21,14 +21,14 @@ OPENAI: list[tuple[str, dict[str, Any], str, list[Any], list[Any]]] = [
     ("/v1/chat/completions", CHAT, "n", [1, 2, 16], [0, 17, 128]),
     ("/v1/completions", TEXT, "n", [1, 2, 16], [0, 17, 128]),
     ("/v1/completions", TEXT, "best_of", [1, 2], [0, 3, 16, 17]),
-    ("/v1/completions", TEXT, "logprobs", [0, 1, 5], [6, 100]),
-    ("/v1/chat/completions", CHAT, "top_logprobs", [0, 1, 5], [6, 20, 21]),
+    ("/v1/completions", TEXT, "logprobs", [0, 1, 20], [21, 100]),
+    ("/v1/chat/completions", CHAT, "top_logprobs", [0, 1, 20], [21, 100]),
     ("/v1/chat/completions", CHAT, "max_tokens", [1, 2], [0]),
     ("/v1/chat/completions", CHAT, "max_completion_tokens", [1, 2], [0]),
-    ("/v1/completions", TEXT, "max_tokens", [1, 2], [0]),
+    ("/v1/completions", TEXT, "max_tokens", [0, 1, 2], [-2]),
 ]
 OF_TGI: list[tuple[str, list[Any], list[Any]]] = [
-    ("best_of", [1, 2], [3, 128]), ("top_n_tokens", [0, 1, 5], [6, 50_000]), ("top_k", [1, 2, 2**31 - 1], [0]),
+    ("best_of", [1, 2], [3, 128]), ("top_n_tokens", [0, 1, 20], [21, 50_000]), ("top_k", [1, 2, 2**31 - 1], [0]),
     ("truncate", [1, 499], [0, 500, 501]), ("max_new_tokens", [1, 2], [0]), ("seed", [0, 2**32, 2**64 - 1], []),
 ]  # fmt: skip
 
@@ -118,7 +118,11 @@ LISTS: list[tuple[str, str, Any]] = [
     ("prompts", "/v1/completions", {**TEXT, "prompt": ["x"] * 5}),
     ("many prompts", "/v1/completions", {**TEXT, "prompt": ["x"] * 100_000}),
     ("no prompts", "/v1/completions", {**TEXT, "prompt": []}),
-    ("token ids", "/v1/completions", {**TEXT, "prompt": [1, 2, 3]}),
+    ("a token id beyond the vocabulary", "/v1/completions", {**TEXT, "prompt": [1, 2, 2048]}),
+    ("a negative token id", "/v1/completions", {**TEXT, "prompt": [1, -1]}),
+    ("a token id that is a truth value", "/v1/completions", {**TEXT, "prompt": [True]}),
+    ("a token id that is a fraction", "/v1/completions", {**TEXT, "prompt": [1.5]}),
+    ("many token ids", "/v1/completions", {**TEXT, "prompt": [1] * 100_000}),
     ("lists of token ids", "/v1/completions", {**TEXT, "prompt": [[2**63, -1]] * 1000}),
     ("prompts times n", "/v1/completions", {**TEXT, "prompt": ["x"] * 4, "n": 17}),
     ("stops", "/v1/completions", {**TEXT, "stop": ["x"] * 5}),
@@ -160,19 +164,29 @@ def test_lists(instance: ServerUnderTest, path: str, body: Any) -> None:
     instance.refuses(path, body)
 
 
-IGNORED: list[dict[str, Any]] = [
-    {"min_tokens": 10**9}, {"stop_token_ids": [10**9, -1]}, {"cache_salt": "x" * 1_000_000}, {"cache_salt": "../x"},
-    {"prompt_logprobs": 10**9},
-    {"allowed_token_ids": [-1]}, {"bad_words": ["x"] * 10_000}, {"priority": -(2**63)}, {"vllm_xargs": {"a": "b" * 1000}},
-    {"use_beam_search": True},
-    {"kv_transfer_params": {"remote_host": "127.0.0.1"}}, {"repetition_detection": {}}, {"truncate_prompt_tokens": -1},
-    {"length_penalty": 1e308},
+COUNTERS: list[dict[str, Any]] = [
+    {"min_tokens": 10**9}, {"stop_token_ids": [10**9, -1]}, {"prompt_logprobs": 10**9}, {"allowed_token_ids": [-1]},
+    {"bad_words": ["x"] * 10_000}, {"use_beam_search": True}, {"truncate_prompt_tokens": 0}, {"truncate_prompt_tokens": 10**9},
 ]  # fmt: skip
+IGNORED: list[dict[str, Any]] = [
+    {"cache_salt": "x" * 1_000_000}, {"cache_salt": "../x"}, {"priority": -(2**63)}, {"vllm_xargs": {"a": "b" * 1000}},
+    {"kv_transfer_params": {"remote_host": "127.0.0.1"}}, {"repetition_detection": {}}, {"length_penalty": 1e308},
+]  # fmt: skip
+OPENAI_ROUTES = [("/v1/chat/completions", {**CHAT, "temperature": 0}), ("/v1/completions", {**TEXT, "temperature": 0})]
+
+
+@pytest.mark.parametrize("given", COUNTERS, ids=lambda given: next(iter(given)))
+def test_counters_of_other_servers(instance: ServerUnderTest, given: dict[str, Any]) -> None:
+    """Fields that change a response, with values that broke other servers, are refused by name without a step."""
+    for path, body in OPENAI_ROUTES:
+        answer = instance.refuses(path, {**body, **given})
+        assert answer.status_code == 422 and f"`{next(iter(given))}`" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("given", IGNORED, ids=lambda given: next(iter(given)))
-def test_counters_of_other_servers(instance: ServerUnderTest, given: dict[str, Any]) -> None:
-    """Fields that broke other servers are unknown here, and change nothing."""
-    for path, body in (("/v1/chat/completions", {**CHAT, "temperature": 0}), ("/v1/completions", {**TEXT, "temperature": 0})):
+def test_fields_of_other_servers(instance: ServerUnderTest, given: dict[str, Any]) -> None:
+    """Fields that change no response here are ignored whatever they hold, and the response says so."""
+    for path, body in OPENAI_ROUTES:
         answers = [instance.post(path, json.dumps(each)) for each in (body, {**body, **given})]
         assert answers[0].json()["choices"] == answers[1].json()["choices"]
+        assert answers[1].headers["x-warning"] == f"ignored fields: {next(iter(given))}"

@@ -70,22 +70,44 @@ def test_on_every_carrier(instance: ServerUnderTest, start: int) -> None:
         statuses(instance, tools(shape))
 
 
-GUIDED: list[dict[str, Any]] = [
-    {"guided_json": {"type": "stranger"}}, {"guided_regex": "(" * 30_000}, {"guided_choice": ["a"] * 10_000},
-    {"guided_grammar": "start: start"},
-    {"guided_decoding_backend": "../../x"}, {"structural_tag": "{"}, {"structured_outputs": {"regex": "(a+)+b"}}, {"regex": "("},
-    {"ebnf": "("},
-    {"json_schema": {"type": 5}}, {"grammar": {"type": "regex", "value": "("}}, {"logits_processors": ["os.system"]},
+GUIDED: list[tuple[dict[str, Any], str]] = [
+    ({"guided_json": {"type": "stranger"}}, "Invalid type: stranger"), ({"guided_regex": "(" * 30_000}, "unclosed group"),
+    ({"guided_choice": ["a" * 70_000]}, "grammar is not valid"), ({"guided_grammar": "start: start"}, "`guided_grammar` is not supported"),
+    ({"structured_outputs": {"regex": "("}}, "unclosed group"), ({"regex": "("}, "unclosed group"),
+    ({"ebnf": "("}, "`ebnf` is not supported"),
+    ({"logits_processors": ["os.system"]}, "`logits_processors` is not supported"),
+]  # fmt: skip
+NOT_LOOKED_INTO: list[dict[str, Any]] = [
+    {"guided_decoding_backend": "../../x"}, {"structural_tag": "{"}, {"json_schema": {"type": 5}},
+    {"grammar": {"type": "regex", "value": "("}},
     {"extra_body": {"guided_regex": "("}}, {"guided_whitespace_pattern": "(a+)+b"},
 ]  # fmt: skip
+OPENAI_ROUTES = [("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": "Hi", "max_tokens": 3, "temperature": 0})]
 
 
-@pytest.mark.parametrize("given", GUIDED, ids=lambda given: next(iter(given)))
-def test_carriers_of_other_servers(instance: ServerUnderTest, given: dict[str, Any]) -> None:
-    """Fields that this server does not know are not looked into."""
-    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": "Hi", "max_tokens": 3, "temperature": 0})):
+@pytest.mark.parametrize(("given", "reason"), GUIDED, ids=[next(iter(given)) for given, _ in GUIDED])
+def test_carriers_of_other_servers(instance: ServerUnderTest, given: dict[str, Any], reason: str) -> None:
+    """Grammars in vLLM's and SGLang's fields are as hostile as any: refused without a step, with the reason."""
+    for path, body in OPENAI_ROUTES:
+        answer = instance.refuses(path, {**body, **given})
+        assert answer.status_code == 422 and reason in answer.text
+
+
+@pytest.mark.parametrize(("given", "text"), [({"guided_choice": ["a"] * 10_000}, "a"), ({"guided_regex": "(a+)+b"}, "a")])
+def test_large_grammars_of_other_servers(instance: ServerUnderTest, given: dict[str, Any], text: str) -> None:
+    """Many choices, and an expression that backtracking engines hang in, hold the text."""
+    for path, body in OPENAI_ROUTES:
+        choice = instance.post(path, {**body, **given}).json()["choices"][0]
+        assert (choice.get("text") or choice["message"]["content"]).startswith(text)
+
+
+@pytest.mark.parametrize("given", NOT_LOOKED_INTO, ids=lambda given: next(iter(given)))
+def test_fields_that_are_not_looked_into(instance: ServerUnderTest, given: dict[str, Any]) -> None:
+    """Fields that this server does not know change nothing, and the response names them."""
+    for path, body in OPENAI_ROUTES:
         answers = [instance.post(path, json.dumps(each)) for each in (body, {**body, **given})]
         assert answers[0].json()["choices"] == answers[1].json()["choices"]
+        assert answers[1].headers["x-warning"] == f"ignored fields: {next(iter(given))}"
 
 
 def test_nothing_is_fetched(instance: ServerUnderTest, canary: Canary) -> None:

@@ -18,25 +18,44 @@ JINJA = [
     "{{ ('a' * 10**9) | length }}", "{{ messages }}", "{% include '/etc/passwd' %}", "{{ raise_exception('x') }}", "{{", "}}", "{%", "%}",
     "{{ bos_token }}", "{{ self.__init__ }}", "{{ ''['format'].__self__ }}", "${7*7}", "<%= 7*7 %>", "#{7*7}", "{{'{'}}{7*7}",
 ]  # fmt: skip
-TEMPLATES: list[tuple[str, Any]] = [
+REFUSED: list[tuple[str, Any]] = [
     ("chat_template", "{{ 7 * 7 }}"), ("chat_template", "{% for i in range(10**9) %}{% endfor %}"), ("chat_template", {"default": "x"}),
+    ("add_generation_prompt", False), ("documents", [{"text": "{{ 7 * 7 }}"}]), ("add_special_tokens", True),
+]  # fmt: skip
+WITHOUT_EFFECT: list[tuple[str, Any]] = [
     ("chat_template_kwargs", {"chat_template": "{{ 7 * 7 }}"}), ("chat_template_kwargs", {"tokenize": True}),
     ("chat_template_kwargs", {"messages": [], "tools": [], "add_generation_prompt": False, "bos_token": "x"}),
     ("chat_template_kwargs", {str(number): "x" for number in range(5000)}), ("template", "x"), ("tokenize", True),
-    ("add_generation_prompt", False), ("continue_final_message", True), ("documents", [{"text": "{{ 7 * 7 }}"}]),
-    ("add_special_tokens", True), ("mm_processor_kwargs", {"code_revision": "x"}), ("bos_token", "x"), ("tokenizer_config", {}),
+    ("continue_final_message", True), ("mm_processor_kwargs", {"code_revision": "x"}), ("bos_token", "x"), ("tokenizer_config", {}),
 ]  # fmt: skip
 PLAIN = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 
 
-@pytest.mark.parametrize(("field", "value"), TEMPLATES, ids=[f"{place}-{name}" for place, (name, _) in enumerate(TEMPLATES)])
+@pytest.mark.parametrize(("field", "value"), REFUSED, ids=[f"{place}-{name}" for place, (name, _) in enumerate(REFUSED)])
 def test_requests_bring_no_templates(instance: ServerUnderTest, field: str, value: Any) -> None:
-    """Fields by which other servers take templates, or what templates are told, change no prompt on any route."""
+    """Fields by which other servers take templates are refused by name, without a step, and templates see none of a message's."""
+    for path in ("/chat_tokenize", "/v1/chat/completions"):
+        answer = instance.refuses(path, {**PLAIN, field: value})
+        assert answer.status_code == 422 and f"`{field}` is not supported" in answer.text
+    check_message(instance, field, value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), WITHOUT_EFFECT, ids=[f"{place}-{name}" for place, (name, _) in enumerate(WITHOUT_EFFECT)]
+)
+def test_what_templates_are_told(instance: ServerUnderTest, field: str, value: Any) -> None:
+    """Fields that tell other servers' templates something beyond what they may be told change no prompt on any route."""
     wanted = instance.post("/chat_tokenize", PLAIN).json()
     assert instance.post("/chat_tokenize", {**PLAIN, field: value}).json() == wanted
     answers = [instance.post("/v1/chat/completions", {**body, "temperature": 0}) for body in (PLAIN, {**PLAIN, field: value})]
     assert answers[0].json()["choices"] == answers[1].json()["choices"]
+    check_message(instance, field, value)
+
+
+def check_message(instance: ServerUnderTest, field: str, value: Any) -> None:
+    """A message's own field of that name changes no prompt."""
     message = {"role": "user", "content": "Hi", field: value}
+    wanted = instance.post("/chat_tokenize", PLAIN).json()
     assert instance.post("/chat_tokenize", {**PLAIN, "messages": [message]}).json() == wanted
 
 

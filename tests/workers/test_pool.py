@@ -66,7 +66,14 @@ async def test_stopped_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("request_", "error"), [(b"spin", TooCostly), (b"abort", WorkerCrashed), (b"segfault", WorkerCrashed), (b"kill", WorkerLost)]
+    ("request_", "error"),
+    [
+        (b"spin", TooCostly),
+        (b"abort", WorkerCrashed),
+        (b"segfault", WorkerCrashed),
+        (b"raise", WorkerCrashed),
+        (b"kill", WorkerLost),
+    ],
 )
 async def test_what_ends_every_worker(request_: bytes, error: type[WorkerError]) -> None:
     """What a request costs and how its workers end tell apart a costly request, a bad one, and an unlucky one; the pool goes on."""

@@ -13,7 +13,7 @@ _SIGNALS = {"abort": signal.SIGABRT, "segfault": signal.SIGSEGV, "kill": signal.
 
 
 def answer(request: bytes) -> bytes:
-    """`echo TEXT`, `pid`, `spin`, the name of a signal, or `once PATH NAME`, which spares whoever finds the file."""
+    """`echo TEXT`, `pid`, `spin`, `raise`, the name of a signal, or `once PATH NAME`, which spares whoever finds the file."""
     verb, *words = request.decode().split()
     if verb == "once":
         path = Path(words[0])
@@ -25,6 +25,8 @@ def answer(request: bytes) -> bytes:
         return str(os.getpid()).encode()
     if verb == "exit":
         os._exit(0)
+    if verb == "raise":
+        raise RuntimeError
     while verb == "spin":
         pass
     if verb in _SIGNALS:

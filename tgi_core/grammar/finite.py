@@ -105,7 +105,8 @@ def _is_finite(node: Schema, finite: dict[str, bool]) -> bool:
     """Return whether a finite value may match, given the same for references. True in doubt."""
     if not isinstance(node, dict):
         return node is not False
-    if not finite.get(node.get("$ref", ""), True):
+    reference = node.get("$ref")
+    if isinstance(reference, str) and not finite.get(reference, True):
         return False
     if isinstance(node.get("allOf"), list) and not all(_is_finite(each, finite) for each in node["allOf"]):
         return False

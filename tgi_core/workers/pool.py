@@ -90,7 +90,7 @@ class WorkerPool:
             working.exception()  # the caller may be gone
 
     async def _answer(self, request: bytes) -> bytes:
-        ended: signal.Signals | None = None
+        status: int | None = None
         for _ in range(_TRIES):
             if self._closed:
                 raise WorkerLost
@@ -98,7 +98,7 @@ class WorkerPool:
             try:
                 answer = await self._patiently(worker, request)
             except EOFError:
-                ended = await worker.ended_by()
+                status = await worker.exit_status()
                 self._drop(worker)
             except BaseException:
                 self._drop(worker)
@@ -106,9 +106,9 @@ class WorkerPool:
             else:
                 self._rest(worker)
                 return answer
-            if ended is signal.SIGPROF:
+            if status == -signal.SIGPROF:
                 raise TooCostly
-        raise WorkerCrashed if ended in _CRASHES else WorkerLost
+        raise WorkerCrashed if _is_crash(status) else WorkerLost
 
     async def _patiently(self, worker: Worker, request: bytes) -> bytes:
         """Wait for the worker's answer as long as it uses CPU time; kill it otherwise. Raises EOFError."""
@@ -150,3 +150,8 @@ class WorkerPool:
     def _drop(self, worker: Worker) -> None:
         self._workers.discard(worker)
         worker.end()
+
+
+def _is_crash(status: int | None) -> bool:
+    """Return whether a worker ended itself: by an exception, whose status is positive, or by a signal of its own."""
+    return status is not None and (status > 0 or -status in _CRASHES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 import weakref
@@ -69,14 +68,14 @@ class Worker:
         """Kill the process; a request in progress raises EOFError."""
         self._process.kill()
 
-    async def ended_by(self) -> signal.Signals | None:
-        """Signal that killed a worker whose socket is closed; None if it exited normally."""
+    async def exit_status(self) -> int | None:
+        """Exit status of a worker whose socket is closed, negative for the signal that killed it; None if it has not exited yet."""
         polls = _POLLS
         while (code := self._process.poll()) is None and polls:
             polls -= 1
             await asyncio.sleep(_POLL_S)
         self.end()
-        return signal.Signals(-code) if code is not None and code < 0 else None
+        return code
 
     def processor_s(self) -> float:
         """CPU time used by the process, in seconds."""
