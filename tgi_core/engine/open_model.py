@@ -48,6 +48,8 @@ def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Ba
 
 def _opened(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSession:
     try:
+        if options.group.world != 1:
+            raise UnsupportedFamily("several ranks share single modules")
         runner = open_table(options, kit, progress)
     except UnsupportedFamily as reason:
         _log.info("runs through transformers' modules: %s", reason)
@@ -105,12 +107,10 @@ NewRunner = Callable[[DecoderWeights, Progress], TableRunner]
 
 
 def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress, make: NewRunner | None = None) -> TableRunner:
-    """The device's own step over the model's table, checked against plain torch; `make` replaces the kit's, for several ranks.
+    """The device's own step over the model's table, checked against plain torch. `make` replaces the kit's `table_runner`.
 
     Raises UnsupportedFamily with the reason, Unsupported.
     """
-    if make is None and (reason := per_call_reason(options)):
-        raise UnsupportedFamily(reason)
     if reason := kit.table_refusal():
         raise UnsupportedFamily(reason)
     directory = Path(options.model)
@@ -140,11 +140,6 @@ def _expected(weights: DecoderWeights) -> Expected:
     ids, by_name = probe_ids(weights.table.vocab_size), {adapter.name: adapter for adapter in weights.adapters}
     checked = adapters_to_check({name: adapter.targets for name, adapter in by_name.items()})
     return {None: reference_logits(weights, ids)} | {name: reference_logits(weights, ids, by_name[name]) for name in checked}
-
-
-def per_call_reason(options: OpenOptions) -> str:
-    """Why any model must run module by module with these options; empty if it need not."""
-    return "several ranks share single modules" if options.group.world != 1 else ""
 
 
 def _stored_dtype(config: dict[str, Any]) -> torch.dtype:

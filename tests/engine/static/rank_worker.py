@@ -13,9 +13,11 @@ from typing import Any
 from tgi_backend_static_cpu.compiler import GraphMaker
 from tgi_backend_static_cpu.kit import StaticCpuKit
 
-from tests.engine.static.opened import FLAT, PLAN, open_on_static
+from tests.engine.static.opened import PLAN, Few, open_on_static
 from tests.engine.tiny_models import ragged_schedule
 from tgi_core.backend import Group
+
+ONE_SIZE = Few(takes=(48,), waste=0.4)
 
 
 def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
     GraphMaker.compile = noted  # type: ignore[method-assign]
     try:
         group = Group(rank, 2, f"file:{store}", rank, 2)
-        session, capacity = open_on_static(folder, PLAN, StaticCpuKit(FLAT), group=group)
+        session, capacity = open_on_static(folder, PLAN, StaticCpuKit(ONE_SIZE), group=group)
         tokens = {str(id): made for id, made in ragged_schedule(session, capacity).items()}
         compiles = session.stats().compiles
         session.close()
