@@ -15,7 +15,18 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.family_flags import FLAGS, save_flagged
 from tests.engine.tiny_models import PROMPTS, VOCAB, Schedule, expected_tokens, ragged_schedule, save_tiny, silent
-from tgi_core.backend import EMPTY, Capacity, Kernel, OpenOptions, OutputOptions, Progress, Request, WarmupPlan
+from tgi_core.backend import (
+    EMPTY,
+    Capacity,
+    Group,
+    Kernel,
+    OpenOptions,
+    OutputOptions,
+    Progress,
+    Request,
+    Unsupported,
+    WarmupPlan,
+)
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.backend.session import Session
 from tgi_core.engine.attention.cache import Fp8Cache, LayerCache, LayerShape, PagedLayer
@@ -24,6 +35,7 @@ from tgi_core.engine.attention.metadata import DecodeRows, StepMetadata, build
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.partition import RankWeights
 from tgi_core.engine.decoder.table import FAMILIES, read_table
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
@@ -148,6 +160,12 @@ def test_narrow_dtypes(dtype: str, llama: Path) -> None:
         rows = session.rows(session.prefill((request,), EMPTY, ())).rows
         logprobs.append(torch.tensor(rows[0].prompt_logprobs[1:] + rows[0].logprobs))
     assert len(logprobs[0]) == len(PROMPTS[2]) and torch.allclose(*logprobs, atol=0.2, rtol=0.05)
+
+
+def test_ranks_that_do_not_divide_a_model(llama: Path) -> None:
+    """What cannot be divided evenly is refused with its size, and what to change."""
+    with pytest.raises(Unsupported, match=r"--num-shard 3: 4 attention heads cannot be divided evenly over 3 ranks"):
+        RankWeights(weights_of(llama), Group(0, 3, "file:unused", 0, 3))
 
 
 def weights_of(folder: Path) -> DecoderWeights:

@@ -43,6 +43,14 @@ class Collectives:
         """Whether this is rank 0, which alone samples."""
         return self.rank == 0
 
+    @property
+    def name(self) -> str:
+        """torch's name of the group, for operators that compilers trace."""
+        world = dist.group.WORLD
+        if world is None:
+            raise PeerLost("this rank has left its group")
+        return world.group_name
+
     def reduce(self, tensor: Tensor) -> Tensor:
         """All-reduce: the sum over the ranks, with the same bits on each; in place if `tensor` is contiguous."""
         tensor = tensor.contiguous()

@@ -7,6 +7,7 @@ describe, run through transformers' own modules.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,8 @@ def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Ba
 
 def _opened(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSession:
     try:
+        if options.group.world != 1:
+            raise UnsupportedFamily("several ranks share single modules")
         runner = open_table(options, kit, progress)
     except UnsupportedFamily as reason:
         _log.info("runs through transformers' modules: %s", reason)
@@ -100,10 +103,14 @@ def _session(
     return AheadSession(cast(AheadRunner, runner), QueuedDevice(kit, queue, shape), masks, adapters, kernels)
 
 
-def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> TableRunner:
-    """The device's own step over the model's table, checked against plain torch. Raises UnsupportedFamily with the reason, Unsupported."""
-    if reason := per_call_reason(options):
-        raise UnsupportedFamily(reason)
+NewRunner = Callable[[DecoderWeights, Progress], TableRunner]
+
+
+def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress, make: NewRunner | None = None) -> TableRunner:
+    """The device's own step over the model's table, checked against plain torch. `make` replaces the kit's `table_runner`.
+
+    Raises UnsupportedFamily with the reason, Unsupported.
+    """
     if reason := kit.table_refusal():
         raise UnsupportedFamily(reason)
     directory = Path(options.model)
@@ -118,7 +125,7 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Tabl
         weights = DecoderWeights(table, open_weights(directory, options.quantize), dtype, adapters)
     except InvalidModel as error:
         raise UnsupportedFamily(str(error)) from error
-    runner = kit.table_runner(weights, progress)
+    runner = (make or kit.table_runner)(weights, progress)
     try:
         prove(runner, _expected(weights), RAGGED_CHUNKS)
     except NotRagged as error:
@@ -133,11 +140,6 @@ def _expected(weights: DecoderWeights) -> Expected:
     ids, by_name = probe_ids(weights.table.vocab_size), {adapter.name: adapter for adapter in weights.adapters}
     checked = adapters_to_check({name: adapter.targets for name, adapter in by_name.items()})
     return {None: reference_logits(weights, ids)} | {name: reference_logits(weights, ids, by_name[name]) for name in checked}
-
-
-def per_call_reason(options: OpenOptions) -> str:
-    """Why any model must run module by module with these options; empty if it need not."""
-    return "several ranks share single modules" if options.group.world != 1 else ""
 
 
 def _stored_dtype(config: dict[str, Any]) -> torch.dtype:

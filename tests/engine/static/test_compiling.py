@@ -23,7 +23,6 @@ from tgi_core.backend import (
     Capacity,
     Feature,
     Grant,
-    Group,
     InvalidModel,
     OpenOptions,
     OutOfMemory,
@@ -156,8 +155,6 @@ def test_options(llama: Path) -> None:
     """What a static device does not do is refused by the flag that asks for it."""
     with pytest.raises(Unsupported, match="--lora-adapters"):
         open_static(OpenOptions(str(llama), adapters=(Adapter("a", "/nowhere"),)), StaticCpuKit(FLAT), silent)
-    with pytest.raises(Unsupported, match="--num-shard 2"):
-        open_static(OpenOptions(str(llama), group=Group(0, 2)), StaticCpuKit(FLAT), silent)
 
 
 def test_memory_for_the_grid(llama: Path) -> None:

@@ -9,10 +9,14 @@ from functools import partial
 from importlib.metadata import version
 from typing import cast
 
+import torch
+
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Progress
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.ahead.row_slots import RowSlots
+from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.decoder.forward import DecoderForward
+from tgi_core.engine.decoder.partition import summed
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import DeviceQueue
@@ -36,21 +40,26 @@ class ProofRules(GridRules):
 class StaticRunner(PagedDecoderRunner):
     """A decoder on a static device; its steps are a session's `StaticSteps`."""
 
-    def __init__(self, kit: StaticKit, weights: DecoderWeights, progress: Progress) -> None:
-        """Load the weights. Raises UnsupportedFamily."""
+    def __init__(
+        self, kit: StaticKit, weights: DecoderWeights, progress: Progress, collectives: Collectives | None = None
+    ) -> None:
+        """Load the weights, which are this rank's part where there are `collectives`. Raises UnsupportedFamily."""
         super().__init__(kit, weights, (TorchOperators(),), progress)
-        self._static_kit = kit
+        self._static_kit, self._collectives = kit, collectives
+        if collectives is not None:
+            self.decoder, self.agree = summed(self.decoder, collectives.name), collectives.least
         queue = kit.queue()
         if queue is None:
             raise TypeError("a static device has a queue")
         self.queue: DeviceQueue = queue
-        self._proof: StaticSteps | None = None
+        self._running: StaticSteps | None = None
 
     def steps(self, capacity: Capacity, grid: Grid, maker: Maker) -> tuple[StaticSteps, Programs]:
         """Steps over the cache in use, and their programs, none of which is compiled yet."""
         rows, width, vocab = capacity.max_rows, -(-capacity.max_row_tokens // self.block_size), self.shape.vocab_size
-        row_slots = RowSlots(rows, width, vocab, partial(takes_argmax, vocab))
-        return self._steps(row_slots, grid, maker)
+        samples = partial(takes_argmax, vocab) if self._collectives is None else _never  # ranks get rank 0's tokens
+        self._running, programs = self._steps(RowSlots(rows, width, vocab, samples), grid, maker)
+        return self._running, programs
 
     def fields(self, capacity: Capacity) -> dict[str, str]:
         """What the programs for these limits depend on beside their shapes, by name."""
@@ -59,6 +68,7 @@ class StaticRunner(PagedDecoderRunner):
             "model": f"{self.decoder.table.model_type} {hashlib.sha256(table.encode()).hexdigest()[:16]}",
             "weights": f"{str(self.shape.dtype).removeprefix('torch.')}, {self.shape.weight_bytes} bytes",
             "attention": self.provider.name,
+            "rank": "0 of 1" if self._collectives is None else f"{self._collectives.rank} of {self._collectives.world}",
             "rows": str(capacity.max_rows),
             "blocks": f"{group.num_blocks} of {group.block_size}",
             "tgi-core": version("tgi-core"),
@@ -66,18 +76,20 @@ class StaticRunner(PagedDecoderRunner):
         }
 
     def run(self, works: Sequence[Work]) -> StepLogits:
-        """Compute one step of the self-check, over the probe cache: all logits come to the host."""
-        if self._proof is None:
-            self._proof = self._proof_steps()
-        step = self._proof.give(works, {work.row.request.id for work in works})
+        """Compute one step over the cache in use and wait for it: all logits come to the host."""
+        if self._running is None:
+            self._running = self._proof_steps()
+        step = self._running.give(works, {work.row.request.id for work in works})
         step.wait()
+        if not step.step.waiting:  # chunks of prompts, of which nobody wants logits
+            return StepLogits(torch.zeros(0, self.shape.vocab_size))
         return step.held(works)
 
     def release(self) -> None:
-        """Free the cache, and the programs of the self-check."""
-        if self._proof is not None:
-            self._proof.release()
-            self._proof = None
+        """Free the cache and its programs."""
+        if self._running is not None:
+            self._running.release()
+            self._running = None
         super().release()
 
     def _proof_steps(self) -> StaticSteps:
