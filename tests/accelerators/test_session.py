@@ -87,8 +87,9 @@ def test_the_same_tokens_as_the_cpu_backend(model: str, step: str, monkeypatch: 
 
 
 @pytest.mark.parametrize(("devices", "declared"), [(("one",), False), (("one", "two"), True)])
-def test_one_device_holds_one_rank(devices: tuple[str, ...], declared: bool) -> None:
+def test_one_device_holds_one_rank(devices: tuple[str, ...], declared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several ranks are declared only where a second one would find a device, so that a machine with one can earn its report."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     found = Probe(ProbeStatus.READY, devices=devices)
     options = OpenOptions(str(MODELS / "llama"), "float32")
     session = open_accelerator(options, quiet, found, {}, lambda: HostKit(0, 0.9, FakeRuntime()))
