@@ -16,7 +16,7 @@ _ALL = _BOTH | Scope.DOWNLOAD
 
 _OWN_FOLDER = "the socket is created in a private directory"
 _NO_WATERMARK = "watermarking is not supported; requests that ask for it are refused"
-_WITHOUT_MIXING = "only for backends that cannot mix prefill and decode; elsewhere requests join at every step"
+_WITHOUT_MIXING = "on backends that cannot mix prefill and decode; elsewhere requests join at every step"
 _OWN_CHOICE = "the backend chooses its kernels at startup and logs its choice"
 
 
@@ -269,7 +269,7 @@ class Settings:
         minimum=0.0,
     )
     max_waiting_tokens: int = setting(
-        20, f"Decode steps after which waiting requests are admitted; {_WITHOUT_MIXING}.", "Scheduling", minimum=0
+        20, f"Decode steps after which waiting requests are admitted, {_WITHOUT_MIXING}.", "Scheduling", minimum=0
     )
     max_queued_requests: int | None = setting(
         None, "Maximum number of queued requests; further ones get 429.", "Scheduling", minimum=1
