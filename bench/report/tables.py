@@ -92,7 +92,8 @@ def start(part: Result) -> str:
     text = (
         f"After serving 32 clients, the shard uses {number(mebibytes['shard_bytes'])} MiB of memory: its weights take "
         f"{number(mebibytes['weights_bytes'])} MiB and its KV cache {number(mebibytes['cache_bytes'])} MiB. The limit is "
-        f"{number(mebibytes['bound_bytes'])} MiB (weights + KV cache + 350 MiB). The router uses {number(mebibytes['router_bytes'])} MiB.\n\n"
+        f"{number(mebibytes['bound_bytes'])} MiB (weights + KV cache + 350 MiB). "
+        f"The router uses {number(mebibytes['router_bytes'])} MiB.\n\n"
     )
     names = {"healthy_s": "process start to healthy, s", "first_token_s": "process start to first token, s"}
     return text + table(
