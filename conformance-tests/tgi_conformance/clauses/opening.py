@@ -75,7 +75,7 @@ def fields(scene: Scene) -> None:
 
 @clause(
     "open.promise",
-    "Warmup promises limits that admit at least one row of the promised length.",
+    "Warmup reports limits that admit at least one row of the reported length.",
     Level.L1,
     essential=True,
 )
@@ -142,7 +142,7 @@ def _as_large_as_asked(promised: Capacity, plan: WarmupPlan) -> None:
 
 @clause(
     "open.partial-plan",
-    "The backend chooses any limit the plan leaves open, and promises short rows when the cache is small.",
+    "The backend chooses any limit the plan leaves open, and reports a short row length when the cache is small.",
     Level.L1,
 )
 def partial_plan(scene: Scene) -> None:
