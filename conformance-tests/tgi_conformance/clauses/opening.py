@@ -207,7 +207,7 @@ def _in_blocks_of(size: int, promised: Capacity) -> None:
         raise Violation("range", f"declared blocks of {size} were requested, but blocks of {group.block_size} are promised")
 
 
-@clause("open.first-step", "A prompt that runs in one step makes one token and a live batch.", Level.L1, essential=True)
+@clause("open.first-step", "A prompt that runs in one step generates one token and a live batch.", Level.L1, essential=True)
 def first_step(scene: Scene) -> None:
     """One request, then one more token."""
     stage = scene.stage()

@@ -37,7 +37,7 @@ def opens(scene: Scene) -> None:
 
 @clause(
     "ranks.tokens",
-    "Ranks that share a model make the tokens of the golden transcripts.",
+    "Ranks that share a model generate the tokens of the golden transcripts.",
     Level.L2,
     needs=("tensor_parallel",),
     situations=("several rows share a step",),
