@@ -172,5 +172,5 @@ def soak(
 def run(minutes: float) -> list[str]:
     """The long form. What went wrong."""
     report = faulty(rounds=30, requests=500, seconds=60 * minutes)
-    print(f"{report.requests} requests, answers {report.answers}, {report.left} left; at last {report.holdings[-1]}")
+    print(f"{report.requests} requests, answers {report.answers}, {report.left} disconnected; at last {report.holdings[-1]}")
     return report.wrong(rss=True)

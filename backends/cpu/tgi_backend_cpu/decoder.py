@@ -209,7 +209,7 @@ class DecoderRunner:
         )
         self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}
         self.kernels = (
-            Kernel("step", "table", f"{table.model_type} is of the decoder family: one native call a step"),
+            Kernel("step", "table", f"fused decoder for {table.model_type}: one native call per step"),
             Kernel("weights", "packed", self.packed.description()),
         )
         self._space = ctypes.c_void_p(kernels.call.tgi_workspace())

@@ -91,7 +91,7 @@ def choose(environment: Mapping[str, str] = os.environ) -> tuple[ctypes.CDLL | N
     except CannotBuild as error:
         return None, Choice("torch", str(error))
     asked = environment.get(CHOICE, "").strip() == variant.name
-    return loaded, Choice(variant.name, f"{'asked for' if asked else 'the best that the processor supports'}, {origin}")
+    return loaded, Choice(variant.name, f"{'asked for' if asked else 'best variant that this CPU supports'}, {origin}")
 
 
 @cache
