@@ -61,12 +61,21 @@ class Variant:
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 _AVX512_OPTIONS = (*(f"-m{flag}" for flag in _AVX512), "-mavx2", "-mfma")
 
+_AMX = ("amx_tile", "amx_bf16", "amx_int8")
+
 VARIANTS = (
+    Variant(
+        "amx",
+        frozenset((*_AVX512, "avx512_bf16", *_AMX)),
+        (*_AVX512_OPTIONS, "-mavx512bf16", *(f"-m{flag.replace('_', '-')}" for flag in _AMX)),
+    ),
     Variant("avx512-bf16", frozenset((*_AVX512, "avx512_bf16")), (*_AVX512_OPTIONS, "-mavx512bf16")),
     Variant("avx512", frozenset(_AVX512), _AVX512_OPTIONS),
     Variant("avx2", frozenset(("avx2", "fma")), ("-mavx2", "-mfma")),
 )
 """Best first."""
+EMULATED = Variant("amx-emulated", frozenset(("avx2", "fma")), ("-mavx2", "-mfma", "-DTGI_EMULATED_TILES"))
+"""The kernels of `amx` over an emulated tile unit: slow, for tests on machines without one. Used only if asked for by name."""
 
 
 class CannotBuild(Exception):

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 7
+INTERFACE = 8
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -148,6 +148,7 @@ _FLAG, _COUNT, _SIZE, _AT = c_int32, c_int32, c_size_t, c_void_p
 
 SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_interface": (c_int32, ()),
+    "tgi_permit": (c_int32, ()),
     "tgi_pool": (_AT, (_COUNT,)),
     "tgi_pool_free": (None, (_AT,)),
     "tgi_times": (None, (_AT, POINTER(c_uint64))),

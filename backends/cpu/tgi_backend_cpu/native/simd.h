@@ -315,7 +315,7 @@ struct Float {
 struct Bf16 {
   using element = bf16;
   static constexpr int per_unit = 2;
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
   static constexpr int passes = 1;
   TGI_INLINE u32x16 part(u32x16 v, int) { return v; }
   TGI_INLINE f32x16 madd(f32x16 c, u32x16 a, u32x16 b) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
