@@ -40,7 +40,7 @@ def main() -> int:
         environment = {**os.environ, "XDG_CACHE_HOME": folder}
         os.environ["XDG_CACHE_HOME"] = folder
         building.cache_folder().mkdir(mode=0o700, parents=True)
-        for variant in building.VARIANTS:
+        for variant in (*building.VARIANTS, building.EMULATED):
             if variant.cpu_flags <= cpu_flags():
                 building.build(variant, building.cache_folder() / f"{variant.name}-{building.source_hash(variant)}.so", *OPTIONS)
         # Compilers other than g++ keep the run-time library elsewhere; it must be loaded before Python's libraries.
