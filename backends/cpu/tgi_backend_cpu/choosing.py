@@ -81,6 +81,7 @@ def _measure(variants: Sequence[Variant], threads: int) -> Pick:
         try:
             opened[variant.name] = Kernels(load(variant)[0], threads)
         except CannotBuild as error:
+            _log.warning("kernels: %s", error)
             faults.append(error)
     if not opened:
         raise faults[0]

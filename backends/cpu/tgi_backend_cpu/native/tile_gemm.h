@@ -201,7 +201,7 @@ class TilePanel {
     for (size_t t = 0; t < tiles; t++, x += kTileUnits, x2 += kTileUnits, w += kPanelTile) {
       if (fetch) {
         tgi::fetch((const char*)w + kTileAhead, kPanelTile * sizeof(unit));
-      } else {
+      } else if (passes_ > 1) {
         tgi::fetch(x + 2 * kTileUnits, kTileUnits * sizeof(unit));
         if (SECOND) tgi::fetch(x2 + 2 * kTileUnits, kTileUnits * sizeof(unit));
       }
