@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int, str], None]
 where only the standard library is installed."""
 
 COMPILERS = ("c++", "g++", "clang++")
-TIME_LIMIT = 300
+TIME_LIMIT = 600
 """Seconds before the compiler is killed."""
 
 OPTIONS = (
@@ -65,16 +65,18 @@ class Variant:
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 _AVX512_OPTIONS = (*(f"-m{flag}" for flag in _AVX512), "-mavx2", "-mfma")
 
+_AVX512_NEW = ("avx512_bf16", "avx512_vnni")
+_AVX512_NEW_OPTIONS = tuple(f"-m{flag.replace('_', '')}" for flag in _AVX512_NEW)
 _AMX = ("amx_tile", "amx_bf16", "amx_int8")
 
 VARIANTS = (
     Variant(
         "amx",
-        frozenset((*_AVX512, "avx512_bf16", *_AMX)),
-        (*_AVX512_OPTIONS, "-mavx512bf16", *(f"-m{flag.replace('_', '-')}" for flag in _AMX)),
+        frozenset((*_AVX512, *_AVX512_NEW, *_AMX)),
+        (*_AVX512_OPTIONS, *_AVX512_NEW_OPTIONS, *(f"-m{flag.replace('_', '-')}" for flag in _AMX)),
         is_default=False,
     ),
-    Variant("avx512-bf16", frozenset((*_AVX512, "avx512_bf16")), (*_AVX512_OPTIONS, "-mavx512bf16")),
+    Variant("avx512-bf16", frozenset((*_AVX512, *_AVX512_NEW)), (*_AVX512_OPTIONS, *_AVX512_NEW_OPTIONS)),
     Variant("avx512", frozenset(_AVX512), _AVX512_OPTIONS),
     Variant("avx2", frozenset(("avx2", "fma")), ("-mavx2", "-mfma"), is_fallback=True),
 )

@@ -15,6 +15,9 @@ from tgi_backend_cpu.kernels import Kernels, load
 from tgi_backend_cpu.measuring import fastest
 from tgi_backend_cpu.picks import Pick, is_measured, keep_pick, kept_pick
 
+INT8_ROWS = "TGI_CPU_INT8_ROWS"
+"""Environment variable: 1 to round rows to eight bits where they are multiplied by weights of eight bits."""
+
 _log = logging.getLogger("tgi_backend_cpu")
 
 
@@ -31,7 +34,9 @@ def open_kernels(threads: int, fault: str = "") -> tuple[Kernels | None, Choice]
     """The kernels of this process; the choice is logged. `fault`: why there can be none, if that is known."""
     call, choice = (None, Choice("torch", fault)) if fault else choose(os.environ, threads)
     _log.info("kernels: %s (%s)", choice.name, choice.reason)
-    return (Kernels(call, threads, choice.bf12) if call is not None else None), choice
+    if call is None:
+        return None, choice
+    return Kernels(call, threads, choice.bf12, os.environ.get(INT8_ROWS, "").strip() == "1"), choice
 
 
 def choose(environment: Mapping[str, str], threads: int) -> tuple[ctypes.CDLL | None, Choice]:

@@ -28,6 +28,7 @@ class Layout(IntEnum):
     BF12 = 1
     CODES4 = 2
     CODES8 = 3
+    INT8 = 4
 
 
 class Linear(Structure):
@@ -158,6 +159,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_pack": (None, (_AT, _FLAG, _FLAG, _AT, _AT, _COUNT, _COUNT, _COUNT)),
     "tgi_pack_bf12": (_SIZE, (_AT, _AT, _SIZE, _SIZE, _AT)),
     "tgi_pack_codes": (_SIZE, (_AT, POINTER(UnpackedCodes), _AT)),
+    "tgi_pack_int8": (_SIZE, (_AT, POINTER(UnpackedCodes), _AT)),
     "tgi_linear": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
     "tgi_add_lora": (None, (_AT, _FLAG, POINTER(PackedLoras), POINTER(Segment), _COUNT, _AT, _SIZE, _AT, _SIZE, _SIZE)),
     "tgi_gated": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),

@@ -56,10 +56,14 @@ class Arena:
 
 
 class Kernels:
-    """One loaded library and its thread pool. `bf12`: weights are compressed to twelve bits where that loses nothing."""
+    """One loaded library and its thread pool.
 
-    def __init__(self, call: ctypes.CDLL, threads: int, bf12: bool = True) -> None:
-        self.call, self.threads, self.bf12 = call, threads, bf12
+    `bf12`: weights are compressed to twelve bits where that loses nothing. `int8_rows`: rows that are multiplied by weights of eight bits
+    are rounded to eight bits.
+    """
+
+    def __init__(self, call: ctypes.CDLL, threads: int, bf12: bool = True, int8_rows: bool = False) -> None:
+        self.call, self.threads, self.bf12, self.int8_rows = call, threads, bf12, int8_rows
         self.pool = ctypes.c_void_p(call.tgi_pool(threads))
         weakref.finalize(self, call.tgi_pool_free, self.pool).atexit = False
 

@@ -281,6 +281,8 @@ class PanelGemm {
         return run_decoded<CodeLines<4>>(scratch);
       case Layout::codes8:
         return run_decoded<CodeLines<8>>(scratch);
+      case Layout::int8:  // see int8.h
+        return;
     }
   }
 

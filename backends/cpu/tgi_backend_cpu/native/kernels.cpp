@@ -115,6 +115,13 @@ size_t tgi_pack_codes(void* pool, const UnpackedCodes* from, char* to) {
   return encoder.size();
 }
 
+// The same for a weight of eight bits whose rows of x are rounded to eight bits.
+size_t tgi_pack_int8(void* pool, const UnpackedCodes* from, char* to) {
+  Int8Encoder encoder(*from);
+  if (to) encoder.run(*(Pool*)pool, to);
+  return encoder.size();
+}
+
 // y [rows][columns] = x · Wᵀ + bias, all in one dtype.
 void tgi_linear(void* pool, int32_t bfloat16, const Linear* linear, const void* x, void* y, size_t rows) {
   run_gemm(*(Pool*)pool, bfloat16, {Epilogue::cast, *linear, (const unit*)x, y, (size_t)linear->columns, rows});

@@ -34,6 +34,7 @@ struct Scratch {
   Buffer<uint32_t> units;
   Buffer<uint32_t> normed;
   Buffer<uint32_t> tiles;
+  Buffer<float> tile_scales;
   uint64_t phase = 0, tiles_phase = 0;
   size_t tiles_first = 0;
 };

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "gemm.h"
+#include "int8.h"
 #include "tile_gemm.h"
 
 namespace tgi {
@@ -48,6 +48,8 @@ void run_task(const Gemm& p, const Tiling& tiling, uint32_t task, Scratch& scrat
   const size_t first = task / tiling.panel_runs * tiling.block;
   const size_t last = first + tiling.block < p.rows ? first + tiling.block : p.rows;
   const int from = (int)(task % tiling.panel_runs) * tiling.run, to = from + tiling.run < p.panels() ? from + tiling.run : p.panels();
+  if constexpr (Op::per_unit == 2)
+    if (p.w.layout == Layout::int8) return multiply_int8<Op>(p, from, to, first, last, scratch, phase);
   if constexpr (kTiles && Op::per_unit == 2) {
     const TileSteps depth(p.w);
     const unit* x = row_tiles(p, depth, first, last, scratch, phase);

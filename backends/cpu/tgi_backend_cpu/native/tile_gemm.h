@@ -25,10 +25,14 @@ constexpr size_t kTileAhead = 6144;  // bytes that a weight is prefetched ahead:
 struct TileSteps {
   size_t steps, group, groups, group_tiles;
 
-  explicit TileSteps(const Linear& w) : steps((size_t)w.steps), group(steps) {
-    if (w.layout == Layout::codes4 || w.layout == Layout::codes8) group = std::min<size_t>(steps, ((const Codes*)w.data)->group_steps);
+  explicit TileSteps(const Linear& w) : TileSteps((size_t)w.steps, group_of(w)) {}
+  TileSteps(size_t steps, size_t most) : steps(steps), group(std::min(steps, most)) {
     groups = (steps + group - 1) / group;
     group_tiles = (group + kTileSteps - 1) / kTileSteps;
+  }
+  static size_t group_of(const Linear& w) {
+    const bool coded = w.layout == Layout::codes4 || w.layout == Layout::codes8;
+    return coded ? ((const Codes*)w.data)->group_steps : (size_t)w.steps;
   }
   size_t tiles() const { return groups * group_tiles; }
   size_t end_of(size_t g) const { return std::min(steps, (g + 1) * group); }
@@ -55,6 +59,19 @@ inline const unit* row_tiles(const Gemm& p, const TileSteps& depth, size_t first
   }
   scratch.tiles_phase = phase, scratch.tiles_first = first;
   return tiles;
+}
+
+// Tiles 0–3 are sums of up to 32 rows, 4 and 5 rows, 6 and 7 blocks of a panel. Fewer rows take less time; more are padded with zeros.
+inline void use_gemm_tiles(size_t rows) {
+  const int first = (int)std::min<size_t>(rows, kTileRows);
+  const int second = rows >= kPassRows ? kTileRows : rows > kTileRows ? (int)rows - kTileRows : 0;
+  use_shapes(1u << 16 | first << 8 | second, [=] {
+    TileShapes shapes;
+    for (int t : {0, 1, 4}) shapes.set(t, first);
+    for (int t : {2, 3, 5}) shapes.set(t, std::max(1, second));
+    for (int t : {6, 7}) shapes.set(t, kTileRows);
+    return shapes;
+  });
 }
 
 // Parts of a dense panel, where they are; the last one is copied if it is not a whole tile.
@@ -122,6 +139,8 @@ class TilePanel {
         return run_over<DecodedPanelTiles<CodeLines<4>>>(scratch);
       case Layout::codes8:
         return run_over<DecodedPanelTiles<CodeLines<8>>>(scratch);
+      case Layout::int8:
+        return;
     }
   }
 
@@ -142,7 +161,7 @@ class TilePanel {
     totals_ = sums_ + padded * kSumsWidth;
     if (Source::kGrouped) memset(totals_, 0, padded * kSumsWidth * sizeof(float));
     Source source(p_, panel_, scratch.units.at_least(kDepthTiles * kPanelTile));
-    shape();
+    use_gemm_tiles(rows_);
     const size_t most = passes_ > 1 ? kDepthTiles : Source::kFewTiles;
     for (size_t g = 0; g < depth_.groups; g++) {
       const size_t tiles = depth_.tiles_of(g);
@@ -155,19 +174,6 @@ class TilePanel {
         multiply_part({w, g * depth_.group_tiles + t, some, t == 0, t + some == tiles, g + 1 == depth_.groups, Source::in_memory, scales});
       }
     }
-  }
-
-  // Fewer rows take less time, but all rows of a tile are there, as zeros.
-  void shape() const {
-    const int first = rows_ >= kTileRows ? kTileRows : (int)rows_;
-    const int second = passes_ > 1 || rows_ >= kPassRows ? kTileRows : rows_ > kTileRows ? (int)rows_ - kTileRows : 0;
-    use_shapes(1u << 16 | first << 8 | second, [=] {
-      TileShapes shapes;
-      for (int t : {0, 1, 4}) shapes.set(t, first);
-      for (int t : {2, 3, 5}) shapes.set(t, std::max(1, second));
-      for (int t : {6, 7}) shapes.set(t, kTileRows);
-      return shapes;
-    });
   }
 
   // All rows times a part of the panel. A single pass keeps its sums in the tiles from one part to the next.

@@ -63,6 +63,11 @@ template <int C, int A, int B>
 TGI_INLINED void tile_bf16() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B) : "memory");
 }
+// C += A · B over quadruples of bytes, signed in A and unsigned in B.
+template <int C, int A, int B>
+TGI_INLINED void tile_bytes() {
+  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B) : "memory");
+}
 
 #else
 
@@ -80,6 +85,10 @@ struct EmulatedTiles {
   }
   void need(bool legal) const {
     if (!legal || !configured) abort();
+  }
+  void need_product(int c, int a, int b) const {
+    const TileShapes& s = shapes;
+    need(s.rows[c] && s.rows[c] == s.rows[a] && s.bytes[c] == s.bytes[b] && s.bytes[a] == 4 * s.rows[b]);
   }
 };
 
@@ -122,7 +131,7 @@ struct FlushDenormals {
 inline void emulated_bf16(int c, int a, int b) {
   EmulatedTiles& u = EmulatedTiles::own();
   const TileShapes& s = u.shapes;
-  u.need(s.rows[c] && s.rows[c] == s.rows[a] && s.bytes[c] == s.bytes[b] && s.bytes[a] == 4 * s.rows[b]);
+  u.need_product(c, a, b);
   const FlushDenormals mode;
   for (int m = 0; m < s.rows[c]; m++) {
     f32x16 even = zero(), odd = zero();
@@ -138,6 +147,14 @@ inline void emulated_bf16(int c, int a, int b) {
 template <int C, int A, int B>
 void tile_bf16() {
   emulated_bf16(C, A, B);
+}
+template <int C, int A, int B>
+void tile_bytes() {
+  EmulatedTiles& u = EmulatedTiles::own();
+  u.need_product(C, A, B);
+  for (int m = 0; m < u.shapes.rows[C]; m++)
+    for (int k = 0; k < u.shapes.rows[B]; k++)
+      store_units(u.at[C][m], add_byte_products(load_units(u.at[C][m]), load_units(u.at[B][k]), splat_unit(u.at[A][m][k])));
 }
 
 #endif
