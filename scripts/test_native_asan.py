@@ -20,6 +20,8 @@ from tgi_backend_cpu.building import cpu_flags
 OPTIONS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1", "-O1")
 TESTS = (
     "tests/cpu/test_gemm.py",
+    "tests/cpu/test_int8.py",
+    "tests/cpu/test_tiles.py",
     "tests/cpu/test_attention_kernel.py",
     "tests/cpu/test_sampling.py",
     "tests/cpu/test_decoder.py",
