@@ -99,7 +99,7 @@ class StoredWeights:
         if format is None:
             return {name: _plain(name, entry) for name, entry in tensors.items()}
         located = {name: format.locate(name) for name in tensors}
-        quantized: dict[str, dict[str, TensorEntry]] = {layer: {} for layer, part in located.values() if part == format.mark}
+        quantized: dict[str, dict[str, TensorEntry]] = {layer: {} for layer, part in located.values() if format.is_mark(part)}
         found: dict[str, StoredWeight] = {}
         for name, entry in tensors.items():
             layer, part = located[name]

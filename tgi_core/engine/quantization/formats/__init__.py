@@ -11,6 +11,7 @@ from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.bitsandbytes import BitsAndBytes
 from tgi_core.engine.quantization.formats.compressed_tensors import CompressedTensors
 from tgi_core.engine.quantization.formats.fp8 import FbgemmFp8, Fp8
+from tgi_core.engine.quantization.formats.gguf import Gguf
 from tgi_core.engine.quantization.formats.gptq import Gptq
 from tgi_core.errors import StartupError
 from tgi_core.model_files import quantization_method, quantization_settings
@@ -21,6 +22,7 @@ FORMATS: dict[str, type[Format]] = {
     "compressed-tensors": CompressedTensors,
     "fbgemm_fp8": FbgemmFp8,
     "fp8": Fp8,
+    "gguf": Gguf,
     "gptq": Gptq,
 }
 """By `quant_method`."""

@@ -24,6 +24,10 @@ class Format(ABC):
     def __init__(self, settings: dict[str, Any]) -> None:
         """`settings` is the config's `quantization_config`. Raises ValueError saying which field's value is not supported."""
 
+    def is_mark(self, part: str) -> bool:
+        """Whether a part is the mark."""
+        return part == self.mark
+
     def locate(self, name: str) -> tuple[str, str]:
         """The layer and the part that a tensor's name consists of, as `model.layers.0.mlp.up_proj` and `weight_scale`."""
         layer, _, part = name.rpartition(".")
