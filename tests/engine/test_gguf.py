@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tests.engine.gguf_files import write_gguf
 from tests.engine.lora_files import make_adapter
-from tests.engine.test_compressed_tensors import check_alike
-from tests.engine.test_parallel import pair
-from tests.engine.tiny_models import expected_tokens, open_cpu, ragged_schedule, save_tiny, silent
+from tests.engine.test_compressed_tensors import check_alike, step_of
+from tests.engine.test_parallel import Pair, pair
+from tests.engine.tiny_models import PROMPTS, expected_tokens, open_cpu, ragged_schedule, save_tiny, silent
 from tgi_core.backend import InvalidModel
 from tgi_core.engine.quantization.formats.gguf_blocks import BLOCKS
 from tgi_core.engine.quantization.stored import open_weights
