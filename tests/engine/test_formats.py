@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.engine.kernel_layouts import eetq, exl2, hqq, marlin
 from tests.engine.quantized_files import (
     Settings,
     Writer,
@@ -45,6 +46,7 @@ def floats(stored: str, strategy: str, **fields: Any) -> tuple[Writer, Settings]
 
 FP8: Settings = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 BNB: Settings = {"quant_method": "bitsandbytes", "load_in_8bit": False, "load_in_4bit": False}
+HQQ: Settings = {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 32}}}
 BITS4 = {"num_bits": 4, "symmetric": True, "type": "float"}
 
 
@@ -87,6 +89,15 @@ FORMATS: dict[str, Callable[[], tuple[Writer, Settings]]] = {
     "float8": lambda: floats("float-quantized", "channel"),
     "float8, one scale": lambda: floats("float-quantized", "tensor"),
     "float8, blocks": lambda: floats("float-quantized", "block", block_structure=[32, 32]),
+    "eetq": lambda: (eetq, {"quant_method": "eetq", "weights": "int8"}),
+    "exl2": lambda: (exl2, {"quant_method": "exl2", "bits": 4.0}),
+    "hqq, 4 bits": lambda: (hqq(4, 32, 1, torch.bfloat16), HQQ),
+    "hqq, 3 bits": lambda: (hqq(3, 32, 1), HQQ),
+    "hqq, 8 bits": lambda: (hqq(8, 32, 1, torch.float16), HQQ),
+    "hqq, 2 bits, columns": lambda: (hqq(2, 16, 0), HQQ),
+    "hqq, 1 bit": lambda: (hqq(1, 32, 1), HQQ),
+    "marlin": lambda: (marlin(-1), {"quant_method": "marlin", "bits": 4, "group_size": -1}),
+    "marlin of AutoGPTQ": lambda: (marlin(-1), of_gptq(4, -1, is_marlin_format=True)[1]),
     "nvfp4": lambda: compressed_tensors("nvfp4-pack-quantized", BITS4 | {"strategy": "tensor_group", "group_size": 16}),
     "mxfp4": lambda: compressed_tensors("mxfp4-pack-quantized", BITS4 | {"strategy": "group", "group_size": 32}),
 }

@@ -128,6 +128,6 @@ def open_weights(directory: Path, quantize: str = "") -> StoredWeights:
 
 def _plain(name: str, entry: TensorEntry) -> StoredWeight:
     """A tensor that is a weight itself. Raises InvalidModel for codes: without scales they would be wrong numbers."""
-    if name.endswith(".weight") and (entry.dtype.startswith("F8") or entry.dtype in ("I8", "U8")):
+    if name.endswith(".weight") and entry.dtype not in ("F64", "F32", "F16", "BF16"):
         raise InvalidModel(f"{entry.file}: tensor {name!r} holds codes ({entry.dtype}), and no scales for them are there")
     return StoredWeight(name, entry.shape, {name: entry})
