@@ -56,7 +56,7 @@ def marlin(size: int) -> Writer:
         return {
             "B": words_of(mixed, 4, 1),
             "s": mixed_scales,
-            "workspace": torch.zeros(rows // 128 * 16, dtype=torch.int32),
+            "workspace": torch.zeros(max(1, rows // 128) * 16, dtype=torch.int32),
         }, plain
 
     return write

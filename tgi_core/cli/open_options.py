@@ -21,8 +21,12 @@ _FLAGS = {
 }
 """The `quant_method` of checkpoints that a value of --quantize names, as in TGI."""
 
-_AT_LOAD = {"int8": "int8", "int4": "int4", "eetq": "int8", "bitsandbytes": "int8"}
-"""What values of --quantize round plain weights to. TGI's two of 8 bits are integers with a scale per output, as int8 is."""
+_AT_LOAD = {
+    **{"int8": "int8", "int4": "int4", "fp8": "fp8", "eetq": "int8", "bitsandbytes": "int8"},
+    **{"bitsandbytes-nf4": "int4", "bitsandbytes-fp4": "int4"},
+}
+"""What values of --quantize round plain weights to. TGI's two of 8 bits are integers with a scale per output, as int8 is; its two of 4 bits
+are a codebook's numbers with a scale per 64 inputs, as many bits as int4's."""
 
 
 def open_options(directory: Path, settings: Settings) -> OpenOptions:

@@ -63,10 +63,10 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
         model = load_through_transformers(config, stored, dtype)
     else:
         _fill(model, places, stored, progress)
-    if stored.bits:
+    if stored.quantize:
         for name, value in list(model.named_parameters()):
             if is_rounded(model, name):
-                put_weight(model, name, rounded(value.data, stored.bits, dtype))
+                put_weight(model, name, rounded(value.data, stored.quantize, dtype))
     progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 

@@ -113,7 +113,7 @@ def _fill(
         if source is None:
             continue
         check_shape(source, source.first.name, whole[name])
-        rounded = bool(stored.bits) and is_rounded(model, name)
+        rounded = bool(stored.quantize) and is_rounded(model, name)
         shard, weight = parts.shards.get(name), source.weight(stored, current.dtype, rounded)
         if weight is not None:
             weight = weight if shard is None else shard.of_weight(weight)

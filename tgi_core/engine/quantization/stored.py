@@ -50,9 +50,9 @@ class StoredWeight:
 class StoredWeights:
     """All weights of a checkpoint, read on demand."""
 
-    def __init__(self, checkpoint: Checkpoint, format: Format | None = None, bits: int = 0) -> None:
-        """`bits` to round plain weights of linear layers to; 0 keeps them. Raises InvalidModel for tensors that do not match the format."""
-        self.checkpoint, self.format, self.bits = checkpoint, format, bits
+    def __init__(self, checkpoint: Checkpoint, format: Format | None = None, quantize: str = "") -> None:
+        """Plain weights of linear layers are rounded to `quantize`, as in OpenOptions. Raises InvalidModel for tensors that do not match the format."""
+        self.checkpoint, self.format, self.quantize = checkpoint, format, quantize
         self.by_name = self._folded()
 
     @property
@@ -81,9 +81,9 @@ class StoredWeights:
 
     def linear(self, stored: StoredWeight, dtype: torch.dtype) -> Weight:
         """The same, of a linear layer inside of the model: rounded if weights are quantized at load."""
-        if stored.format is not None or not self.bits:
+        if stored.format is not None or not self.quantize:
             return self.weight(stored, dtype)
-        return rounded(self._view(stored.entry), self.bits, dtype)
+        return rounded(self._view(stored.entry), self.quantize, dtype)
 
     def _view(self, entry: TensorEntry) -> Tensor:
         return self._maps[entry.file].view(entry)
@@ -107,11 +107,11 @@ class StoredWeights:
                 quantized[layer][part] = entry
             elif not format.unused(name):
                 found[name] = _plain(name, entry)
-        return found | {f"{layer}.weight": self._quantized(layer, parts, format) for layer, parts in quantized.items()}
+        return found | {format.weight_name(layer): self._quantized(layer, parts, format) for layer, parts in quantized.items()}
 
     def _quantized(self, layer: str, parts: dict[str, TensorEntry], format: Format) -> StoredWeight:
         try:
-            return StoredWeight(f"{layer}.weight", format.shape(parts, self._view), parts, format)
+            return StoredWeight(format.weight_name(layer), format.shape(parts, self._view), parts, format)
         except ValueError as error:
             raise InvalidModel(f"{next(iter(parts.values())).file}: {layer}: {error}") from error
 
@@ -123,7 +123,7 @@ def open_weights(directory: Path, quantize: str = "") -> StoredWeights:
         config = read_json(file)
     except StartupError as error:
         raise InvalidModel(str(error)) from error
-    return StoredWeights(checkpoint, read_format(config, directory), {"int8": 8, "int4": 4}.get(quantize, 0))
+    return StoredWeights(checkpoint, read_format(config, directory), quantize)
 
 
 def _plain(name: str, entry: TensorEntry) -> StoredWeight:

@@ -17,6 +17,7 @@ from tgi_core.engine.quantization.formats.gguf import Gguf
 from tgi_core.engine.quantization.formats.gptq import Gptq
 from tgi_core.engine.quantization.formats.hqq import Hqq
 from tgi_core.engine.quantization.formats.marlin import Marlin
+from tgi_core.engine.quantization.formats.mxfp4 import Mxfp4
 from tgi_core.errors import StartupError
 from tgi_core.model_files import quantization_method, quantization_settings
 
@@ -32,6 +33,7 @@ FORMATS: dict[str, type[Format]] = {
     "gptq": Gptq,
     "hqq": Hqq,
     "marlin": Marlin,
+    "mxfp4": Mxfp4,
 }
 """By `quant_method`."""
 

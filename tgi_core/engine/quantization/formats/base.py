@@ -33,6 +33,10 @@ class Format(ABC):
         layer, _, part = name.rpartition(".")
         return layer, part
 
+    def weight_name(self, layer: str) -> str:
+        """The name that a layer's weight has in an unquantized model."""
+        return f"{layer}.weight"
+
     def unused(self, name: str) -> bool:
         """Whether a tensor outside of quantized layers is not needed, as the scales of a KV cache."""
         return False
