@@ -38,8 +38,8 @@ class Settings:
     )
     quantize: str | None = setting(
         None,
-        "Round plain weights at load: int8, int4 or fp8 (eetq and bitsandbytes are int8, bitsandbytes-nf4 and -fp4 int4). For a quantized checkpoint "
-        "it only has to agree with the files, which name their format.",
+        "Round plain weights at load: int8, int4 or fp8 (eetq and bitsandbytes are int8, bitsandbytes-nf4 and -fp4 int4). For a "
+        "quantized checkpoint it only has to agree with the files, which name their format.",
         "Model",
         choices=(
             *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),

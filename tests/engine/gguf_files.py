@@ -178,5 +178,55 @@ def write_tokenizer(writer: Any, tokenizer: Mapping[str, Any]) -> None:
     for name, add in (("bos", writer.add_bos_token_id), ("eos", writer.add_eos_token_id), ("pad", writer.add_pad_token_id)):
         if name in tokenizer:
             add(tokenizer[name])
+    if "eot" in tokenizer:
+        writer.add_eot_token_id(tokenizer["eot"])
+    if "begins" in tokenizer:
+        writer.add_add_bos_token(tokenizer["begins"])
     if "template" in tokenizer:
         writer.add_chat_template(tokenizer["template"])
+
+
+def tokenizer_of(folder: Path, pre: str) -> dict[str, Any]:
+    """A model's byte-level tokenizer, with the name that llama.cpp has for how it splits texts."""
+    fast = json.loads((folder / "tokenizer.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    control = {token["id"]: token["content"] for token in fast["added_tokens"]}
+    by_id = {id: token for token, id in fast["model"]["vocab"].items()} | control
+    tokens = [by_id.get(id, f"[unused{id}]") for id in range(config["vocab_size"])]
+    types = [3 if id in control else 1 if id in by_id else 5 for id in range(len(tokens))]
+    merges = [each if isinstance(each, str) else " ".join(each) for each in fast["model"]["merges"]]
+    template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+    ids = {"bos": config["bos_token_id"], "eos": config["eos_token_id"][0], "eot": config["eos_token_id"][1]}
+    made = {"model": "gpt2", "pre": pre, "tokens": tokens, "types": types, "merges": merges, "template": template, "begins": True}
+    return made | ids | {"pad": config["pad_token_id"]}
+
+
+def sentence_pieces() -> dict[str, Any]:
+    """A vocabulary as SentencePiece's, with scores."""
+    pieces = [
+        "▁",
+        "e",
+        "t",
+        "a",
+        "h",
+        "n",
+        "o",
+        "s",
+        "▁t",
+        "he",
+        "▁the",
+        "at",
+        "▁a",
+        "an",
+        "▁an",
+        "on",
+        "st",
+        "▁st",
+        "est",
+        "▁th",
+        "at▁",
+    ]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    scores = [0.0] * 259 + [-float(place) for place in range(len(pieces))]
+    types = [2, 3, 3, *[6] * 256, *[1] * len(pieces)]
+    return {"model": "llama", "tokens": tokens, "scores": scores, "types": types, "bos": 1, "eos": 2, "begins": True}

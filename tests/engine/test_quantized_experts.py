@@ -78,17 +78,6 @@ def test_stacked_experts(tmp_path: Path) -> None:
     check_tokens(quantized, plain)
 
 
-def test_stacked_experts_on_two_ranks(pair: Pair, tmp_path: Path) -> None:
-    """Either each rank's tokens are the dense model's, or one line says that the model cannot be divided."""
-    quantized, plain = gpt_oss(tmp_path)
-    try:
-        ranks = pair(plain)
-    except InvalidModel:
-        pytest.skip("transformers does not divide this model")
-    for mine, whole in zip(pair(quantized), ranks, strict=True):
-        assert mine.get("tokens") == whole.get("tokens")
-
-
 def test_damage(tmp_path: Path) -> None:
     """A stack without its scales, or with scales for other blocks."""
     quantized, _ = gpt_oss(tmp_path)
@@ -98,5 +87,5 @@ def test_damage(tmp_path: Path) -> None:
     with pytest.raises(InvalidModel, match=rf"{file}: {name}: lacks the tensor scales"):
         open_weights(quantized)
     save_file(tensors | {f"{name}_scales": tensors[f"{name}_scales"][:, 1:].contiguous()}, file)
-    with pytest.raises(InvalidModel, match=rf"{name}: scales is U8 \[4, 63, 1\], not U8 or F8_E8M0 \[4, 64, 1\]"):
+    with pytest.raises(InvalidModel, match=rf"{name}: scales is U8 \[4, 63, 3\], not U8 or F8_E8M0 \[4, 64, 3\]"):
         open_weights(quantized)

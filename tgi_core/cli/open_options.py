@@ -22,11 +22,16 @@ _FLAGS = {
 """The `quant_method` of checkpoints that a value of --quantize names, as in TGI."""
 
 _AT_LOAD = {
-    **{"int8": "int8", "int4": "int4", "fp8": "fp8", "eetq": "int8", "bitsandbytes": "int8"},
-    **{"bitsandbytes-nf4": "int4", "bitsandbytes-fp4": "int4"},
+    "int8": "int8",
+    "int4": "int4",
+    "fp8": "fp8",
+    "eetq": "int8",
+    "bitsandbytes": "int8",
+    "bitsandbytes-nf4": "int4",
+    "bitsandbytes-fp4": "int4",
 }
-"""What values of --quantize round plain weights to. TGI's two of 8 bits are integers with a scale per output, as int8 is; its two of 4 bits
-are a codebook's numbers with a scale per 64 inputs, as many bits as int4's."""
+"""What values of --quantize round plain weights to. TGI's two of 8 bits are integers with a scale per output, as int8 is. Its two of 4
+bits are numbers of a codebook with a scale per 64 inputs; int4 has as many bits and kernels of its own."""
 
 
 def open_options(directory: Path, settings: Settings) -> OpenOptions:

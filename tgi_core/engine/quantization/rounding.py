@@ -12,8 +12,8 @@ GROUP = 32
 
 
 def rounded(matrix: Tensor, kind: str, dtype: torch.dtype) -> Scaled:
-    """A matrix [out, in] as codes, for a model that runs in `dtype`: "fp8" or "int8" with a scale per output; "int4" with a scale and a zero
-    point per group of inputs, or int8 if groups do not divide them."""
+    """A matrix [out, in] as codes, for a model that runs in `dtype`: "fp8" or "int8" with a scale per output; "int4" with a scale and a
+    zero point per group of inputs, or int8 if groups do not divide them."""
     values = matrix.float()
     if kind == "fp8":
         scales = (values.abs().amax(1, keepdim=True) / 448).clamp_min(torch.finfo(torch.float32).tiny)

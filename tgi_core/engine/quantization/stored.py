@@ -51,7 +51,8 @@ class StoredWeights:
     """All weights of a checkpoint, read on demand."""
 
     def __init__(self, checkpoint: Checkpoint, format: Format | None = None, quantize: str = "") -> None:
-        """Plain weights of linear layers are rounded to `quantize`, as in OpenOptions. Raises InvalidModel for tensors that do not match the format."""
+        """Plain weights of linear layers are rounded to `quantize`, as in OpenOptions. Raises InvalidModel for tensors that do not match
+        the format."""
         self.checkpoint, self.format, self.quantize = checkpoint, format, quantize
         self.by_name = self._folded()
 

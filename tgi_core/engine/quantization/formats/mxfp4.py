@@ -1,7 +1,8 @@
 """Checkpoints of `quant_method` mxfp4, as gpt-oss: experts in 4-bit floats, 32 of them to a power of two.
 
-A stacked weight `X` [experts, in, out] is stored transposed: `X_blocks` uint8 [experts, out, in / 32, 16], two E2M1 floats to a byte, the low
-half first, and `X_scales` uint8 [experts, out, in / 32], 2^(value − 127). Source: https://github.com/openai/gpt-oss, gpt_oss/torch/weights.py.
+A stacked weight `X` [experts, in, out] is stored transposed: `X_blocks` uint8 [experts, out, in / 32, 16], two E2M1 floats to a byte, the
+low half first, and `X_scales` uint8 [experts, out, in / 32], 2^(value − 127).
+Source: https://github.com/openai/gpt-oss, gpt_oss/torch/weights.py.
 """
 
 from __future__ import annotations
