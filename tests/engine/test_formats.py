@@ -103,6 +103,23 @@ FORMATS: dict[str, Callable[[], tuple[Writer, Settings]]] = {
 }
 
 
+FAMILIES = (
+    *(
+        "gptq, zero points",
+        "awq",
+        "nf4, double",
+        "bitsandbytes, int8",
+        "fp8, short blocks",
+        "fbgemm",
+        "eetq",
+        "exl2",
+        "hqq, 4 bits",
+    ),
+    *("marlin", "packed, zero points", "int8", "float8, blocks", "nvfp4", "mxfp4"),
+)
+"""At least one of each format."""
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_numbers_are_the_writers(name: str, llama: Path, tmp_path: Path) -> None:
     """Dequantized, every weight is bit for bit what its writer says that it stands for."""
@@ -115,7 +132,7 @@ def test_the_numbers_are_the_writers(name: str, llama: Path, tmp_path: Path) -> 
         assert torch.equal(stored.weight(found, torch.float32).dequantize(), matrix), weight_name
 
 
-@pytest.mark.parametrize("name", ["gptq, zero points", "awq", "nf4, double", "fp8, short blocks", "nvfp4"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_it_runs_as_the_dense_one(name: str, llama: Path, tmp_path: Path) -> None:
     """The same tokens, on the same path."""
     quantized, plain = write_quantized(llama, tmp_path, *FORMATS[name]())
@@ -132,7 +149,7 @@ def test_it_runs_in_transformers_modules(name: str, tmp_path: Path) -> None:
     check_alike(open_cpu(quantized, dtype="float32"), open_cpu(plain, dtype="float32"))
 
 
-@pytest.mark.parametrize("name", ["gptq, 4 bits", "gptq, act-order", "awq", "nf4", "fp8, blocks"])
+@pytest.mark.parametrize("name", ["gptq, act-order", *FAMILIES])
 def test_two_ranks(name: str, pair: Pair, llama: Path, tmp_path: Path) -> None:
     """Two ranks make the dense model's tokens."""
     quantized, plain = write_quantized(llama, tmp_path, *FORMATS[name]())

@@ -16,7 +16,7 @@ _FLAGS = {
     "bitsandbytes-nf4": ("bitsandbytes",),
     "compressed-tensors": ("compressed-tensors",),
     "fp8": ("fp8", "fbgemm_fp8"),
-    "gptq": ("gptq", "awq"),
+    "gptq": ("gptq", "awq", "marlin"),
     "marlin": ("marlin", "gptq"),
 }
 """The `quant_method` of checkpoints that a value of --quantize names, as in TGI."""

@@ -14,6 +14,8 @@ from tgi_core.gguf.tokenizer import tokenizer_of
 
 WEIGHTS = "model.gguf"
 """The link's name."""
+LAYOUT = "1"
+"""Changes with what is written, so that directories of another version are not used."""
 
 
 def gguf_in(directory: Path) -> Path | None:
