@@ -26,7 +26,10 @@ class Settings:
 
     # model
     model_id: str | None = setting(
-        None, "Model to serve: a local directory or a Hugging Face Hub id. Default: the bundled demo model.", "Model", scope=_ALL
+        None,
+        "Model to serve: a local directory, a GGUF file or a Hugging Face Hub id. Default: the bundled demo model.",
+        "Model",
+        scope=_ALL,
     )
     revision: str | None = setting(None, "Hub revision of the model: a branch, tag or commit.", "Model", scope=_ALL)
     dtype: str = setting(

@@ -37,8 +37,8 @@ class Source:
 
 
 def fetch(source: Source, show: Progress) -> Path:
-    """Return the model's directory, downloading if needed; one that is made for a GGUF file. A path needs no network, nor does a cached model with HF_HUB_OFFLINE
-    set. Raises StartupError."""
+    """Return the model's directory, downloading if needed; for a GGUF file, one that is made for it. A path needs no network, nor does a
+    cached model with HF_HUB_OFFLINE set. Raises StartupError."""
     path = Path(source.model).expanduser()
     if (gguf := path if path.suffix == ".gguf" and path.is_file() else gguf_in(path)) is not None:
         return gguf_directory(gguf, own_cache(source.cache) / "gguf" / LAYOUT / fingerprint(gguf.parent, [gguf.name]))
