@@ -26,7 +26,10 @@ class Settings:
 
     # model
     model_id: str | None = setting(
-        None, "Model to serve: a local directory or a Hugging Face Hub id. Default: the bundled demo model.", "Model", scope=_ALL
+        None,
+        "Model to serve: a local directory, a GGUF file or a Hugging Face Hub id. Default: the bundled demo model.",
+        "Model",
+        scope=_ALL,
     )
     revision: str | None = setting(None, "Hub revision of the model: a branch, tag or commit.", "Model", scope=_ALL)
     dtype: str = setting(
@@ -38,8 +41,8 @@ class Settings:
     )
     quantize: str | None = setting(
         None,
-        "Quantize unquantized weights at load: int8 or int4 (eetq and bitsandbytes mean int8). The format of a quantized checkpoint is "
-        "read from its files; the flag must match it.",
+        "Quantize unquantized weights at load: int8, int4 or fp8 (eetq and bitsandbytes mean int8, bitsandbytes-nf4 and -fp4 int4). The "
+        "format of a quantized checkpoint is read from its files; the flag must match it.",
         "Model",
         choices=(
             *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
