@@ -33,8 +33,8 @@ from tgi_core.backend import (
     WarmupPlan,
 )
 from tgi_core.backend.session import Session
+from tgi_core.engine.memory import coarse
 from tgi_core.engine.static.session import open_static
-from tgi_core.engine.static.warming import coarse
 
 STEPS = 1000
 WANTS = (OutputOptions(), OutputOptions(top_n=2), OutputOptions(prompt_logprobs=True))
