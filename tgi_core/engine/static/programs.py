@@ -54,8 +54,8 @@ class Programs:
         """Enqueue a program. Raises CompileFailed for a shape that was not warmed.
 
         A `Shape` takes its words, writes keys and values to the cache, and returns hidden states [outputs, hidden]. A `HeadShape` takes
-        those and its words, and returns logits [kept, vocabulary], and int32 [kept, 2]: the argmax, −1 if they are not finite, and the
-        bits of its logprob.
+        those and its words, and returns the argmax int32 [kept], −1 where logits are not finite, its logprob float32 [kept], and the
+        logits [kept, vocabulary].
         """
         found = self._compiled.get(shape)
         if found is None:
@@ -107,11 +107,11 @@ def _body(shape: Shape) -> Compiled:
 def _head(shape: HeadShape, sampler: StepSampler) -> Compiled:
     layout = words_of(shape)
 
-    def head(forward: Forward, newest: Tensor, hidden: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    def head(forward: Forward, newest: Tensor, hidden: Tensor, words: Tensor) -> tuple[Tensor, ...]:
         inputs = layout.device(words)
         logits = forward.logits(hidden.index_select(0, inputs["kept"]))
         tokens, logprobs = sampler.choose(logits, None, inputs["kept"])
         newest.index_copy_(0, inputs["sampled"], tokens.clamp_min(0))
-        return logits, torch.stack((tokens.int(), logprobs.float().view(torch.int32)), 1)
+        return tokens.int(), logprobs.float(), logits
 
     return head

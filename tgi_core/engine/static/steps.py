@@ -50,9 +50,9 @@ class StaticSteps:
             words = place.inputs(sum(layout.count for layout in layouts)).split([layout.count for layout in layouts])
             for program, layout, part in zip(programs, layouts, words, strict=True):
                 lay(program, step, self._row_slots, self.grid.block_size, layout.host(part))
-            results = place.results(max((each.end for each in programs if isinstance(each, Head)), default=0)).view(-1, 2)
+            results = place.results(max((each.end for each in programs if isinstance(each, Head)), default=0))
             given = place.step = InFlightStep(step, _places(step), step.last, step.prompt)
-            given.logits = self._logits_of(len(results)) if step.waiting else None
+            given.logits = self._logits_of(len(results) // 2) if step.waiting else None
             self._enqueue(programs, words, given, results)
             return given
         except BaseException:
@@ -91,27 +91,27 @@ class StaticSteps:
         return self._logits
 
     def _enqueue(self, programs: Sequence[Call | Head], words: Sequence[Tensor], given: InFlightStep, results: Tensor) -> None:
+        tokens, bits = results.view(2, -1)
+        outputs = [tokens, bits.view(torch.float32), *([] if given.logits is None else [given.logits])]
         runs = []
         for program, part in zip(programs, words, strict=True):
             place = slice(program.at, program.end) if isinstance(program, Head) else slice(0)
-            runs.append((program.shape, part, results[place], None if given.logits is None else given.logits[place]))
+            runs.append((program.shape, part, [output[place] for output in outputs]))
 
         @torch.no_grad()  # everywhere: grad mode is part of what a program was compiled for, and XLA knows no inference tensors
         def work() -> None:
-            for shape, part, result, logits in runs:
+            for shape, part, wanted in runs:
                 inputs = part.to(self._device, non_blocking=True)
                 if isinstance(shape, Shape):
                     hidden = self.programs.run(shape, inputs)  # which the heads after it read
                     continue
-                found, made = self.programs.run(shape, hidden, inputs)
-                result.copy_(made, non_blocking=True)
-                if logits is not None:
-                    logits.copy_(found, non_blocking=True)
+                for output, made in zip(wanted, self.programs.run(shape, hidden, inputs), strict=False):
+                    output.copy_(made, non_blocking=True)
 
         try:
             self._queue.run(work)
         finally:  # a copy of the inputs may be under way, whatever failed after it
-            given.enqueued(self._queue.record(), results.t())
+            given.enqueued(self._queue.record(), results)
 
 
 def _places(step: StepLayout) -> list[int]:
