@@ -1,5 +1,5 @@
-"""Requests of a trace on the demo model, under the scheduler with a cache that is too small: do the ragged CPU engine and the emulated static
-device make the same tokens?
+"""Requests of a trace on the demo model, with a cache that is too small for them: does the emulated static device make the tokens
+of the ragged CPU engine?
 
     python -m tests.engine.static.trace_run [--trace FILE.csv] [--requests 300]
 """
