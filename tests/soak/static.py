@@ -26,7 +26,7 @@ def run(minutes: float) -> list[str]:
     """The long form. What went wrong."""
     with tempfile.TemporaryDirectory() as cache:
         _Counting.cache = Path(cache)
-        report = soak(_Counting, (*LIMITS, "--compile-cache", cache), rounds=3, requests=100, seconds=60 * minutes)
+        report = soak(_Counting, (*LIMITS, "--compile-cache", cache), rounds=3, requests=100, seconds=60 * minutes, patience=900)
         later = set(Path(cache).glob("*/*.txt")) - _Counting.warmed
     answers = report.answers
     print(f"{len(_Counting.warmed)} programs, {len(later)} compiled in traffic; {report.requests} requests, answers {answers}")

@@ -57,10 +57,12 @@ def test_kinds_of_rows(llama: Path) -> None:
             assert mine.prompt_logprobs == pytest.approx(theirs.prompt_logprobs, abs=1e-5)
 
 
-def test_trace(demo_tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:
+def test_trace(demo_tokenizer: Tokenizer, compiler: GrammarCompiler, tmp_path: Path) -> None:
     """Under the scheduler, with a cache that is too small: chunks, rows that join, common beginnings, preemption, clients that leave,
     draws and grammars. `python -m tests.engine.static.trace_run` is the long form."""
-    ragged, static = compared(script(trace.make(24, 0), demo_tokenizer.vocab_size), FLAT, demo_tokenizer, compiler)
+    vocab_size = demo_tokenizer.vocab_size
+    model = save_tiny("llama", tmp_path, num_hidden_layers=1, vocab_size=vocab_size)
+    ragged, static = compared(script(trace.make(24, 0), vocab_size), demo_tokenizer, compiler, model, FLAT)
     assert static.differing(ragged) == [] and static.errors == ragged.errors == []
     assert all(static.seen[kind] for kind in ("chunks", "filters", "joins", "left", "preempted", "prefix hits"))
     assert static.compiles == static.capacity.compiles

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tgi_backend_cpu import plugin
-from tgi_backend_static_cpu.kit import StaticCpuKit
+from tgi_backend_static_cpu.kit import COARSE, StaticCpuKit
 
 from bench.scheduling import trace
 from bench.scheduling.trace import Arrival
@@ -65,7 +65,7 @@ class Run:
         server = ModelServer(opened, tokenizer, info, masks)
         self.capacity: Capacity = server.warmup(PLAN, silent)
         one = Device(Scheduler(info.capabilities, self.capacity), server, opened)  # type: ignore[arg-type]
-        wanted, self.left = play(one, script)
+        _, self.left = play(one, script)
         self.tokens, self.errors = one.tokens, [event.error for event in one.ended.values() if event.error is not None]
         self.compiles = opened.stats().compiles
         self.seen = Counter[str](filters=sum(len(filters(turn)) for turn in one.turns), left=len(self.left))
@@ -73,10 +73,9 @@ class Run:
             if isinstance(turn.launch, Prefill):
                 new = [each.request for each in turn.launch.requests]
                 self.seen["joins"] += turn.launch.cached is not None
-                self.seen["chunks"] += sum(each.take < len(each.tokens) - each.cached for each in new)
+                self.seen["chunks"] += sum(each.take + each.cached < len(each.tokens) for each in new)
                 self.seen["prefix hits"] += sum(each.cached > 0 for each in new)
-                self.seen["rows"] += len(new)
-        self.seen["preempted"] = self.seen.pop("rows") - len(wanted)
+                self.seen["preempted"] += sum(len(each.tokens) > each.prompt_len for each in new)
         opened.close()
 
     def differing(self, other: Run) -> list[int]:
@@ -89,10 +88,12 @@ class Run:
         ]
 
 
-def compared(script: Script, rules: GridRules | None, tokenizer: Tokenizer, compiler: GrammarCompiler) -> tuple[Run, Run]:
-    """The script on the ragged engine, and on the static device with these rules or its own."""
-    options = [OpenOptions(str(DEMO), dtype="float32", masks=GrammarMasks(compiler)) for _ in range(2)]
-    kit = StaticCpuKit() if rules is None else StaticCpuKit(rules)
+def compared(
+    script: Script, tokenizer: Tokenizer, compiler: GrammarCompiler, model: Path = DEMO, rules: GridRules = COARSE
+) -> tuple[Run, Run]:
+    """The script on the ragged engine, and on the static device with these rules."""
+    options = [OpenOptions(str(model), dtype="float32", masks=GrammarMasks(compiler)) for _ in range(2)]
+    kit = StaticCpuKit(rules)
     ragged, static = plugin.backend_open(options[0], silent), open_static(options[1], kit, silent)
     return Run(ragged, options[0].masks, tokenizer, script), Run(static, options[1].masks, tokenizer, script)
 
@@ -108,7 +109,7 @@ def main() -> None:
     compiler = GrammarCompiler.for_model(DEMO, tokenizer.eos_ids)
     if compiler is None:
         sys.exit("the demo model's tokenizer has no grammars")
-    ragged, static = compared(script(arrivals, tokenizer.vocab_size), None, tokenizer, compiler)
+    ragged, static = compared(script(arrivals, tokenizer.vocab_size), tokenizer, compiler)
     compiler.close()
     wrong = static.differing(ragged)
     print(f"{count} requests, {sum(map(len, static.tokens.values()))} tokens: {dict(static.seen)}; {len(wrong)} differ")

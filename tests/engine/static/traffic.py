@@ -16,12 +16,12 @@ HOWS = (Sampling(), Sampling(do_sample=True, seed=5), Sampling(repetition_penalt
 class Traffic:
     """Random steps: rows join with prompts in chunks, go on, sit out, and leave."""
 
-    def __init__(self, session: Session, capacity: Capacity, seed: int) -> None:
+    def __init__(self, session: Session, capacity: Capacity, seed: int, first_id: int = 1) -> None:
         self.session, self.capacity, self.random = session, capacity, random.Random(seed)
         self.free = list(range(1, capacity.groups[0].num_blocks + 1))
         self.live: dict[int, tuple[int, int, tuple[int, ...]]] = {}
         """Positions that are computed, the prompt's length, and blocks, by request."""
-        self.handle, self.next_id = EMPTY, 1
+        self.handle, self.next_id = EMPTY, first_id
 
     def step(self) -> dict[int, tuple[int, ...]]:
         """Drop what is long, then launch a step and read it: the tokens by request."""
