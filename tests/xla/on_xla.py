@@ -33,7 +33,7 @@ def test_nothing_is_compiled_in_traffic(llama: Path, rules: GridRules) -> None:
     for _ in range(STEPS):
         assert traffic.step() == wanted.step()
     print(f"\n{capacity.compiles} compiles in warm-up, {compiles() - warmed} over {STEPS} steps, {traffic.next_id - 1} requests")
-    assert capacity.compiles >= 14 and compiles() == warmed
+    assert capacity.compiles > 0 and compiles() == warmed
     assert fallbacks() == {}
 
 

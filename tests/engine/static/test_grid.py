@@ -92,10 +92,21 @@ def test_ranks_agree(limits: tuple[int, ...], rules: GridRules, data: st.DataObj
     assert ours == theirs and split(starts, takes, ours) == split(list(starts), list(takes), theirs)
 
 
-@pytest.mark.parametrize(("context", "most"), [(4096, 110), (32768, 175)])
-def test_few_programs(context: int, most: int) -> None:
+class Quarters(GridRules):
+    """For compilers that take minutes."""
+
+    def row_sizes(self, max_rows: int) -> tuple[int, ...]:
+        """A quarter of the rows, and all."""
+        return (max_rows // 4, max_rows)
+
+
+@pytest.mark.parametrize(
+    ("rules", "context", "most"),
+    [(GridRules(), 4096, 110), (GridRules(), 32768, 175), (Quarters(takes=(128, 512, 1024), waste=0.45), 4096, 24)],
+)
+def test_few_programs(rules: GridRules, context: int, most: int) -> None:
     """With blocks of 128 and 32 rows, the shapes that we propose to vendors are few."""
-    grid = Grid.of(capacity(32, context, 4096, 128, 32 * context // 128), GridRules())
+    grid = Grid.of(capacity(32, context, 4096, 128, 32 * context // 128), rules)
     assert len(grid.shapes()) <= most
 
 
