@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-transformers4 test-triton
+.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-transformers4 test-triton test-xla
 
 install: $(VENV)/.installed
 
@@ -72,6 +72,14 @@ test-transformers4: install
 	$(PYTHON) -m venv .venv-transformers4
 	.venv-transformers4/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" $(PACKAGES)
 	.venv-transformers4/bin/pytest -n 2 --dist worksteal tests/engine tests/cpu
+
+# the static engine over XLA's compiler on this CPU, which counts its compiles itself, in a venv of its own: torch_xla needs torch 2.9, whose wheel
+# brings CUDA's libraries (a download of 3.5 GB); minutes on a quiet machine
+test-xla:
+	$(PYTHON) -m venv .venv-xla
+	.venv-xla/bin/pip install --disable-pip-version-check -q torch==2.9.0 torch_xla==2.9.0 -e ".[engine]" -e backends/static-cpu \
+	    hypothesis pytest pytest-asyncio pytest-timeout
+	PJRT_DEVICE=CPU OMP_NUM_THREADS=1 .venv-xla/bin/pytest -s -o addopts= -o filterwarnings=default tests/xla/on_xla.py
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install
@@ -136,4 +144,4 @@ demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0
 
 clean:
-	rm -rf $(VENV) .venv-transformers4 .venv-clients
+	rm -rf $(VENV) .venv-transformers4 .venv-clients .venv-xla

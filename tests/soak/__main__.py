@@ -94,6 +94,11 @@ SOAKS = {
         "`tests/soak/test_mixed.py`",
         module("tests.soak.mixed"),
     ),
+    "static": Soak(
+        "Nothing is compiled in traffic on a static device",
+        "`tests/engine/static/test_compiling.py`",
+        module("tests.soak.static"),
+    ),
     "mutants": Soak(
         "No client input can crash or break the server", "`tests/router/test_mutator.py`", module("tests.soak.mutants")
     ),
