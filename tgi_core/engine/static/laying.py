@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.step_layout import StepLayout
-from tgi_core.engine.static.attention import BlockStep
 from tgi_core.engine.static.grid import HeadShape, Shape
 from tgi_core.engine.static.splitting import Call, Part
 
@@ -50,21 +49,6 @@ def body_words(shape: Shape, flat: bool) -> Words:
 def head_words(shape: HeadShape) -> Words:
     """What a program of logits reads: flat tokens, and the row slots that get what is sampled."""
     return Words.of(kept=shape.kept, sampled=shape.kept)
-
-
-def block_step(shape: Shape, inputs: Mapping[str, Tensor], ids: Tensor) -> BlockStep:
-    """The step that a program runs, with input ids [tokens] that are all known."""
-    return BlockStep(
-        rows=shape.rows,
-        take=shape.take,
-        input_ids=ids,
-        positions=inputs["positions"],
-        slots=inputs["slots"],
-        begun=inputs["begun"],
-        blocks=inputs["blocks"],
-        owners=inputs.get("owners"),
-        offsets=inputs.get("offsets"),
-    )
 
 
 def lay_nothing(shape: Shape, into: Mapping[str, np.ndarray]) -> None:

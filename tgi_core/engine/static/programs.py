@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.backend import CompileFailed
-from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.static.attention import BlockStep
 from tgi_core.engine.static.grid import Grid, HeadShape, Shape
-from tgi_core.engine.static.laying import block_step, body_words, head_words, ids_of, lay_nothing
-
-Forward = DecoderForward[BlockStep]
-Compiled = Callable[..., Any]
+from tgi_core.engine.static.laying import body_words, head_words, ids_of, lay_nothing
+from tgi_core.engine.static.regions import Compiled, Forward, by_layer
 
 
 class Maker(Protocol):
     """A device's compiler."""
+
+    by_layer: bool
+    """Whether it compiles single layers, not whole steps."""
 
     def compile(self, run: Compiled, name: str) -> Compiled:
         """A function of tensors, compiled at its first call, for the shapes of that call only.
@@ -73,13 +72,33 @@ class Programs:
         """Compile a program, and run it over padding."""
         if isinstance(shape, Shape):
             name = f"{shape}, {self.grid.outputs(shape)} hidden states"
-            self._bodies[shape] = self._maker.compile(_named(_body(shape, self.grid), shape), name)
+            self._bodies[shape] = self._compiled(shape, name)
             self.body(shape, self._padding(shape))
         else:
             self._heads[shape] = self._maker.compile(_named(_head(shape, self._sampler), shape), str(shape))
             table = self._forward.decoder.table
             hidden = torch.zeros(shape.tokens, table.hidden, dtype=self._forward.decoder.final_norm.dtype)
             self.head(shape, hidden.to(self._newest.device), self._padding(shape))
+
+    def _compiled(self, shape: Shape, name: str) -> Compiled:
+        words_of = body_words(shape, self.grid.flat)
+
+        def prepare(newest: Tensor, words: Tensor) -> dict[str, Tensor]:
+            inputs = words_of.device(words)
+            return {"input_ids": ids_of(inputs.pop("ids"), newest), **inputs}
+
+        def compile(run: Compiled, part: str) -> Compiled:
+            return self._maker.compile(_named(run, shape), f"{name}: {part}")
+
+        outputs = self.grid.outputs(shape)
+        if self._maker.by_layer:
+            return by_layer(shape.rows, shape.take, outputs, prepare, compile)
+
+        def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
+            hidden = forward.hidden(BlockStep(shape.rows, shape.take, **prepare(newest, words)), None)
+            return F.pad(hidden, (0, 0, 0, outputs - shape.tokens))
+
+        return self._maker.compile(_named(body, shape), name)
 
     def _padding(self, shape: Shape | HeadShape) -> Tensor:
         layout = body_words(shape, self.grid.flat) if isinstance(shape, Shape) else head_words(shape)
@@ -116,17 +135,6 @@ def _named(run: Compiled, shape: Shape | HeadShape) -> Compiled:
 
 def _sizes(shape: Shape | HeadShape) -> tuple[int, ...]:
     return (shape.rows, shape.take, shape.blocks) if isinstance(shape, Shape) else (shape.tokens, shape.kept)
-
-
-def _body(shape: Shape, grid: Grid) -> Compiled:
-    words_of, padding = body_words(shape, grid.flat), grid.outputs(shape) - shape.tokens
-
-    def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
-        inputs = words_of.device(words)
-        hidden = forward.hidden(block_step(shape, inputs, ids_of(inputs["ids"], newest)), None)
-        return F.pad(hidden, (0, 0, 0, padding))
-
-    return body
 
 
 def _head(shape: HeadShape, sampler: StepSampler) -> Compiled:
