@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/rocm -e backends/static-cpu -e backends/xpu -e conformance-tests
+PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/gaudi -e backends/rocm -e backends/static-cpu -e backends/xpu -e conformance-tests
 HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
