@@ -1,0 +1,28 @@
+"""The plugin hooks of `neuron`. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+from tgi_backend_neuron import __version__
+from tgi_backend_neuron.finding import probe
+from tgi_core.backend import Manifest, OpenOptions, Probe, Processes, Progress, hookimpl
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """Who this plugin is. Ranks are the runtime's own business, in one process."""
+    return Manifest("neuron", "tgi-core", __version__, (1, 2), (1, 2), device_kind="neuron", processes=Processes.ONE)
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """What the driver shows, and whether optimum-neuron and what it needs are installed."""
+    return probe()
+
+
+@hookimpl
+def backend_open(options: OpenOptions, progress: Progress) -> object:
+    """Read the model's sizes; warm-up compiles and loads it. Raises InvalidModel, Unsupported, DeviceBusy; DeviceLost where there is no
+    device."""
+    from tgi_backend_neuron.opening import open_slots  # reads checkpoints with the engine's code, which takes a while to import
+
+    return open_slots(options, probe())
