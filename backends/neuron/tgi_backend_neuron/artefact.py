@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,38 +45,27 @@ class Wanted:
             "optimum_neuron_version": installed("optimum-neuron"),
             "neuronxcc_version": _public(installed("neuronx-cc")),
             "target": self.target,
-            "batch_size": self.batch_size,
-            "max_batch_size": self.batch_size,
-            "sequence_length": self.sequence_length,
-            "max_context_length": self.sequence_length,
-            "tp_degree": self.tp_degree,
-            "pp_degree": 1,
-            "ep_degree": 1,
-            "start_rank_id": 0,
-            "local_ranks_size": self.tp_degree,
             "torch_dtype": self.torch_dtype,
-            "on_device_sampling": False,
-            "output_logits": False,
             "continuous_batching": self.batch_size > 1,
-            "speculation_length": 0,
+            **dict.fromkeys(("batch_size", "max_batch_size"), self.batch_size),
+            **dict.fromkeys(("sequence_length", "max_context_length"), self.sequence_length),
+            **dict.fromkeys(("tp_degree", "local_ranks_size"), self.tp_degree),
+            **dict.fromkeys(("pp_degree", "ep_degree"), 1),
+            **dict.fromkeys(("start_rank_id", "speculation_length"), 0),
+            **dict.fromkeys(("on_device_sampling", "output_logits"), False),
         }
 
     def check(self, directory: Path) -> None:
         """Raises Unsupported with every field of the model compiled in `directory` that is not what is needed."""
         found = read_json(directory / CONFIG)
-        if changes := differences(found, self.fields()):
+        found["neuronxcc_version"] = _public(str(found.get("neuronxcc_version")))
+        changes = [
+            f"{name} is {found.get(name)}, not {value}" for name, value in self.fields().items() if found.get(name) != value
+        ]
+        if changes:
             raise Unsupported(
-                f"{directory / CONFIG}: this model was compiled for something else: {', '.join(changes)}; "
-                "change the flags, or compile it again"
+                f"{directory / CONFIG}: compiled for something else: {'; '.join(changes)}: change the flags, or compile it again"
             )
-
-
-def differences(found: Mapping[str, Any], wanted: Mapping[str, object]) -> list[str]:
-    """Fields of a compiled model that differ, with both values."""
-    public = {**found, "neuronxcc_version": _public(str(found.get("neuronxcc_version")))}
-    return [
-        f"{name} (compiled: {public.get(name)}, needed: {value})" for name, value in wanted.items() if public.get(name) != value
-    ]
 
 
 def is_compiled(directory: Path) -> bool:

@@ -107,7 +107,11 @@ def busy_cores(machine: Machine) -> set[int]:
     below, part = ROOT / "sys/devices/virtual/neuron_device", "neuron*/neuron_core*/stats/memory_usage/device_mem/tensors/present"
     files = sorted(below.glob(part), key=lambda file: [int(each) for each in re.findall(r"\d+", str(file.relative_to(below)))])
     count = machine.devices * CHIPS[machine.target][0]  # several physical cores may be one logical core
-    return {place * count // len(files) for place, file in enumerate(files) if _number(file) > 0}
+    return {
+        place * count // len(files)
+        for place, file in enumerate(files)
+        if file.read_text(encoding="ascii").strip() not in ("", "0")
+    }
 
 
 def probe(environment: Mapping[str, str] = os.environ) -> Probe:
@@ -137,45 +141,34 @@ def probe_native(environment: Mapping[str, str] = os.environ) -> Probe:
 def _answer(machine: Machine | None, needed: Sequence[str], environment: Mapping[str, str]) -> Probe:
     if machine is None:
         return _ABSENT
-    names = (str(machine),)
-    if machine.trouble:
-        return Probe(ProbeStatus.BROKEN, (machine.instance,), f"{machine.instance}: {machine.trouble}", machine.hint)
-    if not machine.cores:
-        name = VISIBLE if VISIBLE in environment else COUNT
-        return Probe(
-            ProbeStatus.ABSENT, (), f"{name}={environment[name]!r} hides all cores", "unset that variable, or let it name a core"
-        )
+    if not machine.trouble and not machine.cores:
+        hidden = next(f"{name}={environment[name]!r}" for name in (VISIBLE, COUNT) if name in environment)
+        return Probe(ProbeStatus.ABSENT, (), f"{hidden} hides all cores", "unset that variable, or let it name a core")
+    trouble, hint = (machine.trouble, machine.hint) if machine.trouble else _stack_trouble(needed)
+    if trouble:
+        return Probe(ProbeStatus.BROKEN, (str(machine),), f"{machine.instance}: {trouble}", hint)
+    return Probe(ProbeStatus.READY, (str(machine),), verified_on_hardware=proven("tgi_backend_neuron"))
+
+
+def _stack_trouble(needed: Sequence[str]) -> tuple[str, str]:
+    """What is wrong with the installed packages, and what to do."""
     versions = {name: installed(name) for name in needed}
-    if missing := [name for name, found in versions.items() if not found]:
-        hint = f"use this project's image, or: pip install {' '.join(missing)} --index-url {_INDEX}"
-        return Probe(ProbeStatus.BROKEN, names, f"{machine.instance} is there, and not installed: {', '.join(missing)}", hint)
-    placeholders = [name for name in ("neuronx-cc", "torch-neuronx", "neuronx-distributed") if _is_placeholder(name, versions)]
-    if placeholders:
-        reason = f"{', '.join(placeholders)} from PyPI is a placeholder without the library"
-        return Probe(
-            ProbeStatus.BROKEN, names, reason, f"pip install --force-reinstall {' '.join(placeholders)} --index-url {_INDEX}"
+    if missing := " ".join(name for name, found in versions.items() if not found):
+        return (
+            f"not installed: {missing.replace(' ', ', ')}",
+            f"use this project's image, or: pip install {missing} --index-url {_INDEX}",
         )
+    # What the public index has under the vendor's names.
+    if fake := " ".join(name for name, found in versions.items() if "neuronx" in name and re.match(r"(1\.0|0\.1)($|\.)", found)):
+        return f"{fake} from PyPI is a placeholder", f"pip install --force-reinstall {fake} --index-url {_INDEX}"
     stack, torch = versions["torch-neuronx"], versions["torch"]
+    wanted = ".".join(map(str, _numbers(stack)))
     if _numbers(stack) != _numbers(torch):
-        wanted = ".".join(map(str, _numbers(stack)))
-        reason = f"torch {torch} beside torch-neuronx {stack}, which needs torch {wanted}"
-        return Probe(ProbeStatus.BROKEN, names, reason, f"pip install torch=={wanted}.*")
-    return Probe(ProbeStatus.READY, names, verified_on_hardware=proven("tgi_backend_neuron"))
-
-
-def _is_placeholder(name: str, versions: Mapping[str, str]) -> bool:
-    """What the public index has under a vendor's name: versions 1.0 and 0.1."""
-    return re.match(r"(1\.0|0\.1)($|\.post|\.0$)", versions.get(name, "")) is not None
+        return f"torch {torch} is installed, and torch-neuronx {stack} needs {wanted}", f"pip install torch=={wanted}.*"
+    return "", ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     """Major and minor; (0, 0) where there is none."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _number(file: Path) -> int:
-    try:
-        return int(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0

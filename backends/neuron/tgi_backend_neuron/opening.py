@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tgi_backend_neuron.artefact import Wanted, loaded
+from tgi_backend_neuron.artefact import CONFIG, Wanted, is_compiled, loaded
 from tgi_backend_neuron.finding import Machine, busy_cores, find_machine, installed
 from tgi_backend_neuron.slots import SlotRunner, SlotSession
-from tgi_backend_neuron.source import Source
-from tgi_core.backend import DeviceBusy, DeviceLost, Kernel, OpenOptions, OutOfMemory, Probe, ProbeStatus, Progress, Unsupported
+from tgi_core.backend import Kernel, OpenOptions, Probe, ProbeStatus, Progress
+from tgi_core.backend.errors import DeviceBusy, DeviceLost, InvalidModel, OutOfMemory, Unsupported
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.weights.sizes import check_model
+from tgi_core.errors import StartupError
+from tgi_core.model_files import quantization_settings, read_json, text_config
 
+MODELS = ("granite", "llama", "llama4_text", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
+"""Model types that optimum-neuron 0.4.5 generates text with."""
+_SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
+_COMPILED = ("batch_size", "sequence_length", "tp_degree")
 _DTYPES = {
     **dict.fromkeys(("bf16", "bfloat16"), torch.bfloat16),
     **dict.fromkeys(("fp16", "float16", "half"), torch.float16),
@@ -24,6 +34,67 @@ _DTYPES = {
 """By torch's names, and by those of HF_AUTO_CAST_TYPE."""
 CORES, CAST = "HF_NUM_CORES", "HF_AUTO_CAST_TYPE"
 """Variables of TGI's Neuron backend, which count where the flags --num-shard and --dtype are not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint, or a model that is compiled already: then `compiled` is what its neuron_config.json says.
+
+    `config` is the language model's part of config.json; `weights` counts bytes of a compiled model's weights, elements of others.
+    """
+
+    directory: Path
+    config: Mapping[str, Any]
+    compiled: Mapping[str, Any]
+    weights: int
+
+    @classmethod
+    def read(cls, directory: Path) -> Source:
+        """Raises InvalidModel naming file and field."""
+        try:
+            if is_compiled(directory):
+                compiled = read_json(directory / CONFIG)
+                weights = sum(file.stat().st_size for file in directory.glob("**/*.safetensors"))
+            else:
+                compiled, checkpoint = {}, check_model(directory)
+                weights = sum(math.prod(entry.shape) for entry in checkpoint.tensors.values())
+            whole = read_json(directory / "config.json")
+            quantized, settings = quantization_settings(whole, directory)
+        except StartupError as error:
+            raise InvalidModel(str(error)) from error
+        if settings:
+            raise InvalidModel(f"{quantized}: optimum-neuron runs no quantized checkpoints; use an unquantized one")
+        source = cls(directory, text_config(whole), compiled, weights)
+        source.check()
+        return source
+
+    def check(self) -> None:
+        """Raises InvalidModel for a type of model that is not supported, and for sizes that are missing."""
+        file = self.directory / "config.json"
+        if self.config.get("model_type") not in MODELS:
+            raise InvalidModel(f"{file}: optimum-neuron runs no {self.config.get('model_type')!r}; it runs {', '.join(MODELS)}")
+        needed = {file: (self.config, _SIZES), self.directory / CONFIG: (self.compiled, _COMPILED if self.compiled else ())}
+        for path, (found, names) in needed.items():
+            if missing := [name for name in names if not isinstance(found.get(name), int)]:
+                raise InvalidModel(f"{path}: {missing[0]} is missing")
+
+    @property
+    def dtype(self) -> str:
+        """torch's name for the dtype that the model is stored or compiled in."""
+        named = self.compiled.get("torch_dtype") or self.config.get("dtype") or self.config.get("torch_dtype")
+        return str(named or "float32")
+
+    def shape(self, dtype: torch.dtype) -> ModelShape:
+        """Its sizes, in a dtype."""
+        hidden, positions, _, _, vocab = (self.config[name] for name in _SIZES)
+        return ModelShape(dtype, vocab, positions, hidden, 0, self.weights * (1 if self.compiled else dtype.itemsize))
+
+    def position_bytes(self, dtype: torch.dtype, cores: int) -> int:
+        """Memory of one position of a slot on all cores: each of them has at least one KV head."""
+        heads = self.config["num_attention_heads"]
+        width = self.config.get("head_dim") or self.config["hidden_size"] // heads
+        kv_heads = max(self.config.get("num_key_value_heads") or heads, cores)
+        return int(2 * self.config["num_hidden_layers"] * kv_heads * width * dtype.itemsize)
 
 
 def open_slots(options: OpenOptions, found: Probe, environment: Mapping[str, str] = os.environ) -> SlotSession:
@@ -84,9 +155,9 @@ def _dtype(options: OpenOptions, source: Source, environment: Mapping[str, str])
 
 def _cores(options: OpenOptions, source: Source, machine: Machine, environment: Mapping[str, str]) -> int:
     """Cores that share the model: as many as --num-shard or HF_NUM_CORES says, as it was compiled for, or all that are visible."""
-    setting, asked = "--num-shard", options.group.world
-    if asked == 1:
-        setting, asked = CORES, environment.get(CORES) or source.compiled.get("tp_degree") or len(machine.cores)
-    if not str(asked).isdigit() or not 1 <= int(asked) <= len(machine.cores):
+    setting, asked = "--num-shard", str(options.group.world)
+    if options.group.world == 1:
+        setting, asked = CORES, str(environment.get(CORES) or source.compiled.get("tp_degree") or len(machine.cores))
+    if not asked.isdigit() or not 1 <= int(asked) <= len(machine.cores):
         raise Unsupported(f"{setting} {asked}: {len(machine.cores)} Neuron cores are visible on {machine.instance}")
     return int(asked)

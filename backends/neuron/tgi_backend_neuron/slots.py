@@ -13,20 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import tgi_core.backend as api
 from tgi_backend_neuron.failures import neuron_errors
-from tgi_core.backend import (
-    CacheGroup,
-    CacheKind,
-    Capacity,
-    Feature,
-    Kernel,
-    Memory,
-    OutOfMemory,
-    Progress,
-    Stats,
-    WarmupPlan,
-    hookimpl,
-)
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits
@@ -35,7 +23,7 @@ from tgi_core.engine.sync_session import SyncSession
 DEFAULT_ROWS, DEFAULT_LENGTH = 8, 4096
 """Slots, and positions of a slot, where nobody says."""
 
-Load = Callable[[int, int, Progress], tuple[Any, int]]
+Load = Callable[[int, int, api.Progress], tuple[Any, int]]
 """Loads the model for so many slots of so many positions; the model, and how many programs were compiled."""
 
 
@@ -47,15 +35,15 @@ class SlotRunner:
     """
 
     cache_dtype = "auto"
-    features: frozenset[Feature] = frozenset()
+    features: frozenset[api.Feature] = frozenset()
     block_sizes: tuple[int, ...] = ()
 
     def __init__(
         self, load: Load, shape: ModelShape, row_bytes: int, free_bytes: int, name: str, compiled: tuple[int, int] | None = None
     ) -> None:
-        self.kernels = (Kernel("step", name, "fixed slots; every step of decode rows runs all of them"),)
+        self.kernels = (api.Kernel("step", name, "fixed slots; every step of decode rows runs all of them"),)
         self.compiles = 0
-        self.progress: Progress = lambda what, done, total, unit: None
+        self.progress: api.Progress = lambda what, done, total, unit: None
         self._load, self._shape, self._compiled = load, shape, compiled
         self._row_bytes, self._free_bytes = row_bytes, free_bytes
         self._model: Any = None
@@ -63,25 +51,25 @@ class SlotRunner:
         self._filled: list[int] = []
         """Positions of each slot that are written."""
 
-    def reserve(self, plan: WarmupPlan) -> Capacity:
+    def reserve(self, plan: api.WarmupPlan) -> api.Capacity:
         """Compile and load the model. Raises OutOfMemory, Unsupported, and what `Load` raises."""
         slots, length = self.planned(plan)
         rows = min(slots, plan.max_rows or slots)
         self._model, self.compiles = self._load(slots, length, self.progress)
         self._length, self._filled = length, [0] * slots
         cache = slots * length * self._row_bytes
-        return Capacity(
-            groups=(CacheGroup(CacheKind.FULL, length, slots),),
+        return api.Capacity(
+            groups=(api.CacheGroup(api.CacheKind.FULL, length, slots),),
             max_rows=rows,
             max_row_tokens=min(length, plan.max_row_tokens or length),
             max_step_tokens=max(plan.max_step_tokens or 0, length + rows),
             max_prefill_rows=1,
-            memory=(*self._shape.weights, Memory("kv cache", cache), Memory("reserve", max(0, self._free_bytes - cache))),
+            memory=(*self._shape.weights, api.Memory("kv cache", cache), api.Memory("reserve", max(0, self._free_bytes - cache))),
             compiles=self.compiles,
             takes=(length,),
         )
 
-    def planned(self, plan: WarmupPlan) -> tuple[int, int]:
+    def planned(self, plan: api.WarmupPlan) -> tuple[int, int]:
         """Slots and their positions: those of a compiled model if they suffice, else the plan's. Raises OutOfMemory."""
         asked = min(plan.max_rows or plan.num_blocks or 0, plan.num_blocks or plan.max_rows or 0)
         wanted = max(2, min(plan.max_row_tokens or DEFAULT_LENGTH, self._shape.max_positions))
@@ -91,7 +79,7 @@ class SlotRunner:
         fitting = self._free_bytes // (wanted * self._row_bytes)
         slots = asked or min(DEFAULT_ROWS, fitting)
         if not slots or slots > fitting:
-            raise OutOfMemory(
+            raise api.OutOfMemory(
                 f"KV cache: {slots or 1} slots of {wanted} tokens need {(slots or 1) * wanted * self._row_bytes:,} bytes, and "
                 f"{self._free_bytes:,} are free after weights of {self._shape.weight_bytes:,}; "
                 "lower --max-batch-size or --max-total-tokens, or use more cores"
@@ -153,20 +141,22 @@ class SlotRunner:
 class SlotSession(SyncSession):
     """The session over a `SlotRunner`."""
 
-    def __init__(self, runner: SlotRunner, shape: ModelShape, masks: Any, kernels: tuple[Kernel, ...] = ()) -> None:
+    def __init__(
+        self, runner: SlotRunner, shape: ModelShape, masks: api.MaskSource | None, kernels: tuple[api.Kernel, ...] = ()
+    ) -> None:
         super().__init__(runner, shape, masks, kernels=kernels)
         self._slots = runner
         # A prompt's program returns the logits after its last token only.
-        self.declare(features=self._capabilities.features - {Feature.PROMPT_LOGPROBS})
+        self.declare(features=self._capabilities.features - {api.Feature.PROMPT_LOGPROBS})
 
-    @hookimpl
-    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+    @api.hookimpl
+    def warmup(self, plan: api.WarmupPlan, progress: api.Progress) -> api.Capacity:
         """Compile or find the programs, and load the model. Raises InvalidRequest on a second call, OutOfMemory, Unsupported."""
         self._slots.progress = progress
         return super().warmup(plan, progress)
 
-    @hookimpl
-    def stats(self) -> Stats:
+    @api.hookimpl
+    def stats(self) -> api.Stats:
         """Counters since open; no program can be compiled after warm-up, since the model is a compiled one."""
         return replace(super().stats(), compiles=self._slots.compiles)
 
