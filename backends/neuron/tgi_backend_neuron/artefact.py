@@ -43,7 +43,7 @@ class Wanted:
         return {
             "_serialized_key": "NxDNeuronConfig",
             "optimum_neuron_version": installed("optimum-neuron"),
-            "neuronxcc_version": _public(installed("neuronx-cc")),
+            "neuronxcc_version": installed("neuronx-cc").partition("+")[0],
             "target": self.target,
             "torch_dtype": self.torch_dtype,
             "continuous_batching": self.batch_size > 1,
@@ -58,7 +58,7 @@ class Wanted:
     def check(self, directory: Path) -> None:
         """Raises Unsupported with every field of the model compiled in `directory` that is not what is needed."""
         found = read_json(directory / CONFIG)
-        found["neuronxcc_version"] = _public(str(found.get("neuronxcc_version")))
+        found["neuronxcc_version"] = str(found.get("neuronxcc_version")).partition("+")[0]  # without its build
         changes = [
             f"{name} is {found.get(name)}, not {value}" for name, value in self.fields().items() if found.get(name) != value
         ]
@@ -98,11 +98,9 @@ def cache_fields(model: Path, wanted: Wanted) -> dict[str, str]:
     """What a compiled model in the cache depends on, by name."""
     config = text_config(read_json(model / "config.json"))
     shape = json.dumps({name: value for name, value in config.items() if name not in _NAMES}, sort_keys=True)
-    stack = {name: installed(name) for name in ("torch-neuronx", "neuronx-distributed")}
-    digest = hashlib.sha256(shape.encode()).hexdigest()[:16]
-    return {
-        name: str(value) for name, value in {"model": f"{config.get('model_type')} {digest}", **wanted.fields(), **stack}.items()
-    }
+    fields = {"model": f"{config.get('model_type')} {hashlib.sha256(shape.encode()).hexdigest()[:16]}", **wanted.fields()}
+    fields |= {name: installed(name) for name in ("torch-neuronx", "neuronx-distributed")}
+    return {name: str(value) for name, value in fields.items()}
 
 
 def _kept(model: Path, wanted: Wanted, cache: CompileCache, progress: Progress) -> tuple[Path, int]:
@@ -144,8 +142,3 @@ def _exported(model: Path, wanted: Wanted, progress: Progress, load_weights: boo
     made = NeuronModelForCausalLM.export(str(model), neuron_config, config=config, load_weights=load_weights)
     progress("compiling", len(PROGRAMS), len(PROGRAMS), "step")
     return made
-
-
-def _public(version: str) -> str:
-    """A version without its build."""
-    return version.partition("+")[0]

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tgi_core.backend import BackendError, CompileFailed, DeviceBusy, DeviceLost, InvalidModel, OutOfMemory
 
-_TEXTS: tuple[tuple[type[BackendError], tuple[str, ...], str], ...] = (
+_TEXTS: tuple[tuple[type[BackendError], str, str], ...] = (
     (
         DeviceBusy,
-        ("core(s) not available", "nerr_resource_nc", "could not be initialized", "cannot be initialized", "resource busy"),
+        r"core\(s\) not available|nerr_resource_nc|(could not|cannot) be initialized|resource busy",
         "the Neuron cores are taken or cannot be opened; neuron-ls shows which process holds them",
     ),
     (
         OutOfMemory,
-        ("failed to allocate", "nrt_resource", "out of memory", "resource_exhausted"),
+        "failed to allocate|nrt_resource|out of memory|resource_exhausted",
         "the device is out of memory; lower --max-batch-size or --max-total-tokens, or use more cores",
     ),
-    (CompileFailed, ("neuronx-cc", "neuronxcc", "[ncc", "compilation failed"), "the compiler failed"),
-    (DeviceLost, ("nrt_", "nerr_", "hardware error"), "the device failed"),
+    (CompileFailed, r"neuronx-?cc|\[ncc|compilation failed", "the compiler failed"),
+    (DeviceLost, "nrt_|nerr_|hardware error", "the device failed"),
 )
+"""The contract's errors, what the vendor's texts match, and what that means."""
 
 
 def neuron_failure(error: BaseException) -> BackendError | None:
@@ -28,10 +30,8 @@ def neuron_failure(error: BaseException) -> BackendError | None:
     if isinstance(error, BackendError):
         return error
     reason = " ".join(str(error).split())
-    for kind, texts, meaning in _TEXTS:
-        if any(text in reason.lower() for text in texts):
-            return kind(f"{meaning}: {reason[:300]}")
-    return None
+    found = (kind(f"{meaning}: {reason[:300]}") for kind, texts, meaning in _TEXTS if re.search(texts, reason.lower()))
+    return next(found, None)
 
 
 @contextmanager

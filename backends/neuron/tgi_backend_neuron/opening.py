@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -34,6 +35,9 @@ _DTYPES = {
 """By torch's names, and by those of HF_AUTO_CAST_TYPE."""
 CORES, CAST = "HF_NUM_CORES", "HF_AUTO_CAST_TYPE"
 """Variables of TGI's Neuron backend, which count where the flags --num-shard and --dtype are not given."""
+IGNORED = {"HF_BATCH_SIZE": "--max-batch-size", "HF_SEQUENCE_LENGTH": "--max-total-tokens"}
+"""Variables of its earlier images, and the flags that TGI itself has for them."""
+_log = logging.getLogger("tgi_core.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +94,12 @@ class Source:
         return ModelShape(dtype, vocab, positions, hidden, 0, self.weights * (1 if self.compiled else dtype.itemsize))
 
     def position_bytes(self, dtype: torch.dtype, cores: int) -> int:
-        """Memory of one position of a slot on all cores: each of them has at least one KV head."""
+        """Memory of one position of a slot on all cores: KV heads are copied until they can be shared out, as optimum-neuron does it."""
         heads = self.config["num_attention_heads"]
+        kv_heads, padded = self.config.get("num_key_value_heads") or heads, -(-heads // cores) * cores
+        held = padded if kv_heads == heads else kv_heads if kv_heads % cores == 0 else padded if cores % kv_heads else cores
         width = self.config.get("head_dim") or self.config["hidden_size"] // heads
-        kv_heads = max(self.config.get("num_key_value_heads") or heads, cores)
-        return int(2 * self.config["num_hidden_layers"] * kv_heads * width * dtype.itemsize)
+        return int(2 * self.config["num_hidden_layers"] * held * width * dtype.itemsize)
 
 
 def open_slots(options: OpenOptions, found: Probe, environment: Mapping[str, str] = os.environ) -> SlotSession:
@@ -128,6 +133,9 @@ def open_slots(options: OpenOptions, found: Probe, environment: Mapping[str, str
     if compiled:
         wanted(*compiled)
     check_free(machine, cores)
+    for variable, flag in IGNORED.items():
+        if variable in environment:
+            _log.warning("%s is ignored: use %s", variable, flag)
     name = f"optimum-neuron {installed('optimum-neuron')}"
     runner = SlotRunner(load, shape, source.position_bytes(dtype, cores), free, name, compiled)
     return SlotSession(runner, shape, options.masks, (Kernel("device", str(machine), f"tensor parallel over {cores} cores"),))
@@ -145,19 +153,16 @@ def check_free(machine: Machine, cores: int) -> None:
 
 
 def _dtype(options: OpenOptions, source: Source, environment: Mapping[str, str]) -> torch.dtype:
-    setting, asked = "--dtype", options.dtype
-    if asked == "auto":
-        setting, asked = (CAST, environment[CAST]) if environment.get(CAST) else (f"{source.directory}: dtype", source.dtype)
+    asked = options.dtype if options.dtype != "auto" else environment.get(CAST) or source.dtype
     if asked not in _DTYPES:
-        raise Unsupported(f"{setting} {asked}: Neuron devices run bfloat16, float16, float32")
+        raise Unsupported(f"--dtype {asked}: Neuron devices run bfloat16, float16, float32")
     return _DTYPES[asked]
 
 
 def _cores(options: OpenOptions, source: Source, machine: Machine, environment: Mapping[str, str]) -> int:
     """Cores that share the model: as many as --num-shard or HF_NUM_CORES says, as it was compiled for, or all that are visible."""
-    setting, asked = "--num-shard", str(options.group.world)
-    if options.group.world == 1:
-        setting, asked = CORES, str(environment.get(CORES) or source.compiled.get("tp_degree") or len(machine.cores))
+    own = environment.get(CORES) or source.compiled.get("tp_degree") or len(machine.cores)
+    asked = str(options.group.world if options.group.world > 1 else own)
     if not asked.isdigit() or not 1 <= int(asked) <= len(machine.cores):
-        raise Unsupported(f"{setting} {asked}: {len(machine.cores)} Neuron cores are visible on {machine.instance}")
+        raise Unsupported(f"--num-shard {asked}: {len(machine.cores)} Neuron cores are visible on {machine.instance}")
     return int(asked)

@@ -7,7 +7,6 @@ decode rows runs all slots here, each at a position of its own: a slot that sits
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,7 +41,6 @@ class SlotRunner:
         self, load: Load, shape: ModelShape, row_bytes: int, free_bytes: int, name: str, compiled: tuple[int, int] | None = None
     ) -> None:
         self.kernels = (api.Kernel("step", name, "fixed slots; every step of decode rows runs all of them"),)
-        self.compiles = 0
         self.progress: api.Progress = lambda what, done, total, unit: None
         self._load, self._shape, self._compiled = load, shape, compiled
         self._row_bytes, self._free_bytes = row_bytes, free_bytes
@@ -55,7 +53,7 @@ class SlotRunner:
         """Compile and load the model. Raises OutOfMemory, Unsupported, and what `Load` raises."""
         slots, length = self.planned(plan)
         rows = min(slots, plan.max_rows or slots)
-        self._model, self.compiles = self._load(slots, length, self.progress)
+        self._model, compiles = self._load(slots, length, self.progress)
         self._length, self._filled = length, [0] * slots
         cache = slots * length * self._row_bytes
         return api.Capacity(
@@ -65,7 +63,7 @@ class SlotRunner:
             max_step_tokens=max(plan.max_step_tokens or 0, length + rows),
             max_prefill_rows=1,
             memory=(*self._shape.weights, api.Memory("kv cache", cache), api.Memory("reserve", max(0, self._free_bytes - cache))),
-            compiles=self.compiles,
+            compiles=compiles,
             takes=(length,),
         )
 
@@ -154,11 +152,6 @@ class SlotSession(SyncSession):
         """Compile or find the programs, and load the model. Raises InvalidRequest on a second call, OutOfMemory, Unsupported."""
         self._slots.progress = progress
         return super().warmup(plan, progress)
-
-    @api.hookimpl
-    def stats(self) -> api.Stats:
-        """Counters since open; no program can be compiled after warm-up, since the model is a compiled one."""
-        return replace(super().stats(), compiles=self._slots.compiles)
 
 
 def _slot(work: Work) -> int:
