@@ -94,11 +94,8 @@ def visible_cores(count: int, environment: Mapping[str, str]) -> tuple[int, ...]
     if asked is None:
         given = environment.get(COUNT, "")
         return tuple(range(min(count, int(given) if given.isdigit() else count)))
-    found: list[int] = []
-    for part in asked.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            found += [core for core in range(int(first), int(last or first) + 1) if core < count]
+    ranges = [(first, last or first) for first, _, last in (part.strip().partition("-") for part in asked.split(","))]
+    found = [core for ends in ranges if all(map(str.isdigit, ends)) for core in range(int(ends[0]), min(count, int(ends[1]) + 1))]
     return tuple(dict.fromkeys(found))
 
 
@@ -107,11 +104,8 @@ def busy_cores(machine: Machine) -> set[int]:
     below, part = ROOT / "sys/devices/virtual/neuron_device", "neuron*/neuron_core*/stats/memory_usage/device_mem/tensors/present"
     files = sorted(below.glob(part), key=lambda file: [int(each) for each in re.findall(r"\d+", str(file.relative_to(below)))])
     count = machine.devices * CHIPS[machine.target][0]  # several physical cores may be one logical core
-    return {
-        place * count // len(files)
-        for place, file in enumerate(files)
-        if file.read_text(encoding="ascii").strip() not in ("", "0")
-    }
+    held = [int(file.read_text(encoding="ascii").strip() or 0) for file in files]
+    return {place * count // len(held) for place, num_bytes in enumerate(held) if num_bytes}
 
 
 def probe(environment: Mapping[str, str] = os.environ) -> Probe:
@@ -119,8 +113,8 @@ def probe(environment: Mapping[str, str] = os.environ) -> Probe:
     machine = find_machine(environment)
     stack = installed("torch-neuronx")
     if machine is not None and machine.target and (machine.target not in LEGACY_CHIPS or _numbers(stack) >= NATIVE):
-        other = f"torch-neuronx {stack} is there" if stack else f"optimum-neuron knows no {machine.target}"
-        return Probe(ProbeStatus.ABSENT, (str(machine),), f"{other}", "use the backend neuron-native")
+        found = f"{machine.instance}, torch-neuronx {stack or 'not installed'}: not for optimum-neuron"
+        return Probe(ProbeStatus.ABSENT, (), found, "use the backend neuron-native")
     needed = ("optimum-neuron", "torch", "torch-neuronx", "neuronx-cc", "neuronx-distributed", "transformers")
     return _answer(machine, needed, environment)
 
@@ -133,8 +127,9 @@ def probe_native(environment: Mapping[str, str] = os.environ) -> Probe:
         return Probe(ProbeStatus.ABSENT, (), f"{machine.instance}: TorchNeuron needs trn2 or trn3", "use the backend neuron")
     if machine is not None and machine.target == "trn2" and _numbers(stack) < NATIVE:
         found = f"torch-neuronx {stack}" if stack else "torch-neuronx: not installed"
-        hint = f"use the backend neuron, or: pip install torch-neuronx>={'.'.join(map(str, NATIVE))} --index-url {_INDEX}"
-        return Probe(ProbeStatus.ABSENT, (), f"{found}, which is not TorchNeuron", hint)
+        return Probe(
+            ProbeStatus.ABSENT, (), f"{found}, which is not TorchNeuron", f"use the backend neuron, or install it from {_INDEX}"
+        )
     return _answer(machine, ("torch", "torch-neuronx", "transformers"), environment)
 
 
