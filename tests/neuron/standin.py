@@ -24,14 +24,15 @@ tgi_backend_neuron.finding.ROOT = Path({root!r})
 
 
 def make_machine(root: Path, instance: str = "inf2.stand-in", devices: int = 1, busy: tuple[int, ...] = ()) -> Path:
-    """The driver's files of a machine; the cores of the numbers in `busy` hold tensors."""
+    """The driver's files of a machine; the physical cores of the numbers in `busy` hold tensors."""
     write(root / "proc/devices", "Character devices:\n  1 mem\n250 neuron\n")
     write(root / "sys/devices/virtual/dmi/id/product_name", instance + "\n")
     for device in range(devices):
         write(root / f"dev/neuron{device}")
-        for core in range(2):
+        cores = 8 if instance.startswith("trn2") else 2
+        for core in range(cores):
             memory = root / f"sys/devices/virtual/neuron_device/neuron{device}/neuron_core{core}/stats/memory_usage/device_mem"
-            write(memory / "tensors/present", "4096\n" if 2 * device + core in busy else "0\n")
+            write(memory / "tensors/present", "4096\n" if cores * device + core in busy else "0\n")
     return root
 
 
