@@ -62,9 +62,7 @@ def test_which_of_the_two(
         ({"torch": "2.13.0"}, "torch 2.13.0 is installed, and torch-neuronx 2.8.0.2.10.16998 needs 2.8", "torch==2.8.*"),
     ],
 )
-def test_what_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], reason: str, hint: str
-) -> None:
+def test_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], reason: str, hint: str) -> None:
     """BROKEN with the package that is missing, not the vendor's, or beside the wrong torch."""
     found, _ = probed(tmp_path, monkeypatch, "inf2.xlarge", LEGACY | change)
     assert found.status is ProbeStatus.BROKEN and reason in found.reason and hint in found.hint

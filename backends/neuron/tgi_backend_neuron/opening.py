@@ -16,7 +16,7 @@ import torch
 from tgi_backend_neuron.artefact import CONFIG, Wanted, is_compiled, loaded
 from tgi_backend_neuron.finding import Machine, busy_cores, find_machine, installed
 from tgi_backend_neuron.slots import SlotRunner, SlotSession
-from tgi_core.backend import Kernel, OpenOptions, Probe, ProbeStatus, Progress
+from tgi_core.backend import Kernel, OpenOptions, Progress
 from tgi_core.backend.errors import DeviceBusy, DeviceLost, InvalidModel, OutOfMemory, Unsupported
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.weights.sizes import check_model
@@ -102,13 +102,13 @@ class Source:
         return int(2 * self.config["num_hidden_layers"] * held * width * dtype.itemsize)
 
 
-def open_slots(options: OpenOptions, found: Probe, environment: Mapping[str, str] = os.environ) -> SlotSession:
+def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ) -> SlotSession:
     """A session over a checkpoint, or over a model that is compiled already. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory;
     DeviceLost where there is no device."""
     source = Source.read(Path(options.model))
     machine = find_machine(environment)
-    if found.status is not ProbeStatus.READY or machine is None:
-        raise DeviceLost(f"{found.reason}; {found.hint}")
+    if machine is None:
+        raise DeviceLost("the Neuron devices are gone")
     if options.adapters:
         raise Unsupported("--lora-adapters: compiled models hold no adapters; leave it out")
     dtype, cores = _dtype(options, source, environment), _cores(options, source, machine, environment)
@@ -133,11 +133,9 @@ def open_slots(options: OpenOptions, found: Probe, environment: Mapping[str, str
     if compiled:
         wanted(*compiled)
     check_free(machine, cores)
-    for variable, flag in IGNORED.items():
-        if variable in environment:
-            _log.warning("%s is ignored: use %s", variable, flag)
-    name = f"optimum-neuron {installed('optimum-neuron')}"
-    runner = SlotRunner(load, shape, source.position_bytes(dtype, cores), free, name, compiled)
+    for variable in sorted(IGNORED.keys() & environment.keys()):
+        _log.warning("%s is ignored: use %s", variable, IGNORED[variable])
+    runner = SlotRunner(load, shape, source.position_bytes(dtype, cores), free, installed("optimum-neuron"), compiled)
     return SlotSession(runner, shape, options.masks, (Kernel("device", str(machine), f"tensor parallel over {cores} cores"),))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tgi_backend_neuron import __version__
 from tgi_backend_neuron.finding import probe
-from tgi_core.backend import Manifest, OpenOptions, Probe, Processes, Progress, hookimpl
+from tgi_core.backend import DeviceLost, Manifest, OpenOptions, Probe, ProbeStatus, Processes, Progress, hookimpl
 
 
 @hookimpl
@@ -23,6 +23,9 @@ def backend_probe() -> Probe:
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Read the model's sizes; warm-up compiles and loads it. Raises InvalidModel, Unsupported, DeviceBusy; DeviceLost where there is no
     device."""
-    from tgi_backend_neuron.opening import open_slots  # reads checkpoints with the engine's code, which takes a while to import
+    found = probe()
+    if found.status is not ProbeStatus.READY:
+        raise DeviceLost(f"{found.reason}; {found.hint}")
+    from tgi_backend_neuron.opening import open_slots  # imports torch, which takes seconds
 
-    return open_slots(options, probe())
+    return open_slots(options)

@@ -38,9 +38,17 @@ class SlotRunner:
     block_sizes: tuple[int, ...] = ()
 
     def __init__(
-        self, load: Load, shape: ModelShape, row_bytes: int, free_bytes: int, name: str, compiled: tuple[int, int] | None = None
+        self,
+        load: Load,
+        shape: ModelShape,
+        row_bytes: int,
+        free_bytes: int,
+        version: str,
+        compiled: tuple[int, int] | None = None,
     ) -> None:
-        self.kernels = (api.Kernel("step", name, "fixed slots; every step of decode rows runs all of them"),)
+        self.kernels = (
+            api.Kernel("step", f"optimum-neuron {version}", "fixed slots; every step of decode rows runs all of them"),
+        )
         self.progress: api.Progress = lambda what, done, total, unit: None
         self._load, self._shape, self._compiled = load, shape, compiled
         self._row_bytes, self._free_bytes = row_bytes, free_bytes
