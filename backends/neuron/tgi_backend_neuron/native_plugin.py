@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tgi_backend_neuron import __version__
 from tgi_backend_neuron.finding import probe_native
-from tgi_core.backend import DeviceLost, Manifest, OpenOptions, Probe, ProbeStatus, Progress, hookimpl
+from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
+from tgi_core.engine.accelerator.finding import check_ready
 from tgi_core.engine.weights.sizes import check_model
 
 
@@ -26,9 +27,7 @@ def backend_probe() -> Probe:
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory, PeerLost; DeviceLost where there is no device."""
-    found = probe_native()
-    if found.status is not ProbeStatus.READY:
-        raise DeviceLost(f"{found.reason}; {found.hint}")
+    check_ready(probe_native())
     check_model(Path(options.model))  # finds damaged models before torch is loaded, which takes seconds
     os.environ.setdefault("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", "1")  # a graph that fails to compile is an error
     if options.compile_cache:  # the runtime finds programs there by their contents

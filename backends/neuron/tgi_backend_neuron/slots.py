@@ -29,7 +29,7 @@ Load = Callable[[int, int, api.Progress], tuple[Any, int]]
 class SlotRunner:
     """Runs steps on a model with slots; see `tgi_core.engine.runner.Runner`.
 
-    `row_bytes` is the memory of one position of a slot's cache, `free_bytes` that for all slots; `compiled` are slots and positions of a
+    `row_bytes` is the memory of one position of a slot's cache, `free` that for all slots; `compiled` are slots and positions of a
     model that is compiled already.
     """
 
@@ -38,20 +38,14 @@ class SlotRunner:
     block_sizes: tuple[int, ...] = ()
 
     def __init__(
-        self,
-        load: Load,
-        shape: ModelShape,
-        row_bytes: int,
-        free_bytes: int,
-        version: str,
-        compiled: tuple[int, int] | None = None,
+        self, load: Load, shape: ModelShape, row_bytes: int, free: int, version: str, compiled: tuple[int, int] | None = None
     ) -> None:
         self.kernels = (
             api.Kernel("step", f"optimum-neuron {version}", "fixed slots; every step of decode rows runs all of them"),
         )
         self.progress: api.Progress = lambda what, done, total, unit: None
         self._load, self._shape, self._compiled = load, shape, compiled
-        self._row_bytes, self._free_bytes = row_bytes, free_bytes
+        self._row_bytes, self._free_bytes = row_bytes, free
         self._model: Any = None
         self._length = 0
         self._filled: list[int] = []
