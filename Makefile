@@ -79,7 +79,7 @@ test-neuron:
 	.venv-neuron/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" "optimum==2.0.*" -e ".[engine]" \
 	    -e backends/neuron pytest pytest-asyncio pytest-timeout
 	.venv-neuron/bin/pip install --disable-pip-version-check -q --no-deps optimum-neuron==0.4.5
-	.venv-neuron/bin/pytest -n 0 -p no:xdist tests/neuron/real
+	.venv-neuron/bin/pytest tests/neuron/real
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install
