@@ -86,9 +86,10 @@ class NeuronQueue:
 class NeuronMaker:
     """TorchNeuron's compiler; it keeps programs in `TORCH_NEURONX_NEFF_CACHE_DIR` by itself."""
 
+    by_layer = False
+
     def __init__(self, runtime: Any) -> None:
-        self._runtime, self._sealed = runtime, False
-        self._before = len(runtime.get_dynamo_metrics())
+        self._runtime, self._sealed, self._before = runtime, False, len(runtime.get_dynamo_metrics())
 
     def compile(self, run: Compiled, name: str) -> Compiled:
         """See `Maker.compile`."""
