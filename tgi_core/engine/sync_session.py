@@ -64,7 +64,7 @@ class SyncSession(BaseSession):
     @hookimpl
     def stats(self) -> Stats:
         """Counters since open."""
-        return Stats(self._steps, 0, self._capacity.memory if self._capacity else ())
+        return Stats(self._steps, self._capacity.compiles, self._capacity.memory) if self._capacity else Stats(self._steps)
 
     @hookimpl
     def close(self) -> Closed:

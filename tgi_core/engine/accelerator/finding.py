@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from tgi_core.backend import Probe, ProbeStatus
+from tgi_core.backend import DeviceLost, Probe, ProbeStatus
 from tgi_core.engine.accelerator.torch_build import torch_build
 
 PROOF = "hardware.json"
@@ -63,6 +63,12 @@ def answer(devices: Sequence[Device], hidden: str, absent: Probe, wanted: Wanted
         found = build.get("__version__", "of an unknown version")
         return Probe(ProbeStatus.BROKEN, names, f"{names[0]} is there, and torch {found} is no {wanted.build}", wanted.install)
     return Probe(ProbeStatus.READY, names, verified_on_hardware=proven(package))
+
+
+def check_ready(found: Probe) -> None:
+    """Raises DeviceLost, with the reason and what to do, where a probe did not find the device ready."""
+    if found.status is not ProbeStatus.READY:
+        raise DeviceLost(f"{found.reason}; {found.hint}")
 
 
 def visible(devices: Sequence[Device], asked: str | None) -> list[Device]:
