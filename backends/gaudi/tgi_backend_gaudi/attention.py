@@ -41,9 +41,6 @@ class HabanaCache(LayerCache):
 class HabanaAttention(FlatAttention):
     """The provider `flat`: plain torch."""
 
-    def __init__(self) -> None:
-        super().__init__(BLOCK_SIZES)
-
     def new_layer(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
@@ -55,10 +52,7 @@ class FusedAttention(HabanaAttention):
     """The provider `fused-sdpa`: prompts attend to what is in their blocks under a mask, since a chunk may begin anywhere in its row."""
 
     name = "fused-sdpa"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._fused: Any = None
+    _fused: Any = None
 
     def probe(self) -> str:
         """Why the kernel cannot be used; empty if it is there."""
@@ -72,7 +66,9 @@ class FusedAttention(HabanaAttention):
         """query [tokens, heads, width] → the same shape."""
         if step.take == 1:
             return super().rows(query, cache, step, parameters)
-        key, value = (each.index_select(0, step.blocks).flatten(0, 1).transpose(0, 1).unsqueeze(0) for each in (cache.keys, cache.values))
+        key, value = (
+            each.index_select(0, step.blocks).flatten(0, 1).transpose(0, 1).unsqueeze(0) for each in (cache.keys, cache.values)
+        )
         ahead = step.positions.unsqueeze(1) - torch.arange(key.shape[2], device=query.device)
         unseen = ahead < 0 if parameters.window is None else (ahead < 0) | (ahead >= parameters.window)
         mask = torch.zeros(1, 1, *ahead.shape, dtype=query.dtype, device=query.device).masked_fill(unseen, -math.inf)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tgi_core.backend import Probe, ProbeStatus
+from tgi_core.backend import DeviceBusy, Probe, ProbeStatus
 from tgi_core.engine.accelerator.finding import Device, Wanted, answer, hiding, visible
 from tgi_core.engine.accelerator.torch_build import torch_build
 
@@ -59,13 +59,21 @@ def find_modules() -> list[Module]:
     return [_module(node) for _, node in sorted(found)]
 
 
-def holder(module: Module) -> str:
-    """Which other process has a device open, as far as this one may see that; a device is one process's. Empty: none."""
+def check_free() -> None:
+    """Raises DeviceBusy where other processes have every device open, as far as this one may see that; a device is one process's."""
+    modules = find_modules()
+    holders = {module.node: _holder(module.node) for module in modules}
+    if all(holders.values()):
+        raise DeviceBusy(
+            f"the Gaudi device is taken: {'; '.join(f'{node} by {who}' for node, who in holders.items())}; hl-smi shows more"
+        )
+
+
+def _holder(path: str) -> str:
     for link in (ROOT / "proc").glob("[0-9]*/fd/*"):
-        process = link.parts[-3]
         try:
-            if process != str(os.getpid()) and str(link.readlink()) == module.node:
-                return f"process {process} ({_text(link.parents[1] / 'comm') or 'unknown'})"
+            if str(link.readlink()) == path:
+                return f"process {link.parts[-3]} ({_text(link.parents[1] / 'comm')})"
         except OSError:  # the process or its file is gone, or is another user's
             continue
     return ""
@@ -80,7 +88,7 @@ def required_torch() -> str:
 
 def _module(node: Path) -> Module:
     kind = _text(node / "device/device_type") or f"device {_text(node / 'device/device')}"
-    name, path = f"Intel {kind.title()}", f"/dev/accel/{node.name}"
+    name, path = f"Intel {kind.capitalize()}", f"/dev/accel/{node.name}"
     state = _text(node / "device/status") or "operational"
     if not os.access(ROOT / path[1:], os.R_OK | os.W_OK):
         hint = "give the user, or the container (--runtime=habana), access to it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from tgi_backend_gaudi.attention import FusedAttention, HabanaAttention
-from tgi_backend_gaudi.maker import HabanaMaker
+from tgi_backend_gaudi.attention import BLOCK_SIZES, FusedAttention, HabanaAttention
 from tgi_backend_gaudi.runtime import HabanaRuntime
 from tgi_core.backend import Group, Kernel, Progress, Unsupported
 from tgi_core.engine.accelerator.failures import FailureTexts
@@ -24,6 +22,7 @@ from tgi_core.engine.device import TableRunner
 from tgi_core.engine.plain_queue import PlainQueue
 from tgi_core.engine.static.grid import GridRules
 from tgi_core.engine.static.runner import StaticRunner
+from tgi_core.engine.static.torch_maker import TorchMaker
 
 
 class GaudiKit(AcceleratorKit):
@@ -54,7 +53,9 @@ class GaudiKit(AcceleratorKit):
             raise Unsupported("habana_frameworks was loaded in lazy mode before this backend: set PT_HPU_LAZY_MODE=0")
         hpu: Any = torch.hpu  # type: ignore[attr-defined]
         if group.local_rank >= (count := hpu.device_count()):
-            raise Unsupported(f"--num-shard {group.world}: rank {group.local_rank} needs a device of its own, and {count} can be used")
+            raise Unsupported(
+                f"--num-shard {group.world}: rank {group.local_rank} needs a device of its own, and {count} can be used"
+            )
         if group.world > 1:
             from habana_frameworks.torch.distributed import hccl
 
@@ -78,13 +79,13 @@ class GaudiKit(AcceleratorKit):
             "regions": "steps" if self._switched("regions") else "layers",
         }
 
-    def maker(self, fields: Mapping[str, str], directory: Path | None) -> HabanaMaker:
-        """torch.compile; the bridge keeps recipes by their contents, in `PT_HPU_RECIPE_CACHE_CONFIG`."""
-        return HabanaMaker(fields, not self._switched("regions"), self.translated)
+    def maker(self, fields: Mapping[str, str], directory: Path | None) -> TorchMaker:
+        """Intel's backend of torch.compile; the bridge keeps recipes in `PT_HPU_RECIPE_CACHE_CONFIG`."""
+        return TorchMaker("hpu_backend", fields, self.habana.compiled, self.translated, not self._switched("regions"))
 
     def providers(self) -> Sequence[AttentionProvider]:
         """Intel's kernel for prompts, plain torch."""
-        return (FusedAttention(), HabanaAttention())
+        return (FusedAttention(BLOCK_SIZES), HabanaAttention(BLOCK_SIZES))
 
     def graph(self) -> NewGraph | str:
         """None: programs take their place."""

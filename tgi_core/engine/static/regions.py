@@ -30,7 +30,13 @@ def by_layer(rows: int, take: int, outputs: int, prepare: Prepare, compile: Call
         return inputs, *forward.begin(BlockStep(rows, take, **inputs))
 
     def layer(
-        forward: Forward, given: LoadedLayer, following: Tensor, cache: PagedLayer, stream: Tensor, normed: Tensor, step: BlockStep
+        forward: Forward,
+        given: LoadedLayer,
+        following: Tensor,
+        cache: PagedLayer,
+        stream: Tensor,
+        normed: Tensor,
+        step: BlockStep,
     ) -> tuple[Tensor, Tensor]:
         return forward.layer(given, following, cache, stream.clone(), normed, step, None)  # a copy: only caches are written to
 

@@ -29,4 +29,6 @@ class FusedSDPA(torch.autograd.Function):
         assert q.dim() == k.dim() == v.dim() == 4 and dropout_p == 0 and softmax_mode in ("fast", "fp32")
         assert seq_padding_type in ("left", "right") and (attn_mask is None or attn_mask.dtype is q.dtype)
         assert valid_seq_len is None or (is_causal and attn_mask is None)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
