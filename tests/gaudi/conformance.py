@@ -16,7 +16,7 @@ def main(*arguments: str) -> int:
         folder = Path(name)
         machine = gaudi(folder / "machine", kind="GAUDI2 (a stand-in)")
         command = [str(Path(sys.executable).with_name("tgi-conformance")), "run", "--backend", "gaudi", *arguments]
-        return subprocess.run(command, env=environment(folder, machine), check=False).returncode
+        return subprocess.run(command, env={**environment(folder, machine), "STANDIN_FEW": "1"}, check=False).returncode
 
 
 if __name__ == "__main__":

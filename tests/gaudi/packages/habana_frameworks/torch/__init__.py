@@ -2,7 +2,7 @@
 
 Names and arities are those of the bridge's source (1.19) and of vLLM's plugin for 1.24; anything else is an AttributeError or a TypeError.
 The compiler runs a graph as it was captured, of one shape. Tensors are the CPU's. `STANDIN_BYTES`: the device's memory;
-`STANDIN_TAKEN`: its device cannot be acquired.
+`STANDIN_TAKEN`: its device cannot be acquired; `STANDIN_FEW`: few sizes of programs, each of which takes a second to compile here.
 """
 
 import os
@@ -17,7 +17,11 @@ assert "hpu_backend" not in torch._dynamo.list_backends(exclude_tags=())
 torch._dynamo.register_backend(compile_graph, name="hpu_backend")
 torch.hpu = hpu.device_module
 
-import tgi_backend_gaudi.kit  # noqa: E402
+from tgi_backend_gaudi.kit import GaudiKit  # noqa: E402
 
-tgi_backend_gaudi.kit.GaudiKit.device_type = "cpu"  # no build of torch without the bridge makes tensors on "hpu"
+from tgi_core.engine.static.grid import GridRules  # noqa: E402
+
+GaudiKit.device_type = "cpu"  # no build of torch without the bridge makes tensors on "hpu"
+if os.environ.get("STANDIN_FEW"):
+    GaudiKit.rules = GridRules(takes=(128,), waste=0.45)
 __all__ = ["core", "hpu", "utils"]

@@ -1,0 +1,128 @@
+"""The backend `gaudi` over a stand-in of habana_frameworks: tokens, programs, and the calls that it makes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tgi_backend_gaudi.kit import GaudiKit
+from tgi_backend_gaudi.runtime import HabanaRuntime
+
+from tests.engine.static.test_compiling import Traffic
+from tests.engine.tiny_models import open_cpu, ragged_schedule
+from tests.gaudi.opened import PLAN, open_gaudi, use_few
+from tgi_core.backend import (
+    CacheGroup,
+    CacheKind,
+    Capacity,
+    CompileFailed,
+    DeviceBusy,
+    DeviceLost,
+    Feature,
+    Group,
+    OutOfMemory,
+    PeerLost,
+    Unsupported,
+)
+from tgi_core.engine.accelerator.failures import device_failure
+from tgi_core.engine.static.grid import Grid
+
+pytestmark = pytest.mark.usefixtures("machine")
+ONE = Group(0, 1, "", 0, 1)
+
+
+def test_tokens(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks, rows that join and one that leaves: the ragged engine's tokens in float32, prompts by Intel's kernel, nothing compiled in
+    traffic by the bridge's own counter; all layers are one program."""
+    use_few(monkeypatch)
+    session, capacity = open_gaudi(llama)
+    grid = Grid.of(capacity, GaudiKit.rules)
+    assert session.stats().compiles == capacity.compiles == 3 * len(grid.bodies()) + len(grid.heads())
+    assert session.capabilities().features >= {Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE, Feature.MASKS, Feature.TOP_N}
+    kernels = {kernel.part: kernel.name for kernel in session.capabilities().kernels}
+    assert kernels["attention"] == "fused-sdpa" and kernels["device"] == "GAUDI2" and kernels["verified_on_hardware"] == "false"
+    assert capacity.in_flight == 2 and capacity.groups[0].block_size == 128
+    assert ragged_schedule(session, capacity) == ragged_schedule(*open_cpu(llama, dtype="float32"))
+    traffic = Traffic(session, capacity, 2)
+    for _ in range(40):
+        traffic.step()
+    assert session.stats().compiles == capacity.compiles
+    session.close()
+    again, found = open_gaudi(llama)
+    assert found.compiles == 0 and again.stats().compiles == 0  # the process has them
+
+
+def test_whole_steps_and_plain_attention(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an operator can switch: whole steps as programs, attention in plain torch, lock step; all named; the same tokens."""
+    use_few(monkeypatch)
+    for name, value in (("REGIONS", "off"), ("RUN_AHEAD", "off"), ("ATTENTION", "flat")):
+        monkeypatch.setenv(f"TGI_GAUDI_{name}", value)
+    session, capacity = open_gaudi(llama)
+    assert capacity.compiles == Grid.of(capacity, GaudiKit.rules).count and capacity.in_flight == 1
+    named = [f"{kernel.part} {kernel.name}" for kernel in session.capabilities().kernels]
+    assert {"switch TGI_GAUDI_REGIONS=off", "switch TGI_GAUDI_RUN_AHEAD=off", "attention flat"} <= set(named)
+    assert ragged_schedule(session, capacity) == ragged_schedule(*open_cpu(llama, dtype="float32"))
+
+
+@pytest.mark.parametrize(("positions", "most"), [(4096, 110), (32768, 175)])
+def test_number_of_programs(positions: int, most: int) -> None:
+    """The grid of the device's own rules, for as many rows as it promises by default."""
+    capacity = Capacity((CacheGroup(CacheKind.FULL, 128, 32 * positions // 128),), 32, positions, 1056, 32)
+    assert Grid.of(capacity, GaudiKit.rules).count <= most
+
+
+def test_torch_hpu_is_no_other_device_module() -> None:
+    """The stand-in has the bridge's arities, which are not those of torch's other modules; the runtime stands between."""
+    kit, hpu = GaudiKit(ONE, 0.5), torch.hpu  # type: ignore[attr-defined]
+    for call in (lambda: hpu.synchronize(kit.device), lambda: hpu.is_bf16_supported(including_emulation=False)):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(AttributeError):
+        hpu.empty_cache()
+    free, total = hpu.mem_get_info()
+    assert kit.free_bytes() == free - total // 2
+    assert isinstance(kit.runtime, HabanaRuntime)
+    with pytest.raises(TypeError):
+        import_module("habana_frameworks.torch.hpex.kernels").FusedSDPA.apply(*[None] * 12)
+
+
+def test_dtypes() -> None:
+    """bfloat16, whatever is stored, unless float32 is asked for."""
+    kit = GaudiKit(ONE, 0.5)
+    assert kit.choose_dtype("auto", torch.float16) is kit.choose_dtype("bfloat16", torch.float32) is torch.bfloat16
+    assert kit.choose_dtype("float32", torch.bfloat16) is torch.float32
+    with pytest.raises(Unsupported, match="use bfloat16"):
+        kit.choose_dtype("float16", torch.float16)
+
+
+def test_bfloat16(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dtype of the device runs through the same programs."""
+    use_few(monkeypatch)
+    session, capacity = open_gaudi(llama, PLAN, dtype="bfloat16")
+    assert all(ragged_schedule(session, capacity).values()) and session.stats().compiles == capacity.compiles
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("synStatus=8 [Device not found] Device acquire failed.", DeviceBusy),
+        ("Allocation failed for size::1073741824 (1024)MB", OutOfMemory),
+        ("Graph compile failed. synStatus=synStatus 26 [Generic failure].", CompileFailed),
+        ("HCCL error in: hcclAllReduce", PeerLost),
+        ("synStatus=7 [Device reset]", DeviceLost),
+        ("shapes differ", None),
+    ],
+)
+def test_errors_of_the_bridge(text: str, kind: type[Exception] | None) -> None:
+    """They are RuntimeErrors, told apart by text; what concerns nobody stays what it is."""
+    found: Any = device_failure(RuntimeError(text), GaudiKit.failures)
+    assert found is None if kind is None else type(found) is kind and text in str(found)
+
+
+def test_more_ranks_than_devices() -> None:
+    """Named with both numbers."""
+    with pytest.raises(Unsupported, match="--num-shard 4: rank 2 needs a device of its own, and 2 can be used"):
+        GaudiKit(Group(2, 4, "file:nowhere", 2, 4), 0.9)
