@@ -19,7 +19,7 @@ from tests.serve.process import free_port, started
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "tgi_core/demo"
 KINDS = ("cuda", "rocm", "xpu")
-VENDORS = ("neuron",)
+VENDORS = ("gaudi", "neuron")
 """Images whose base holds torch and the vendor's libraries."""
 
 
@@ -57,7 +57,10 @@ def test_nothing_is_taken_from_elsewhere(kind: str) -> None:
     assert not [name for name in names if re.search("TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL", name)]
     text = (ROOT / f"Dockerfile.{kind}").read_text()
     assert not re.search(r"--extra-index-url|--trusted-host|curl|wget|\bADD\b|chmod 777|sudo", text)
-    assert all(":" in item.rest and "latest" not in item.rest for item in instructions if item.rest.startswith("BASE="))
+    bases = [item.rest for item in instructions if item.rest.startswith("BASE=")]
+    assert all(
+        ":" in base and ("latest" not in base or re.search(r"/\d+\.\d+\.\d+/", base)) for base in bases
+    )  # Intel's tag of a release
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,13 +80,31 @@ def test_what_the_base_holds_is_kept(kind: str) -> None:
     assert commands(instructions, "python3 -m venv --system-site-packages /opt/tgi")
     (step,) = commands(instructions, "pip install")
     assert " -c /opt/tgi/held.txt " in step and f"tgi_backend_{kind}-" in step
-    assert not re.search(r"torch|neuronx-|neuronx_|libneuron", step)
+    assert not re.search(r"torch|habana|neuronx-|neuronx_|libneuron", step)
 
 
-def test_neuron_holds_what_the_vendor_ships() -> None:
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        (
+            "neuron",
+            [
+                "torch==2.8.0",
+                "torch-neuronx==2.8.0.2.10",
+                "torch_xla==2.8.1",
+                "neuronx-cc==2.21.1",
+                "neuronx_distributed==0.15.1",
+            ],
+        ),
+        (
+            "gaudi",
+            ["torch==2.11.0a0", "torch_tb_profiler==0.4.0", "habana-torch-plugin==1.24.1.5", "habana_media_loader==1.24.1.5"],
+        ),
+    ],
+)
+def test_what_the_vendor_ships_is_held(kind: str, lines: list[str]) -> None:
     """The names of the vendor's packages are picked from what pip lists, however they are spelled; others stay free."""
-    (step,) = commands(read(ROOT / "Dockerfile.neuron"), "pip list")
-    lines = ["torch==2.8.0", "torch-neuronx==2.8.0.2.10", "torch_xla==2.8.1", "neuronx-cc==2.21.1", "neuronx_distributed==0.15.1"]
+    (step,) = commands(read(ROOT / f"Dockerfile.{kind}"), "pip list")
     free = ["torchserve==0.1", "transformers==4.57.1", "optimum==2.0.0"]
     found = subprocess.run(  # noqa: S602  a line of our own
         step.partition("|")[2].partition(">")[0],
@@ -96,12 +117,13 @@ def test_neuron_holds_what_the_vendor_ships() -> None:
     assert found.stdout.split() == lines
 
 
-def test_a_pod() -> None:
+@pytest.mark.parametrize(("kind", "resource"), [("gaudi", "habana.ai/gaudi"), ("neuron", "aws.amazon.com/neuron")])
+def test_a_pod(kind: str, resource: str) -> None:
     """The example for Kubernetes gives the container a device, the image's user, port and volume, and as long as a compile takes."""
-    _, deployment = yaml.safe_load_all((ROOT / "deploy/kubernetes/neuron.yaml").read_text())
+    _, deployment = yaml.safe_load_all((ROOT / f"deploy/kubernetes/{kind}.yaml").read_text())
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsUser"] == 10001 and container["resources"]["limits"] == {"aws.amazon.com/neuron": 1}
+    assert pod["securityContext"]["runAsUser"] == 10001 and container["resources"]["limits"][resource] == 1
     assert container["ports"][0]["containerPort"] == 80 and container["volumeMounts"][0]["mountPath"] == "/data"
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 3600

@@ -12,7 +12,7 @@ from tgi_backend_gaudi.kit import GaudiKit
 from tgi_backend_gaudi.runtime import HabanaRuntime
 
 from tests.engine.static.test_compiling import Traffic
-from tests.engine.tiny_models import open_cpu, ragged_schedule
+from tests.engine.tiny_models import Schedule, open_cpu, ragged_schedule
 from tests.gaudi.opened import PLAN, open_gaudi, use_few
 from tgi_core.backend import (
     CacheGroup,
@@ -22,16 +22,34 @@ from tgi_core.backend import (
     DeviceBusy,
     DeviceLost,
     Feature,
+    Grant,
     Group,
     OutOfMemory,
     PeerLost,
     Unsupported,
+    WarmupPlan,
 )
+from tgi_core.backend.session import Session
 from tgi_core.engine.accelerator.failures import device_failure
 from tgi_core.engine.static.grid import Grid
 
 pytestmark = pytest.mark.usefixtures("machine")
 ONE = Group(0, 1, "", 0, 1)
+
+
+def long_rows(session: Session, capacity: Capacity) -> dict[int, list[int]]:
+    """Rows that grow from one block into two, and whose prompts come in chunks of two programs."""
+    run = Schedule(session, capacity)
+    prompts = [tuple(3 + (7 * place + 5 * id) % 90 for place in range(size)) for id, size in ((11, 124), (12, 180))]
+    run.step(run.request(11, prompts[0], 100))
+    run.step(run.request(12, prompts[1], 140), grants=(Grant(11, 24),))
+    run.step(grants=(Grant(12, 40),))
+    for _ in range(12):
+        run.step()
+    tokens = dict(run.tokens)
+    for id in (11, 12):
+        run.leave(id)
+    return tokens
 
 
 def test_tokens(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +63,9 @@ def test_tokens(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = {kernel.part: kernel.name for kernel in session.capabilities().kernels}
     assert kernels["attention"] == "fused-sdpa" and kernels["device"] == "GAUDI2" and kernels["verified_on_hardware"] == "false"
     assert capacity.in_flight == 2 and capacity.groups[0].block_size == 128
-    assert ragged_schedule(session, capacity) == ragged_schedule(*open_cpu(llama, dtype="float32"))
+    cpu = open_cpu(llama, WarmupPlan(max_rows=4, max_row_tokens=256, max_step_tokens=192, num_blocks=64), dtype="float32")
+    assert ragged_schedule(session, capacity) == ragged_schedule(*cpu)
+    assert long_rows(session, capacity) == long_rows(*cpu)
     traffic = Traffic(session, capacity, 2)
     for _ in range(40):
         traffic.step()
