@@ -17,9 +17,9 @@ from tgi_core.backend.session import Session
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=256, max_step_tokens=192, num_blocks=8)
 
 
-def open_gaudi(model: Path, plan: WarmupPlan = PLAN, **options: Any) -> tuple[Session, Capacity]:
-    """A warmed session in float32."""
-    session = Session(plugin.backend_open(OpenOptions(str(model), "float32", **options), silent), "gaudi")
+def open_gaudi(model: Path, plan: WarmupPlan = PLAN, dtype: str = "float32", **options: Any) -> tuple[Session, Capacity]:
+    """A warmed session."""
+    session = Session(plugin.backend_open(OpenOptions(str(model), dtype, **options), silent), "gaudi")
     return session, session.warmup(plan, silent)
 
 

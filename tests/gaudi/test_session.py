@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from tgi_backend_gaudi.runtime import HabanaRuntime
 
 from tests.engine.static.test_compiling import Traffic
 from tests.engine.tiny_models import Schedule, open_cpu, ragged_schedule
-from tests.gaudi.opened import PLAN, open_gaudi, use_few
+from tests.gaudi.opened import open_gaudi, use_few
 from tgi_core.backend import (
     CacheGroup,
     CacheKind,
@@ -31,6 +33,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 from tgi_core.engine.accelerator.failures import device_failure
+from tgi_core.engine.static import torch_maker
 from tgi_core.engine.static.grid import Grid
 
 pytestmark = pytest.mark.usefixtures("machine")
@@ -47,8 +50,9 @@ def long_rows(session: Session, capacity: Capacity) -> dict[int, list[int]]:
     for _ in range(12):
         run.step()
     tokens = dict(run.tokens)
-    for id in (11, 12):
-        run.leave(id)
+    run.leave(11)
+    run.gone = frozenset({11})
+    run.leave(12)
     return tokens
 
 
@@ -59,7 +63,7 @@ def test_tokens(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session, capacity = open_gaudi(llama)
     grid = Grid.of(capacity, GaudiKit.rules)
     assert session.stats().compiles == capacity.compiles == 3 * len(grid.bodies()) + len(grid.heads())
-    assert session.capabilities().features >= {Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE, Feature.MASKS, Feature.TOP_N}
+    assert session.capabilities().features >= {Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE, Feature.PROMPT_LOGPROBS}
     kernels = {kernel.part: kernel.name for kernel in session.capabilities().kernels}
     assert kernels["attention"] == "fused-sdpa" and kernels["device"] == "GAUDI2" and kernels["verified_on_hardware"] == "false"
     assert capacity.in_flight == 2 and capacity.groups[0].block_size == 128
@@ -118,11 +122,20 @@ def test_dtypes() -> None:
         kit.choose_dtype("float16", torch.float16)
 
 
-def test_bfloat16(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dtype of the device runs through the same programs."""
+def test_compile_cache(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """In the device's own dtype: a later start finds every recipe on disk; one with other limits says what changed."""
     use_few(monkeypatch)
-    session, capacity = open_gaudi(llama, PLAN, dtype="bfloat16")
-    assert all(ragged_schedule(session, capacity).values()) and session.stats().compiles == capacity.compiles
+    caplog.set_level(logging.INFO, "tgi_core.engine")
+    plan, compiled = WarmupPlan(max_rows=2, max_row_tokens=128, max_step_tokens=128, num_blocks=2), []
+    for rows in (2, 2, 1):
+        monkeypatch.setattr(torch_maker, "_COMPILED", {})  # as in another process
+        session, capacity = open_gaudi(llama, replace(plan, max_rows=rows), "auto", compile_cache=str(tmp_path / "cache"))
+        compiled.append(session.stats().compiles)
+        assert capacity.compiles == compiled[-1]
+        session.close()
+    assert compiled[0] > 0 and compiled[1] == 0
+    assert "programs of an earlier start in" in caplog.text and "changed: rows (was 2, is 1)" in caplog.text
+    assert list((tmp_path / "cache/recipes-0").iterdir())
 
 
 @pytest.mark.parametrize(
