@@ -3,13 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/rocm -e backends/static-cpu -e backends/xpu -e conformance-tests
+PACKAGES := -e ".[engine,dev]" -e backends/cpu -e backends/cuda -e backends/gaudi -e backends/neuron -e backends/rocm -e backends/static-cpu -e backends/xpu -e conformance-tests
 HOST ?= 127.0.0.1
 PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-transformers4 test-triton test-xla
+.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla
 
 install: $(VENV)/.installed
 
@@ -81,6 +81,14 @@ test-xla:
 	    hypothesis pytest pytest-asyncio pytest-timeout
 	PJRT_DEVICE=CPU OMP_NUM_THREADS=1 .venv-xla/bin/pytest -s -o addopts= -o filterwarnings=default tests/xla/on_xla.py
 
+# the neuron backend over the real host code of optimum-neuron, in a venv of its own; only the vendor's wheels are stubs
+test-neuron:
+	$(PYTHON) -m venv .venv-neuron
+	.venv-neuron/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" "optimum==2.0.*" -e ".[engine]" \
+	    -e backends/neuron pytest pytest-asyncio pytest-timeout
+	.venv-neuron/bin/pip install --disable-pip-version-check -q --no-deps optimum-neuron==0.4.5
+	.venv-neuron/bin/pytest tests/neuron/real
+
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install
 	$(BIN)/python -m tests.clients.run $(CLIENTS)
@@ -101,8 +109,8 @@ test-native-asan: install
 bench-tools: install
 	$(BIN)/python -m tests.clients.bench_tools
 
-# every clause on the backends that run here, level 0 of those whose device is elsewhere, with reports, the support matrix and the registry; then the
-# suite's own tests
+# every clause on the backends that run here, level 0 of those whose device is elsewhere, levels 0 to 2 over stand-ins of the vendor's libraries,
+# with reports, the support matrix and the registry; then the suite's own tests
 conformance: install
 	mkdir -p build/conformance
 	for name in reference cpu static-cpu; do \
@@ -111,7 +119,11 @@ conformance: install
 	for name in cuda rocm xpu; do \
 	    $(BIN)/tgi-conformance run --backend $$name --level L0 --report docs/conformance/$$name.json || exit 1; \
 	done
-	$(BIN)/tgi-conformance matrix docs/conformance --planned gaudi --planned neuron --out docs/support-matrix.md
+	for name in neuron neuron-native; do \
+	    $(BIN)/python -m tests.neuron.conformance $$name --level L2 --report docs/conformance/$$name.json || exit 1; \
+	done
+	$(BIN)/python -m tests.gaudi.conformance --level L2 --report docs/conformance/gaudi.json
+	$(BIN)/tgi-conformance matrix docs/conformance --out docs/support-matrix.md
 	$(BIN)/tgi-conformance registry docs/conformance --out docs/registry.md
 	$(BIN)/pytest -n 2 --dist worksteal tests/conformance
 
@@ -144,4 +156,4 @@ demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0
 
 clean:
-	rm -rf $(VENV) .venv-transformers4 .venv-clients .venv-xla
+	rm -rf $(VENV) .venv-transformers4 .venv-clients .venv-neuron .venv-xla

@@ -31,6 +31,8 @@ OUTSIDE = {
     "conformance-tests/README.md": "conformance-suite.md",
     "backends/cpu/README.md": "backends/cpu.md",
     "backends/cuda/README.md": "backends/cuda.md",
+    "backends/gaudi/README.md": "backends/gaudi.md",
+    "backends/neuron/README.md": "backends/neuron.md",
     "backends/rocm/README.md": "backends/rocm.md",
     "backends/static-cpu/README.md": "backends/static-cpu.md",
     "backends/xpu/README.md": "backends/xpu.md",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-KINDS = ("cuda", "rocm", "xpu")
+KINDS = ("cuda", "gaudi", "rocm", "xpu")
 
 
 def install_torch(folder: Path, monkeypatch: pytest.MonkeyPatch, **platforms: str) -> None:

@@ -1,4 +1,4 @@
-"""The three packages as the core and the conformance suite see them, on a machine without an accelerator."""
+"""The packages as the core and the conformance suite see them, on a machine without an accelerator."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ VENDORS = (
     "flash_attn",
     "flash_attn_interface",
     "flashinfer",
+    "habana_frameworks",
     "intel_extension_for_pytorch",
     "pynvml",
     "vllm_xpu_kernels",

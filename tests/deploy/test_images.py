@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.deploy.dockerfile import commands, copies, environment, read
 from tests.kit.environment import Environment
@@ -18,9 +19,11 @@ from tests.serve.process import free_port, started
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "tgi_core/demo"
 KINDS = ("cuda", "rocm", "xpu")
+VENDORS = ("gaudi", "neuron")
+"""Images whose base holds torch and the vendor's libraries."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", (*KINDS, *VENDORS))
 def test_what_is_copied_is_there(kind: str) -> None:
     """Every source of a COPY is in the repository, and let through by .dockerignore."""
     ignored, *passed = (ROOT / ".dockerignore").read_text().split()
@@ -30,7 +33,7 @@ def test_what_is_copied_is_there(kind: str) -> None:
             assert (ROOT / source).exists() and f"!{Path(source).parts[0]}" in passed, source
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", (*KINDS, *VENDORS))
 def test_how_it_runs(kind: str) -> None:
     """Two stages, the second without the sources; not as root; TGI's port and cache; an entry point that gets the signals."""
     instructions = read(ROOT / f"Dockerfile.{kind}")
@@ -45,7 +48,7 @@ def test_how_it_runs(kind: str) -> None:
     assert not {"tgi_core", "router", "."} & set(copied)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", (*KINDS, *VENDORS))
 def test_nothing_is_taken_from_elsewhere(kind: str) -> None:
     """No secret is built in; packages come from one index at a time, so that no name can be taken from a second one; nothing is piped
     from the network into a shell."""
@@ -54,7 +57,10 @@ def test_nothing_is_taken_from_elsewhere(kind: str) -> None:
     assert not [name for name in names if re.search("TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL", name)]
     text = (ROOT / f"Dockerfile.{kind}").read_text()
     assert not re.search(r"--extra-index-url|--trusted-host|curl|wget|\bADD\b|chmod 777|sudo", text)
-    assert all(":" in item.rest and "latest" not in item.rest for item in instructions if item.rest.startswith("BASE="))
+    bases = [item.rest for item in instructions if item.rest.startswith("BASE=")]
+    assert all(
+        ":" in base and ("latest" not in base or re.search(r"/\d+\.\d+\.\d+/", base)) for base in bases
+    )  # Intel's tag of a release
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,6 +71,62 @@ def test_one_image_in_three_files(kind: str) -> None:
         for name in (kind, "cuda")
     )
     assert [(item.word, item.rest.replace(kind, "cuda")) for item in found] == [(item.word, item.rest) for item in first]
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_what_the_base_holds_is_kept(kind: str) -> None:
+    """pip sees the base's packages, and may replace neither torch nor the vendor's; no wheel is asked for by their names."""
+    instructions = read(ROOT / f"Dockerfile.{kind}")
+    assert commands(instructions, "python3 -m venv --system-site-packages /opt/tgi")
+    (step,) = commands(instructions, "pip install")
+    assert " -c /opt/tgi/held.txt " in step and f"tgi_backend_{kind}-" in step
+    assert not re.search(r"torch|habana|neuronx-|neuronx_|libneuron", step)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        (
+            "neuron",
+            [
+                "torch==2.8.0",
+                "torch-neuronx==2.8.0.2.10",
+                "torch_xla==2.8.1",
+                "neuronx-cc==2.21.1",
+                "neuronx_distributed==0.15.1",
+            ],
+        ),
+        (
+            "gaudi",
+            ["torch==2.11.0a0", "torch_tb_profiler==0.4.0", "habana-torch-plugin==1.24.1.5", "habana_media_loader==1.24.1.5"],
+        ),
+    ],
+)
+def test_what_the_vendor_ships_is_held(kind: str, lines: list[str]) -> None:
+    """The names of the vendor's packages are picked from what pip lists, however they are spelled; others stay free."""
+    (step,) = commands(read(ROOT / f"Dockerfile.{kind}"), "pip list")
+    free = ["torchserve==0.1", "transformers==4.57.1", "optimum==2.0.0"]
+    found = subprocess.run(  # noqa: S602  a line of our own
+        step.partition("|")[2].partition(">")[0],
+        shell=True,
+        input="\n".join(lines + free),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == lines
+
+
+@pytest.mark.parametrize(("kind", "resource"), [("gaudi", "habana.ai/gaudi"), ("neuron", "aws.amazon.com/neuron")])
+def test_a_pod(kind: str, resource: str) -> None:
+    """The example for Kubernetes gives the container a device, the image's user, port and volume, and as long as a compile takes."""
+    _, deployment = yaml.safe_load_all((ROOT / f"deploy/kubernetes/{kind}.yaml").read_text())
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsUser"] == 10001 and container["resources"]["limits"][resource] == 1
+    assert container["ports"][0]["containerPort"] == 80 and container["volumeMounts"][0]["mountPath"] == "/data"
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3600
 
 
 @pytest.fixture(scope="module")

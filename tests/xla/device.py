@@ -71,6 +71,8 @@ class XlaQueue:
 class XlaMaker:
     """Records a function's operators at every call; XLA compiles them where it has not seen the same ones before."""
 
+    by_layer = False
+
     def __init__(self) -> None:
         self._before = compiles()
 

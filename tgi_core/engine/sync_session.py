@@ -79,7 +79,7 @@ class SyncSession(BaseSession):
 
     def _compiles(self) -> int:
         """Programs compiled so far."""
-        return 0
+        return self._capacity.compiles if self._capacity else 0
 
     def _launch(self, launch: Launch) -> Step:
         self._launched = launch

@@ -46,6 +46,8 @@ COMPILER = Compiler()
 class GraphMaker:
     """The compiler of one session. `key` is what its programs depend on beside their names."""
 
+    by_layer = False
+
     def __init__(self, key: Sequence[str], directory: Path | None = None, policed: bool = True) -> None:
         self._key, self._directory, self._policed, self._sealed = (*key, str(directory)), directory, policed, False
         self._before = COMPILER.count

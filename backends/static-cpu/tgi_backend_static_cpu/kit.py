@@ -9,30 +9,25 @@ import torch
 
 from tgi_backend_static_cpu.compiler import GraphMaker
 from tgi_backend_static_cpu.queue import LateQueue
-from tgi_core.backend import Kernel, Progress, Unsupported
-from tgi_core.engine.attention.cache import BLOCK_SIZES, Fp8Cache
+from tgi_core.backend import Kernel, Progress
+from tgi_core.engine.attention.cache import BLOCK_SIZES
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
-from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
-from tgi_core.engine.lora.weights import LoraWeights
-from tgi_core.engine.quantization.linear import LinearProvider
-from tgi_core.engine.quantization.torch_linear import TorchLinears
+from tgi_core.engine.plain_kit import PlainKit
 from tgi_core.engine.static.attention import FlatAttention, TableAttention
 from tgi_core.engine.static.grid import GridRules
 from tgi_core.engine.static.runner import StaticRunner
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 COARSE = GridRules(takes=(32, 64, 128, 256, 512, 1024), waste=0.25)
 """Few sizes: here a compile takes a second, and padding costs nothing that matters."""
 
 
-class StaticCpuKit:
+class StaticCpuKit(PlainKit):
     """The emulated device. `flat` chooses the form of decode attention, `free` the bytes that it has."""
 
     device = torch.device("cpu")
     collectives = "gloo"
-    fp8_cache: Fp8Cache | None = None
     program_bytes = 0
 
     def __init__(self, rules: GridRules = COARSE, free: int = 1 << 30) -> None:
@@ -51,21 +46,6 @@ class StaticCpuKit:
         """torch's graph capture, with police."""
         return GraphMaker([f"{name}={value}" for name, value in fields.items()], directory)
 
-    def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
-        """float32 or bfloat16."""
-        wanted = str(stored).removeprefix("torch.") if asked == "auto" else asked
-        if wanted not in _DTYPES:
-            raise Unsupported(f"dtype {wanted}: this device runs {', '.join(_DTYPES)}")
-        return _DTYPES[wanted]
-
-    def linears(self) -> Sequence[LinearProvider]:
-        """torch's."""
-        return (TorchLinears(),)
-
-    def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
-        """torch's; decoders from tables have no adapters here."""
-        return TorchLoraKernel(weights)
-
     def attention(self) -> Sequence[AttentionProvider]:
         """The static engine's."""
         return (FlatAttention(BLOCK_SIZES) if self.rules.flat else TableAttention(BLOCK_SIZES),)
@@ -73,10 +53,6 @@ class StaticCpuKit:
     def choices(self) -> tuple[Kernel, ...]:
         """That it is none."""
         return (Kernel("device", "emulated", "torch on the CPU, with the rules of a compiler of static shapes"),)
-
-    def table_refusal(self) -> str:
-        """It runs every table."""
-        return ""
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
         """The static engine's runner."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tgi_conformance.report.document import NAMES
+from tgi_core.backend.registry import BY_NAME_ONLY
 
 UNTESTED = "Untested"
 _LEVELS = {"L0": "L0 package", "L1": "L1 protocol", "L2": "L2 semantics", "L3": "L3 resilience"}
@@ -48,8 +49,11 @@ def _of(report: dict[str, Any] | None, cell: Any) -> str:
 
 
 def _device(report: dict[str, Any]) -> str:
-    kind = report["backend"]["device_kind"]
-    return f"{kind}{', verified on hardware' if report['backend']['verified_on_hardware'] else ''}"
+    backend = report["backend"]
+    kind = backend["device_kind"]
+    if backend["verified_on_hardware"]:
+        return f"{kind}, verified on hardware"
+    return kind if kind in BY_NAME_ONLY or not backend["devices"] else f"{kind}, emulated"
 
 
 def _versions(report: dict[str, Any]) -> str:

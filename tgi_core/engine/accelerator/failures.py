@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tgi_core.backend import BackendError, DeviceLost, OutOfMemory, PeerLost, Unsupported
+from tgi_core.backend import BackendError, CompileFailed, DeviceBusy, DeviceLost, OutOfMemory, PeerLost, Unsupported
 from tgi_core.engine.failures import ACCELERATOR_ERROR
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -34,10 +34,14 @@ _PEERS = ("distbackenderror", "watchdog caught collective", "remote process exit
 
 @dataclass(frozen=True, slots=True)
 class FailureTexts:
-    """A vendor's own texts, in lower case, for a lost device and for lost ranks."""
+    """A vendor's own texts, in lower case, for a lost device, for lost ranks, and so on; `tool` shows who holds a device."""
 
     lost: Sequence[str] = ()
     peers: Sequence[str] = ()
+    busy: Sequence[str] = ()
+    memory: Sequence[str] = ()
+    compiler: Sequence[str] = ()
+    tool: str = ""
 
 
 def device_failure(error: BaseException, texts: FailureTexts) -> BackendError | None:
@@ -46,12 +50,16 @@ def device_failure(error: BaseException, texts: FailureTexts) -> BackendError | 
         return error
     reason = " ".join(str(error).split())
     lowered = f"{type(error).__name__} {reason}".lower()
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _has(lowered, _NO_MEMORY):
+    if _has(lowered, texts.busy):
+        return DeviceBusy(f"the device is taken or cannot be opened; {texts.tool} shows which process holds it: {reason[:300]}")
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _has(lowered, (*_NO_MEMORY, *texts.memory)):
         return OutOfMemory(f"the device is out of memory: {reason[:300]}")
     if _has(lowered, (*_PEERS, *texts.peers)):
         return PeerLost(f"another rank is gone: {reason[:300]}")
     if _has(lowered, _NO_CODE):
         return Unsupported(f"a kernel has no code for this device; install builds that list its architecture: {reason[:300]}")
+    if _has(lowered, texts.compiler):
+        return CompileFailed(f"the device's compiler failed: {reason[:300]}")
     if isinstance(error, ACCELERATOR_ERROR) or _has(lowered, (*_LOST, *texts.lost)):
         return DeviceLost(f"the device failed: {reason[:300]}")
     return None

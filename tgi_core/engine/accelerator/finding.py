@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from tgi_core.backend import Probe, ProbeStatus
+from tgi_core.backend import DeviceLost, Probe, ProbeStatus
 from tgi_core.engine.accelerator.torch_build import torch_build
 
 PROOF = "hardware.json"
@@ -31,13 +31,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The torch build that a package needs. `platform` is the name in `torch/version.py` that has a version in that build."""
+    """The torch build that a package needs. `platform` is the name in `torch/version.py` that has a version in that build; without one
+    any build may do. `packages` are needed beside torch."""
 
     platform: str
     build: str
     """That build, in words."""
     install: str
     """How to get it."""
+    packages: tuple[str, ...] = ()
 
 
 def answer(devices: Sequence[Device], hidden: str, absent: Probe, wanted: Wanted, package: str) -> Probe:
@@ -52,15 +54,21 @@ def answer(devices: Sequence[Device], hidden: str, absent: Probe, wanted: Wanted
     names = tuple(device.name for device in devices)
     if trouble := next((device for device in devices if device.trouble), None):
         return Probe(ProbeStatus.BROKEN, names, f"{trouble.name}: {trouble.trouble}", trouble.hint)
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in (*wanted.packages, *_NEEDED) if importlib.util.find_spec(name) is None]
     if missing:
-        hint = wanted.install if "torch" in missing else f"pip install {' '.join(missing)}"
+        hint = wanted.install if {"torch", *wanted.packages} & set(missing) else f"pip install {' '.join(missing)}"
         return Probe(ProbeStatus.BROKEN, names, f"{names[0]} is there, and not installed: {', '.join(missing)}", hint)
     build = torch_build()
-    if wanted.platform not in build:
+    if wanted.platform and wanted.platform not in build:
         found = build.get("__version__", "of an unknown version")
         return Probe(ProbeStatus.BROKEN, names, f"{names[0]} is there, and torch {found} is no {wanted.build}", wanted.install)
     return Probe(ProbeStatus.READY, names, verified_on_hardware=proven(package))
+
+
+def check_ready(found: Probe) -> None:
+    """Raises DeviceLost, with the reason and what to do, where a probe did not find the device ready."""
+    if found.status is not ProbeStatus.READY:
+        raise DeviceLost(f"{found.reason}; {found.hint}")
 
 
 def visible(devices: Sequence[Device], asked: str | None) -> list[Device]:

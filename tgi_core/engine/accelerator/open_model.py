@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tgi_core.backend import DeviceLost, Feature, OpenOptions, Probe, ProbeStatus, Progress
+from tgi_core.backend import Feature, OpenOptions, Probe, Progress
+from tgi_core.engine.accelerator.finding import check_ready
 from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.weights.sizes import check_model
 
@@ -23,8 +24,7 @@ def open_accelerator(
     check_model(Path(options.model))  # what is damaged or absurd is found before torch is loaded, which takes seconds
     for adapter in options.adapters:
         open_adapter(adapter)
-    if found.status is not ProbeStatus.READY:
-        raise DeviceLost(f"{found.reason}; {found.hint}")
+    check_ready(found)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     from tgi_core.engine.open_model import open_session

@@ -65,21 +65,43 @@ class DecoderForward(Generic[Step]):
 
     def hidden(self, step: Step, keep: Tensor | None) -> Tensor:
         """What `logits` takes, [kept, hidden]: the first of two parts, for devices that compile them apart."""
-        decoder, table, run = self.decoder, self.decoder.table, self.operators
+        stream, normed = self.begin(step)
+        layers = self.decoder.layers
+        for layer, following, cache in zip(layers, self.following_norms(), self.caches, strict=True):
+            stream, normed = self.layer(layer, following, cache, stream, normed, step, keep if layer is layers[-1] else None)
+        return normed
+
+    def begin(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The residual stream [tokens, hidden] before the first layer, and its norm."""
+        decoder, table = self.decoder, self.decoder.table
         stream = F.embedding(step.input_ids, decoder.embedding)
         if table.embedding_scale != 1:
             stream = stream * table.embedding_scale
-        normed = run.norm(stream, decoder.layers[0].attention_norm, table.epsilon)
-        last = len(decoder.layers) - 1
-        for index, (layer, cache) in enumerate(zip(decoder.layers, self.caches, strict=True)):
-            branch = self._attention(layer, cache, normed, step)
-            normed = run.add_and_norm(stream, branch, table.residual_scale, layer.mlp_norm, table.epsilon)
-            branch = layer.down(run.silu_mul(layer.gate_up(normed)))
-            if index == last and keep is not None:
-                stream, branch = stream.index_select(0, keep), branch.index_select(0, keep)
-            following = decoder.final_norm if index == last else decoder.layers[index + 1].attention_norm
-            normed = run.add_and_norm(stream, branch, table.residual_scale, following, table.epsilon)
-        return normed
+        return stream, self.operators.norm(stream, decoder.layers[0].attention_norm, table.epsilon)
+
+    def following_norms(self) -> list[Tensor]:
+        """By layer, the weights of the norm that comes after it."""
+        return [*(layer.attention_norm for layer in self.decoder.layers[1:]), self.decoder.final_norm]
+
+    def layer(
+        self,
+        layer: LoadedLayer,
+        following: Tensor,
+        cache: PagedLayer,
+        stream: Tensor,
+        normed: Tensor,
+        step: Step,
+        keep: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The stream after a layer, which may be the same tensor, and its norm by the weights `following`: of the tokens `keep`, or of all.
+        The same function for every layer, for devices that compile one at a time."""
+        table, run = self.decoder.table, self.operators
+        branch = self._attention(layer, cache, normed, step)
+        normed = run.add_and_norm(stream, branch, table.residual_scale, layer.mlp_norm, table.epsilon)
+        branch = layer.down(run.silu_mul(layer.gate_up(normed)))
+        if keep is not None:
+            stream, branch = stream.index_select(0, keep), branch.index_select(0, keep)
+        return stream, run.add_and_norm(stream, branch, table.residual_scale, following, table.epsilon)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [tokens, vocabulary] of hidden states [tokens, hidden]."""

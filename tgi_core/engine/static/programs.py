@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -12,18 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.backend import CompileFailed
-from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.static.attention import BlockStep
 from tgi_core.engine.static.grid import HeadShape, Shape
 from tgi_core.engine.static.laying import lay_nothing, words_of
-
-Forward = DecoderForward[BlockStep]
-Compiled = Callable[..., Any]
+from tgi_core.engine.static.regions import Compiled, Forward, Prepare, by_layer
 
 
 class Maker(Protocol):
     """A device's compiler."""
+
+    by_layer: bool
+    """Whether it compiles single layers, not whole steps."""
 
     def compile(self, run: Compiled, name: str) -> Compiled:
         """A function of tensors, compiled at its first call, for the shapes of that call only.
@@ -68,15 +67,23 @@ class Programs:
         layout = words_of(shape)
         words = torch.zeros(layout.count, dtype=torch.int32)
         lay_nothing(shape, self._waste, layout.host(words))
-        inputs, program = (
-            [words.to(self._newest.device)],
-            _body(shape) if isinstance(shape, Shape) else _head(shape, self._sampler),
-        )
+        inputs = [words.to(self._newest.device)]
         if isinstance(shape, HeadShape):
             hidden = torch.zeros(shape.tokens, self._forward.decoder.table.hidden, dtype=self._forward.decoder.final_norm.dtype)
             inputs.insert(0, hidden.to(self._newest.device))
-        self._compiled[shape] = self.maker.compile(_with_code(program, str(shape)), str(shape))
+        self._compiled[shape] = self._program(shape)
         self.run(shape, *inputs)
+
+    def _program(self, shape: Shape | HeadShape) -> Compiled:
+        def compile(run: Compiled, part: str = "") -> Compiled:
+            name = f"{shape}: {part}" if part else str(shape)
+            return self.maker.compile(_with_code(run, name), name)
+
+        if isinstance(shape, HeadShape):
+            return compile(_head(shape, self._sampler))
+        if self.maker.by_layer:
+            return by_layer(shape.rows, shape.take, shape.outputs, _prepare(shape), compile)
+        return compile(_body(shape))
 
     def release(self) -> None:
         """Free them all."""
@@ -91,14 +98,23 @@ def _with_code(run: Compiled, name: str) -> Compiled:
     return types.FunctionType(code, run.__globals__, name, run.__defaults__, run.__closure__)
 
 
-def _body(shape: Shape) -> Compiled:
-    layout, padding = words_of(shape), shape.outputs - shape.tokens
+def _prepare(shape: Shape) -> Prepare:
+    layout = words_of(shape)
 
-    def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
+    def prepare(newest: Tensor, words: Tensor) -> dict[str, Tensor]:
         inputs = layout.device(words)
         given = inputs.pop("ids")
         ids = torch.where(given < 0, newest.index_select(0, (-1 - given).clamp_min(0)), given)
-        step = BlockStep(shape.rows, shape.take, ids, **inputs)
+        return {"input_ids": ids, **inputs}
+
+    return prepare
+
+
+def _body(shape: Shape) -> Compiled:
+    prepare, padding = _prepare(shape), shape.outputs - shape.tokens
+
+    def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
+        step = BlockStep(shape.rows, shape.take, **prepare(newest, words))
         return F.pad(forward.hidden(step, None), (0, 0, 0, padding))
 
     return body

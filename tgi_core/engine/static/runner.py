@@ -24,7 +24,8 @@ from tgi_core.engine.runner import StepLogits
 from tgi_core.engine.static.attention import TableAttention
 from tgi_core.engine.static.device import StaticKit
 from tgi_core.engine.static.grid import Grid
-from tgi_core.engine.static.programs import Forward, Maker, Programs
+from tgi_core.engine.static.programs import Maker, Programs
+from tgi_core.engine.static.regions import Forward
 from tgi_core.engine.static.steps import StaticSteps, takes_argmax
 
 

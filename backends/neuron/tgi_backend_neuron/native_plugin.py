@@ -1,0 +1,40 @@
+"""The plugin hooks of `neuron-native`, which is experimental. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tgi_backend_neuron import __version__
+from tgi_backend_neuron.finding import probe_native
+from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
+from tgi_core.engine.accelerator.finding import check_ready
+from tgi_core.engine.weights.sizes import check_model
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """Who this plugin is."""
+    return Manifest("neuron-native", "tgi-core", __version__, (1, 2), (1, 2), device_kind="neuron")
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """What the driver shows, and whether TorchNeuron is installed."""
+    return probe_native()
+
+
+@hookimpl
+def backend_open(options: OpenOptions, progress: Progress) -> object:
+    """Load the model. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+    check_ready(probe_native())
+    check_model(Path(options.model))  # finds damaged models before torch is loaded, which takes seconds
+    os.environ.setdefault("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", "1")  # a graph that fails to compile is an error
+    if options.compile_cache:  # the runtime finds programs there by their contents
+        os.environ.setdefault("TORCH_NEURONX_NEFF_CACHE_DIR", str(Path(options.compile_cache) / "neff"))
+    from tgi_backend_neuron.failures import neuron_errors
+    from tgi_backend_neuron.native import NativeKit
+    from tgi_core.engine.static.session import open_static
+
+    with neuron_errors():
+        return open_static(options, NativeKit(options.group.local_rank, options.memory_fraction), progress)

@@ -1,0 +1,166 @@
+"""Opens a model for optimum-neuron: what can be refused is refused before any of the vendor's libraries is imported."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tgi_backend_neuron.artefact import CONFIG, Wanted, is_compiled, loaded
+from tgi_backend_neuron.finding import Machine, busy_cores, find_machine, installed
+from tgi_backend_neuron.slots import SlotRunner, SlotSession
+from tgi_core.backend import Kernel, OpenOptions, Progress
+from tgi_core.backend.errors import DeviceBusy, DeviceLost, InvalidModel, OutOfMemory, Unsupported
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.weights.sizes import check_model
+from tgi_core.errors import StartupError
+from tgi_core.model_files import quantization_settings, read_json, text_config
+
+MODELS = ("granite", "llama", "llama4_text", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
+"""Model types that optimum-neuron 0.4.5 generates text with."""
+_SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
+_COMPILED = ("batch_size", "sequence_length", "tp_degree")
+_DTYPES = {
+    **dict.fromkeys(("bf16", "bfloat16"), torch.bfloat16),
+    **dict.fromkeys(("fp16", "float16", "half"), torch.float16),
+    **dict.fromkeys(("fp32", "float32"), torch.float32),
+}
+"""By torch's names, and by those of HF_AUTO_CAST_TYPE."""
+CORES, CAST = "HF_NUM_CORES", "HF_AUTO_CAST_TYPE"
+"""Variables of TGI's Neuron backend, which count where the flags --num-shard and --dtype are not given."""
+IGNORED = {"HF_BATCH_SIZE": "--max-batch-size", "HF_SEQUENCE_LENGTH": "--max-total-tokens"}
+"""Variables of its earlier images, and the flags that TGI itself has for them."""
+_log = logging.getLogger("tgi_core.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint, or a model that is compiled already: then `compiled` is what its neuron_config.json says.
+
+    `config` is the language model's part of config.json; `weights` counts bytes of a compiled model's weights, elements of others.
+    """
+
+    directory: Path
+    config: Mapping[str, Any]
+    compiled: Mapping[str, Any]
+    weights: int
+
+    @classmethod
+    def read(cls, directory: Path) -> Source:
+        """Raises InvalidModel naming file and field."""
+        try:
+            if is_compiled(directory):
+                compiled = read_json(directory / CONFIG)
+                weights = sum(file.stat().st_size for file in directory.glob("**/*.safetensors"))
+            else:
+                compiled, checkpoint = {}, check_model(directory)
+                weights = sum(math.prod(entry.shape) for entry in checkpoint.tensors.values())
+            whole = read_json(directory / "config.json")
+            quantized, settings = quantization_settings(whole, directory)
+        except StartupError as error:
+            raise InvalidModel(str(error)) from error
+        if settings:
+            raise InvalidModel(f"{quantized}: optimum-neuron runs no quantized checkpoints; use an unquantized one")
+        source = cls(directory, text_config(whole), compiled, weights)
+        source.check()
+        return source
+
+    def check(self) -> None:
+        """Raises InvalidModel for a type of model that is not supported, and for sizes that are missing."""
+        file = self.directory / "config.json"
+        if self.config.get("model_type") not in MODELS:
+            raise InvalidModel(f"{file}: optimum-neuron runs no {self.config.get('model_type')!r}; it runs {', '.join(MODELS)}")
+        needed = {file: (self.config, _SIZES), self.directory / CONFIG: (self.compiled, _COMPILED if self.compiled else ())}
+        for path, (found, names) in needed.items():
+            if missing := [name for name in names if not isinstance(found.get(name), int)]:
+                raise InvalidModel(f"{path}: {missing[0]} is missing")
+
+    @property
+    def dtype(self) -> str:
+        """torch's name for the dtype that the model is stored or compiled in."""
+        named = self.compiled.get("torch_dtype") or self.config.get("dtype") or self.config.get("torch_dtype")
+        return str(named or "float32")
+
+    def shape(self, dtype: torch.dtype) -> ModelShape:
+        """Its sizes, in a dtype."""
+        hidden, positions, _, _, vocab = (self.config[name] for name in _SIZES)
+        return ModelShape(dtype, vocab, positions, hidden, 0, self.weights * (1 if self.compiled else dtype.itemsize))
+
+    def position_bytes(self, dtype: torch.dtype, cores: int) -> int:
+        """Memory of one position of a slot on all cores: KV heads are copied until they can be shared out, as optimum-neuron does it."""
+        heads = self.config["num_attention_heads"]
+        kv_heads, padded = self.config.get("num_key_value_heads") or heads, -(-heads // cores) * cores
+        held = padded if kv_heads == heads else kv_heads if kv_heads % cores == 0 else padded if cores % kv_heads else cores
+        width = self.config.get("head_dim") or self.config["hidden_size"] // heads
+        return int(2 * self.config["num_hidden_layers"] * held * width * dtype.itemsize)
+
+
+def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ) -> SlotSession:
+    """A session over a checkpoint, or over a model that is compiled already. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory;
+    DeviceLost where there is no device."""
+    source = Source.read(Path(options.model))
+    machine = find_machine(environment)
+    if machine is None:
+        raise DeviceLost("the Neuron devices are gone")
+    if options.adapters:
+        raise Unsupported("--lora-adapters: compiled models hold no adapters; leave it out")
+    dtype, cores = _dtype(options, source, environment), _cores(options, source, machine, environment)
+    shape = source.shape(dtype)
+    free = int(cores * machine.core_bytes * options.memory_fraction) - shape.weight_bytes
+    if free <= 0:
+        raise OutOfMemory(
+            f"weights of {shape.weight_bytes:,} bytes in {shape.weights[0].name}: {cores} cores of {machine.instance} have "
+            f"{cores * machine.core_bytes:,}; use more cores (--num-shard), or a smaller --dtype"
+        )
+
+    def wanted(slots: int, length: int) -> Wanted:
+        asked = Wanted(slots, length, cores, str(dtype).removeprefix("torch."), machine.target)
+        if source.compiled:
+            asked.check(source.directory)
+        return asked
+
+    def load(slots: int, length: int, progress: Progress) -> tuple[Any, int]:
+        return loaded(source.directory, wanted(slots, length), options.compile_cache, progress)
+
+    compiled = (source.compiled["batch_size"], source.compiled["sequence_length"]) if source.compiled else None
+    if compiled:
+        wanted(*compiled)
+    check_free(machine, cores)
+    for variable in sorted(IGNORED.keys() & environment.keys()):
+        _log.warning("%s is ignored: use %s", variable, IGNORED[variable])
+    runner = SlotRunner(load, shape, source.position_bytes(dtype, cores), free, installed("optimum-neuron"), compiled)
+    return SlotSession(runner, shape, options.masks, (Kernel("device", str(machine), f"tensor parallel over {cores} cores"),))
+
+
+@cache
+def check_free(machine: Machine, cores: int) -> None:
+    """Raises DeviceBusy if too few cores are free. Asked before the first model of a process, whose own cores are taken from then on."""
+    busy = busy_cores(machine) & set(machine.cores)
+    if len(machine.cores) - len(busy) < cores:
+        raise DeviceBusy(
+            f"{machine.instance}: {cores} Neuron cores are needed, and of {len(machine.cores)} another process holds "
+            f"{', '.join(map(str, sorted(busy)))}; neuron-ls shows which, NEURON_RT_VISIBLE_CORES chooses others"
+        )
+
+
+def _dtype(options: OpenOptions, source: Source, environment: Mapping[str, str]) -> torch.dtype:
+    asked = options.dtype if options.dtype != "auto" else environment.get(CAST) or source.dtype
+    if asked not in _DTYPES:
+        raise Unsupported(f"--dtype {asked}: Neuron devices run bfloat16, float16, float32")
+    return _DTYPES[asked]
+
+
+def _cores(options: OpenOptions, source: Source, machine: Machine, environment: Mapping[str, str]) -> int:
+    """Cores that share the model: as many as --num-shard or HF_NUM_CORES says, as it was compiled for, or all that are visible."""
+    own = environment.get(CORES) or source.compiled.get("tp_degree") or len(machine.cores)
+    asked = str(options.group.world if options.group.world > 1 else own)
+    if not asked.isdigit() or not 1 <= int(asked) <= len(machine.cores):
+        raise Unsupported(f"--num-shard {asked}: {len(machine.cores)} Neuron cores are visible on {machine.instance}")
+    return int(asked)

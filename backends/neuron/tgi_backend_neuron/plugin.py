@@ -1,0 +1,30 @@
+"""The plugin hooks of `neuron`. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+from tgi_backend_neuron import __version__
+from tgi_backend_neuron.finding import probe
+from tgi_core.backend import Manifest, OpenOptions, Probe, Processes, Progress, hookimpl
+from tgi_core.engine.accelerator.finding import check_ready
+
+
+@hookimpl
+def backend_manifest() -> Manifest:
+    """Who this plugin is. Ranks are the runtime's own business, in one process."""
+    return Manifest("neuron", "tgi-core", __version__, (1, 2), (1, 2), device_kind="neuron", processes=Processes.ONE)
+
+
+@hookimpl
+def backend_probe() -> Probe:
+    """What the driver shows, and whether optimum-neuron and what it needs are installed."""
+    return probe()
+
+
+@hookimpl
+def backend_open(options: OpenOptions, progress: Progress) -> object:
+    """Read the model's sizes; warm-up compiles and loads it. Raises InvalidModel, Unsupported, DeviceBusy; DeviceLost where there is no
+    device."""
+    check_ready(probe())
+    from tgi_backend_neuron.opening import open_slots  # imports torch, which takes seconds
+
+    return open_slots(options)

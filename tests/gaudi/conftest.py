@@ -1,0 +1,34 @@
+"""A machine with Gaudi devices and habana_frameworks, as the plugin sees it in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tgi_backend_gaudi import finding, plugin
+
+from tests.engine.tiny_models import save_tiny
+from tests.gaudi.standin import PACKAGES, gaudi
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The root of a machine with one device."""
+    root = gaudi(tmp_path / "machine")
+    monkeypatch.setattr(finding, "ROOT", root)
+    monkeypatch.syspath_prepend(str(PACKAGES))
+    kept = dict(os.environ)
+    for name in (*plugin.IGNORED, finding.VISIBLE):
+        os.environ.pop(name, None)
+    os.environ["PT_HPU_LAZY_MODE"] = "0"  # as the plugin sets it
+    yield root
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of 2 layers in float32."""
+    return save_tiny("llama", tmp_path_factory.mktemp("llama"), num_hidden_layers=2)

@@ -1,0 +1,1 @@
+"""backends/neuron, over strict stand-ins of what it calls; its device is elsewhere."""

@@ -1,0 +1,40 @@
+"""What a device kit is where a package brings no kernels of its own: plain torch, without adapters and 8-bit caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from tgi_core.backend import Unsupported
+from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
+from tgi_core.engine.lora.weights import LoraWeights
+from tgi_core.engine.quantization.linear import LinearProvider
+from tgi_core.engine.quantization.torch_linear import TorchLinears
+
+
+class PlainKit:
+    """A base of device kits; see `DeviceKit`. `dtypes` are those that the device runs, by torch's names."""
+
+    dtypes: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    fp8_cache: Fp8Cache | None = None
+
+    def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
+        """The dtype asked for, or the stored one. Raises Unsupported."""
+        wanted = str(stored).removeprefix("torch.") if asked == "auto" else asked
+        if wanted not in self.dtypes:
+            raise Unsupported(f"dtype {wanted}: this device runs {', '.join(self.dtypes)}")
+        return self.dtypes[wanted]
+
+    def linears(self) -> Sequence[LinearProvider]:
+        """torch's."""
+        return (TorchLinears(),)
+
+    def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
+        """torch's."""
+        return TorchLoraKernel(weights)
+
+    def table_refusal(self) -> str:
+        """Empty: plain torch runs every table."""
+        return ""

@@ -1,0 +1,75 @@
+"""The queue of a device whose torch runs everything in order by itself, with programs in place of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import BackendError
+from tgi_core.engine.ahead.sampling import TorchSampler
+from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
+
+
+class Mark(Protocol):
+    """A place in the device's stream."""
+
+    def synchronize(self) -> None:
+        """Return when all before it is done. Raises what that failed with."""
+
+
+Translate = Callable[[Exception], BackendError | None]
+
+
+class PlainEvent:
+    """See `Event`."""
+
+    def __init__(self, mark: Mark, translate: Translate) -> None:
+        self._mark, self._translate = mark, translate
+
+    def wait(self) -> None:
+        """Return when all that was enqueued before is done. Raises what that failed with."""
+        try:
+            self._mark.synchronize()
+        except RuntimeError as error:
+            raise self._translate(error) or error from error
+
+
+class PlainQueue:
+    """See `DeviceQueue`. `mark` records a place at the end of the device's stream."""
+
+    def __init__(self, mark: Callable[[], Mark], translate: Translate, in_flight: int) -> None:
+        self.in_flight = in_flight
+        self._mark, self._translate = mark, translate
+
+    def run(self, work: Work) -> None:
+        """Enqueue what the work enqueues."""
+        work()
+
+    def host(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Plain memory."""
+        return torch.zeros(count, dtype=dtype)
+
+    def record(self) -> PlainEvent:
+        """The end as it is now."""
+        return PlainEvent(self._mark(), self._translate)
+
+    def graphs(self) -> GraphMaker | str:
+        """None."""
+        return "it runs programs"
+
+    def sampler(self) -> StepSampler:
+        """torch's, for the argmax; such devices have no float64 for draws."""
+        return TorchSampler(torch.float32)
+
+    def measured(self, work: Work) -> Usage:
+        """Run the work and wait; memory is estimated, not measured."""
+        self.run(work)
+        self.record().wait()
+        return Usage(0, 0)
+
+    def translated(self, error: Exception) -> BackendError | None:
+        """The contract's error for one of the device's own."""
+        return self._translate(error)
