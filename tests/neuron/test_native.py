@@ -21,6 +21,7 @@ from tgi_core.backend import (
     CompileFailed,
     DeviceLost,
     Feature,
+    InvalidModel,
     OpenOptions,
     Unsupported,
     WarmupPlan,
