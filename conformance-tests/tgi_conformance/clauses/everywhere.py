@@ -30,7 +30,7 @@ def block_sizes(scene: Scene) -> None:
     for size in sizes or (None,):
         here = _company(scene, size)
         here.run(here.everyone(), steps=1)
-        come_and_go(scene, here)
+        come_and_go(scene, here, 1 / max(2, len(sizes)))
 
 
 @clause(
@@ -91,7 +91,7 @@ def counters(scene: Scene) -> None:
 def _after(here: Company, kinds: list[Spec]) -> int:
     here.repeat()
     here.run(kinds, steps=1)
-    come_and_go(here.scene, here, 0.5)
+    come_and_go(here.scene, here, 0.25)
     return sum(share.num_bytes for share in here.stage.play.session.stats().memory)
 
 

@@ -126,7 +126,7 @@ def _again_and_again(scene: Scene, event: Event, times: int, masks: str = OWN) -
     here.repeat()  # the same requests in each of these clauses, for which one run alone is enough
     here.run(kinds)
     if event is _failure:
-        come_and_go(scene, here)
+        come_and_go(scene, here, 0.5)
 
 
 def _about(id: str, sentence: str, event: Event, level: Level = Level.L2, *needs: str, times: int = TIMES, **more: str) -> None:

@@ -12,7 +12,7 @@ from tgi_conformance.verdict import Level
 
 _ACTIONS = 120
 """How many actions to take at an effort of 1."""
-_LEAST = 60
+_LEAST = 30
 
 
 def come_and_go(scene: Scene, here: Company, share: float = 1.0) -> None:
