@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import jsonschema_rs
 
 from tgi_core.grammar.keywords.rewriting import normal
+from tgi_core.grammar.value import InvalidGrammar
 
 _LONGEST = 200
 
@@ -22,14 +23,25 @@ def violation(source: str, text: str) -> str:
     except (ValueError, RecursionError) as error:
         return f"it is not JSON: {error}"
     try:
-        validator = jsonschema_rs.validator_for(normal(json.loads(source)), validate_formats=False, retriever=_refuse)
-        found = next(iter(validator.iter_errors(value)), None)
-    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        return f"its schema cannot be checked: {error}"[:_LONGEST]
+        found = next(iter(_validator(source).iter_errors(value)), None)
+    except (ValueError, jsonschema_rs.ValidationError) as error:
+        return str(error)[:_LONGEST]
     if found is None:
         return ""
     place = "/".join(map(str, found.instance_path))
     return f"`{_keyword(found.schema_path)}` does not hold at /{place}"[:_LONGEST]
+
+
+def check_schema(source: str) -> None:
+    """Check that responses can be checked under a schema. Raises InvalidGrammar."""
+    try:
+        _validator(source)
+    except (ValueError, jsonschema_rs.ValidationError) as error:
+        raise InvalidGrammar(str(error).partition("\n")[0][:_LONGEST]) from None
+
+
+def _validator(source: str) -> Any:
+    return jsonschema_rs.validator_for(normal(json.loads(source)), validate_formats=False, retriever=_refuse)
 
 
 def _keyword(path: list[Any]) -> str:

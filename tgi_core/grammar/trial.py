@@ -31,6 +31,8 @@ def judged(vocabulary: LLTokenizer, grammar: Grammar, max_bytes: int = MAX_BYTES
     began, size, source = process_time(), 0, matching.EngineGrammar("")
     try:
         source = matching.translate(grammar, max_bytes)
+        if source.checked:
+            _check_schema(grammar.source)
         before = used_bytes()
         first = matching.start(vocabulary, source.text)
         fault = matching.fault(vocabulary, first)
@@ -59,8 +61,14 @@ def answered(vocabulary: LLTokenizer, request: bytes, max_bytes: int = MAX_BYTES
     return json.dumps([fault, found.cost.bytes, found.cost.seconds, found.checked, found.formats]).encode()
 
 
+def _check_schema(source: str) -> None:
+    from tgi_core.grammar.checking import check_schema  # the library takes memory, and few workers need it
+
+    check_schema(source)
+
+
 def _violation(source: str, text: str) -> str:
-    from tgi_core.grammar.checking import violation  # the library takes memory, and few workers need it
+    from tgi_core.grammar.checking import violation
 
     return violation(source, text)
 

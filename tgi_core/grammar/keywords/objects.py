@@ -111,7 +111,11 @@ def _may_match(patterns: Iterable[str], name: str) -> bool:
 
 def _counted(node: dict[str, Any], notes: Notes, holds: Compiles) -> dict[str, Any]:
     """Drop limits on the number of properties that llguidance cannot hold beside optional ones."""
-    shell = {"type": "object", "properties": dict.fromkeys(properties_of(node), True), "required": required_of(node)}
+    shell: dict[str, Any] = {
+        "type": "object",
+        "properties": dict.fromkeys(properties_of(node), True),
+        "required": required_of(node),
+    }
     shell |= {key: node[key] for key in ("minProperties", "maxProperties") if key in node}
     if node.get("additionalProperties") is False:
         shell["additionalProperties"] = False

@@ -61,8 +61,13 @@ def normal(schema: dict[str, Any]) -> dict[str, Any]:
     lifted: dict[str, Any] = {}
     normalised: dict[str, Any] = _normal(root, root, lifted)
     if lifted:
-        normalised["$defs"] = {**normalised.get("$defs", {}), **lifted}
+        named = {_name(reference, lifted): schema for reference, schema in lifted.items()}
+        normalised["$defs"] = {**normalised.get("$defs", {}), **named}
     return normalised
+
+
+def _name(reference: str, lifted: dict[str, Any]) -> str:
+    return f"target-{list(lifted).index(reference)}"
 
 
 def _normal(node: Any, root: dict[str, Any], lifted: dict[str, Any]) -> Any:
@@ -75,13 +80,16 @@ def _normal(node: Any, root: dict[str, Any], lifted: dict[str, Any]) -> Any:
     if isinstance(reference, str) and reference.startswith("#/") and (node is root or "$id" in node or "id" in node):
         found = resolve(root, reference) is not True
         kept = {key: value for key, value in node.items() if not (found and node is not root and key in ("$id", "id"))}
-    made = {key: value if key in ("const", "enum") else _normal(value, root, lifted) for key, value in kept.items()}
+    made = {
+        key: value if key in ("const", "enum") else _normal(value, root, lifted)
+        for key, value in kept.items()
+        if not (key == "examples" and isinstance(value, str | int | float))  # common, and no dialect allows it
+    }
     if isinstance(reference, str) and _moves(reference) and resolve(root, reference) is not True:
-        name = f"at {reference[2:]}"
-        if name not in lifted:
-            lifted[name] = True
-            lifted[name] = _normal(resolve(root, reference), root, lifted)
-        made["$ref"] = "#/$defs/" + name.replace("~", "~0").replace("/", "~1")
+        if reference not in lifted:
+            lifted[reference] = True
+            lifted[reference] = _normal(resolve(root, reference), root, lifted)
+        made["$ref"] = f"#/$defs/{_name(reference, lifted)}"
     return made
 
 

@@ -34,8 +34,9 @@ def type_of(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "boolean"
-    names = {str: "string", list: "array", dict: "object"}
-    return names.get(type(value), "number")
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object" if isinstance(value, dict) else "number"
 
 
 def values_of(schema: Schema, root: dict[str, Any], depth: int = 0) -> list[Any] | None:
