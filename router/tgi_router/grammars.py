@@ -16,7 +16,6 @@ from tgi_core.grammar import Grammar, GrammarError, GrammarsBusy, Judgement, Uns
 from tgi_core.grammar.judging import GrammarJudge
 from tgi_router.errors import FormatViolated, ModelOverloaded, RouterError, ValidationFailed
 
-
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
 
 
