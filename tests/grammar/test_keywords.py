@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -132,3 +133,20 @@ def test_alternatives_are_bounded() -> None:
         schema = {"type": "object", "properties": {"a": schema, "b": schema}, "dependentRequired": {"a": ["b"]}}
     fault, judgement = judged(BYTES, json_grammar(schema))
     assert fault == "" and judgement.checked == ("dependentRequired",)
+
+
+def test_long_chains_of_references_are_refused() -> None:
+    """References that lead from one place to the next, beyond any stack, are an error of the schema, and wide ones take no time."""
+    chain = {f"p{number}": {"$ref": f"#/properties/p{number + 1}"} for number in range(900)}
+    schema = json_grammar({"properties": {**chain, "p900": {"type": "null"}}})
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(800)
+    try:
+        assert judged(BYTES, schema)[0] == "its references are nested too deeply"
+    finally:
+        sys.setrecursionlimit(limit)
+    wide: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 4} for n in range(12)}
+    fault, found = judged(
+        BYTES, json_grammar({"oneOf": [{"$ref": "#/$defs/d0"}] * 2, "$defs": {**wide, "d12": {"type": "null"}}})
+    )
+    assert (fault, found.checked) == ("", ("oneOf",)) or fault == "it is too complex"

@@ -63,7 +63,10 @@ def translate(grammar: Grammar, max_bytes: int = MAX_BYTES) -> EngineGrammar:
     """Translate a grammar to llguidance's notation. Raises InvalidGrammar."""
     if grammar.kind is GrammarKind.REGEX:
         return EngineGrammar(_regex_source(grammar.source, max_bytes))
-    rewritten = rewrite(read_schema(grammar.source, max_bytes), _holds)
+    try:
+        rewritten = rewrite(read_schema(grammar.source, max_bytes), _holds)
+    except RecursionError:  # of references that lead from one to the next
+        raise InvalidGrammar("its references are nested too deeply") from None
     if not isinstance(rewritten.schema, dict):
         raise InvalidGrammar("nothing can match it")
     schema = without_endless(prepare(rewritten.schema))

@@ -16,7 +16,8 @@ ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "id")
 )
 """Keywords that do not affect validity."""
-_DEPTH = 16
+_DEPTH = 5
+"""Maximum number of references and alternatives that are followed: the work may grow with each by the number of alternatives."""
 
 
 def same(value: Any) -> Any:
