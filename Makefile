@@ -112,7 +112,7 @@ conformance: install
 	    $(BIN)/tgi-conformance run --backend $$name --level L0 --report docs/conformance/$$name.json || exit 1; \
 	done
 	for name in neuron neuron-native; do \
-	    $(BIN)/python -m tests.neuron.conformance $$name --level L2 --report docs/conformance/$$name.json || exit 1; \
+	    $(BIN)/python -m tests.neuron.conformance $$name --level L2 --time-limit 1800 --report docs/conformance/$$name.json || exit 1; \
 	done
 	$(BIN)/python -m tests.gaudi.conformance --level L2 --report docs/conformance/gaudi.json
 	$(BIN)/tgi-conformance matrix docs/conformance --out docs/support-matrix.md

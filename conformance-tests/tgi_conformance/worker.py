@@ -33,6 +33,9 @@ _MARK = "\x1e"
 _START_S = 120.0
 """How long the child may take to import the suite, which does not count for a clause."""
 
+_MANY = 50
+"""So many calls returned: the clause may be slow as a whole."""
+
 _GRACE_S = 20.0
 """How long the child may take to close its sessions."""
 
@@ -108,7 +111,8 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         command = python("tgi_conformance.worker")
-        environment = {"OMP_NUM_THREADS": "1"} | same_imports()  # models this small gain nothing from threads
+        # Models this small gain nothing from threads; hypothesis' own files don't belong in the user's folder.
+        environment = {"OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": self._folder.name} | same_imports()
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
@@ -127,10 +131,13 @@ class Worker:
 
 
 def _too_long(limit_s: float, calls: Calls) -> str:
-    if calls.open:
-        return f"{calls.open} did not return within {limit_s:g} s, the --time-limit of a clause, and its process was ended"
     advice = "--time-limit allows more, a smaller --effort draws less"
-    return f"it took more than {limit_s:g} s, the --time-limit of a clause, and its process was ended; {advice}"
+    took = f"it took more than {limit_s:g} s, the --time-limit of a clause, and its process was ended"
+    if not calls.open:
+        return f"{took}; {advice}"
+    if len(calls.sequence) > _MANY:  # so many calls did return that the last one need not hang
+        return f"{took} after {len(calls.sequence)} calls, during {calls.open}; {advice}"
+    return f"{calls.open} did not return within {limit_s:g} s, the --time-limit of a clause, and its process was ended"
 
 
 def _listen(child: subprocess.Popen[str], answers: queue.Queue[str | None], ready: threading.Event) -> None:

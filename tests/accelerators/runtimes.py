@@ -43,6 +43,7 @@ class FakeRuntime:
     def __init__(self, *, count: int = 1, bfloat16: bool = True, used: int = 0) -> None:
         self.count, self.bfloat16, self.used = count, bfloat16, used
         self.allocated, self.peak, self.cached, self.pooled = 0, 0, 0, 0
+        self.pools = 0
         self.fault: Exception | None = None
         self.log: list[str] = []
 
@@ -116,6 +117,15 @@ class FakeRuntime:
         """Begin anew."""
         self.peak = self.allocated
 
+    def graph_pool_handle(self) -> str:
+        """The name of a new pool."""
+        self.pools += 1
+        return f"pool {self.pools}"
+
+    def set_sync_debug_mode(self, mode: str) -> None:
+        """Noted."""
+        self.log.append(f"waits: {mode}")
+
     def take(self, num_bytes: int) -> None:
         """As if tensors of so many bytes had been made, or freed."""
         self.allocated += num_bytes
@@ -127,11 +137,9 @@ class FakeGraph:
 
     def __init__(self, runtime: FakeRuntime, broken: Exception | None = None) -> None:
         self._runtime, self._broken = runtime, broken
-        self.pooled: Any = None
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """From here on."""
-        self.pooled = pool
         self._runtime.log.append(f"capture with {pool}, {capture_error_mode}")
 
     def capture_end(self) -> None:
@@ -143,10 +151,6 @@ class FakeGraph:
     def replay(self) -> None:
         """Again."""
         self._runtime.log.append("replay")
-
-    def pool(self) -> str:
-        """The name of its pool."""
-        return self.pooled or "a new pool"
 
 
 def graphs_of(runtime: FakeRuntime, broken: Exception | None = None) -> Callable[[], FakeGraph]:

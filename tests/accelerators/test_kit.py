@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -10,15 +11,19 @@ import torch
 from tgi_backend_cuda.kit import CudaKit, no_code
 from tgi_backend_rocm.kit import RocmKit
 from tgi_backend_xpu.kit import XpuKit
+from torch import Tensor
 
 from tests.accelerators.runtimes import FakeRuntime, graphs_of
 from tgi_core.backend import BackendError, DeviceLost, Kernel, OutOfMemory, PeerLost, Unsupported
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
+from tgi_core.engine.ahead.sampler_check import sampler_disagreement
+from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.attention.cache import Fp8Cache
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
+from tgi_core.engine.triton import probing
 from tgi_core.engine.triton.tiles import TileTable
 
 
@@ -93,6 +98,74 @@ def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TGI_SOME_RUN_AHEAD", "0")
     assert kit.queue().in_flight == 1 and kit.queue().graphs() == "TGI_SOME_GRAPHS=off"
     assert kit.choices()[1:3] == (Kernel("switch", "TGI_SOME_GRAPHS=off"), Kernel("switch", "TGI_SOME_RUN_AHEAD=off"))
+
+
+def test_only_torch_s_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TGI_OPERATORS=torch switches the fused operators and the fused sampler off, and is shown; another value is refused."""
+    kit = SomeKit(0, 0.9, FakeRuntime())
+    monkeypatch.setenv("TGI_OPERATORS", "torch")
+    assert kit.queue().sampler().name == "torch"
+    assert Kernel("switch", "TGI_OPERATORS=torch") in kit.choices()
+    monkeypatch.setenv("TGI_OPERATORS", "tritn")
+    with pytest.raises(Unsupported, match="TGI_OPERATORS='tritn': set it to torch"):
+        kit.queue()
+
+
+def test_a_sampler_that_fails_its_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler whose kernels fail is passed over with the reason, and torch's samples."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("tgi_core.engine.triton.probing.probe", lambda: "")
+    kit = SomeKit(0, 0.9, FakeRuntime())  # a meta device, on which no kernel runs
+    assert kit.queue().sampler().name == "torch"
+    (told,) = [kernel for kernel in kit.choices() if kernel.part == "sampler"]
+    assert told.name == "torch" and told.reason.startswith("not triton: ")
+
+
+@pytest.mark.parametrize("wrong", ["", "argmax", "draw", "logprob", "nan"])
+def test_the_sampler_s_check_finds_what_is_wrong(wrong: str) -> None:
+    """Wrong tokens of greedy and of drawn rows, wrong logprobs, and rows of NaN that get a token."""
+
+    class Sampler(TorchSampler):
+        def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+            tokens, logprobs = super().choose(logits, temperatures, uniforms)
+            draws = torch.zeros(len(tokens), dtype=torch.bool) if temperatures is None else temperatures > 0
+            if wrong in ("argmax", "draw"):
+                tokens = torch.where((draws if wrong == "draw" else ~draws) & (tokens >= 0), (tokens + 1) % 70_001, tokens)
+            return tokens.clamp_min(0) if wrong == "nan" else tokens, logprobs + 0.01 * (wrong == "logprob")
+
+    found = sampler_disagreement(Sampler(), torch.device("cpu"))
+    assert bool(found) == bool(wrong) and ("logprobs" in found) == (wrong == "logprob")
+
+
+class DriverFailure:
+    """A driver of Triton that fails when it is asked."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    @property
+    def active(self) -> object:
+        """Compiles the driver's module on first use."""
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        subprocess.CalledProcessError(1, ["gcc"], stderr="Python.h: No such file or directory"),
+        AssertionError("libcuda.so cannot found!"),
+        RuntimeError("0 active drivers ([])"),
+        OSError("no driver"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_driver_that_fails_is_a_reason(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However Triton's driver fails, the probe says why kernels cannot run, in one line, and raises nothing."""
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.setattr(triton.runtime, "driver", DriverFailure(error))
+    reason = probing.probe()
+    assert reason.startswith("triton compiles for no device here: ") and type(error).__name__ in reason and "\n" not in reason
 
 
 def test_attention_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

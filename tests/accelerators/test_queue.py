@@ -7,6 +7,7 @@ import torch
 
 from tests.accelerators.runtimes import FakeRuntime, graphs_of
 from tgi_core.backend import DeviceLost, OutOfMemory
+from tgi_core.engine.accelerator import graph_pool
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.queue import NewGraph, StreamGraphs, StreamQueue
 from tgi_core.engine.ahead.sampling import TorchSampler
@@ -51,15 +52,17 @@ def test_a_mark_raises_what_its_work_failed_with() -> None:
         queue.record().wait()
 
 
-def test_graphs_share_the_first_ones_pool() -> None:
-    """Work runs once before it is captured; the second graph is captured into the pool of the first; replaying goes into the stream."""
+def test_graphs_share_one_pool() -> None:
+    """Work runs twice before it is captured, the second time with waits refused; graphs share a pool; replaying goes into the stream."""
     runtime = FakeRuntime()
     graphs = graphs_on(runtime)
     graph = graphs.capture(lambda: runtime.log.append("work"))
-    once = ["(", "work", ")", "synchronize", "(", "capture with None, thread_local", "work", "captured", ")"]
-    assert runtime.log == once
+    run = ["(", "work", ")"]
+    trial = ["waits: error", *run, "waits: default", "synchronize"]
+    assert runtime.log == [*run, "synchronize", *trial, "(", "capture with pool 1, thread_local", "work", "captured", ")"]
+    runtime.log.clear()
     graphs.capture(lambda: None)
-    assert "capture with a new pool, thread_local" in runtime.log
+    assert "capture with pool 1, thread_local" in runtime.log
     runtime.log.clear()
     graph.replay()
     assert runtime.log == ["(", "replay", ")"]
@@ -78,6 +81,41 @@ def test_what_cannot_be_captured() -> None:
     runtime = FakeRuntime()
     with pytest.raises(DeviceLost):
         graphs_on(runtime, RuntimeError("an illegal memory access was encountered")).capture(lambda: None)
+
+
+def test_work_that_waits_is_named_before_a_capture_begins() -> None:
+    """What the device's runtime says of a wait is the reason, waits are allowed again, and no capture has begun."""
+    runtime = FakeRuntime()
+
+    def work() -> None:
+        if runtime.log.count("waits: error") > runtime.log.count("waits: default"):
+            raise RuntimeError("called a synchronizing operation: item()")
+
+    with pytest.raises(CannotCapture, match="synchronizing operation"):
+        graphs_on(runtime).capture(work)
+    assert runtime.log[-1] == "waits: default" and not any("capture with" in line for line in runtime.log)
+
+
+@pytest.mark.parametrize(("version", "calls"), [("2.11.1", ["endAllocateToPool", "releasePool"]), ("2.12.0", [])])
+def test_a_failed_capture_leaves_no_capture_underway(version: str, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch before 2.12 does not end the allocator's part of a capture that fails, so it is ended here; the next capture has a new pool."""
+    done: list[str] = []
+    for verb in ("endAllocateToPool", "releasePool"):
+        monkeypatch.setattr(torch._C, f"_meta_{verb}", lambda index, pool, verb=verb: done.append(verb), raising=False)
+    monkeypatch.setattr(graph_pool, "TORCH", version)
+    runtime, broken = FakeRuntime(), [True]
+
+    def work() -> None:
+        if broken[0] and "capture with pool 1, thread_local" in runtime.log:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    graphs = graphs_on(runtime)
+    with pytest.raises(CannotCapture):
+        graphs.capture(work)
+    assert done == calls
+    broken[0] = False
+    graphs.capture(work)
+    assert "capture with pool 2, thread_local" in runtime.log
 
 
 def test_a_device_without_graphs() -> None:

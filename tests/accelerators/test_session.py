@@ -11,12 +11,14 @@ import torch
 from tgi_backend_cpu.kit import CpuKit
 
 from tests.accelerators.runtimes import FakeRuntime
-from tgi_core.backend import EMPTY, OpenOptions, Request, Sampling, WarmupPlan
+from tgi_core.backend import EMPTY, Feature, OpenOptions, Probe, ProbeStatus, Request, Sampling, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.engine.accelerator.kit import AcceleratorKit
+from tgi_core.engine.accelerator.open_model import open_accelerator
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
+from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.open_model import open_session
 
@@ -82,3 +84,14 @@ def test_the_same_tokens_as_the_cpu_backend(model: str, step: str, monkeypatch: 
     expected, _, _ = tokens(CpuKit(torch.get_num_threads(), 0.9), model)
     assert found == expected and all(len(row) == 8 for row in found)
     assert in_flight == 2 and step in parts and "attention: torch" in parts and "graphs: none" in parts
+
+
+@pytest.mark.parametrize(("devices", "declared"), [(("one",), False), (("one", "two"), True)])
+def test_one_device_holds_one_rank(devices: tuple[str, ...], declared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several ranks are declared only where a second one would find a device, so that a machine with one can earn its report."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    found = Probe(ProbeStatus.READY, devices=devices)
+    options = OpenOptions(str(MODELS / "llama"), "float32")
+    session = open_accelerator(options, quiet, found, {}, lambda: HostKit(0, 0.9, FakeRuntime()))
+    assert isinstance(session, BaseSession)
+    assert (Feature.TENSOR_PARALLEL in session.capabilities().features) is declared

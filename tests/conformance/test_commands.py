@@ -145,6 +145,20 @@ def test_a_failure_and_its_replay(tmp_path: Path) -> None:
     assert both.returncode == 1 and "2 of 2 failures are still there" in both.stdout
 
 
+def test_a_provisional_failure_says_that_it_blocks_nothing(tmp_path: Path) -> None:
+    """The line of a clause that is new says that its failure costs no level; that of a clause that passes does not."""
+    done = run("run", "--backend", "mutant:filter-waits", "--only", "order.never-waits", folder=tmp_path)
+    assert "fail         order.never-waits  (provisional: it does not count for the level)" in done.stdout
+    done = run("run", "--backend", "reference", "--only", "order.never-waits", folder=tmp_path)
+    assert "order.never-waits" in done.stdout and "provisional" not in done.stdout
+
+
+def test_a_run_leaves_only_its_outputs(tmp_path: Path) -> None:
+    """A folder in which the suite ran holds nothing of hypothesis'."""
+    assert run("run", "--backend", "reference", "--only", "machine.laws", folder=tmp_path).returncode == 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_known_failures(tmp_path: Path) -> None:
     """conformance.toml in the working directory makes a failure KNOWN until its date."""
     text = '[[known]]\nclause = "open.stats"\nreason = "no counters"\nkind = "ours"\nuntil = {}\n'

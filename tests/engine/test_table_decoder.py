@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,9 +35,10 @@ from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, StepMetadata, build
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
-from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.checking import operators_disagreement
+from tgi_core.engine.decoder.operators import Heads, Operators
 from tgi_core.engine.decoder.partition import RankWeights
-from tgi_core.engine.decoder.table import FAMILIES, read_table
+from tgi_core.engine.decoder.table import FAMILIES, DecoderTable, read_table
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -229,6 +231,62 @@ def test_what_does_not_serve_is_passed_over_with_its_reason(llama: Path) -> None
     assert "not torch: not made for torch.float32" in {kernel.reason for kernel in runner.kernels}
     with pytest.raises(UnsupportedFamily, match="not made for"):
         loaded(weights_of(llama), TorchKit(Refusing()))
+
+
+class Uncompiled(TorchOperators):
+    """Operators whose compiler fails, in a way of its own."""
+
+    name = "fused"
+
+    def self_check(self, table: DecoderTable, dtype: torch.dtype, device: torch.device) -> str:
+        """As a kernel does where a header is missing."""
+        raise subprocess.CalledProcessError(1, "cc", stderr="Python.h: No such file or directory")
+
+
+class Wrong(TorchOperators):
+    """Operators of which one is wrong."""
+
+    name = "fused"
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong = wrong
+
+    def self_check(self, table: DecoderTable, dtype: torch.dtype, device: torch.device) -> str:
+        """Against the reference."""
+        return operators_disagreement(self, table, dtype, device)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """With its halves swapped."""
+        return super().silu_mul(gate_up.roll(gate_up.shape[-1] // 2, -1) if self.wrong == "silu_mul" else gate_up)
+
+    def add_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
+        """Without changing the stream."""
+        return super().add_and_norm(stream.clone() if self.wrong == "add_and_norm" else stream, branch, scale, weight, epsilon)
+
+    def rope_and_cache(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
+        """With a token at its neighbour's slot."""
+        return super().rope_and_cache(qkv, positions, slots.roll(1) if self.wrong == "rope_and_cache" else slots, heads, cache)
+
+
+def test_operators_that_fail_their_self_check_are_passed_over(llama: Path) -> None:
+    """Whatever a check raises is a reason, and torch's operators run; correct operators are used."""
+    runner = loaded(weights_of(llama), TorchKit(Uncompiled(), TorchOperators()))
+    (chosen,) = [kernel for kernel in runner.kernels if kernel.part == "operators"]
+    assert chosen.name == "torch" and "not fused: CalledProcessError" in chosen.reason
+    assert loaded(weights_of(llama), TorchKit(Wrong(""), TorchOperators())).operators.name == "fused"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("silu_mul", "silu_mul differs"),
+        ("add_and_norm", "the sum of add_and_norm differs"),
+        ("rope_and_cache", "the keys that rope_and_cache writes differs"),
+    ],
+)
+def test_wrong_operators_are_found(wrong: str, said: str, llama: Path) -> None:
+    """The check names the operator whose results are not the reference's."""
+    assert said in operators_disagreement(Wrong(wrong), weights_of(llama).table, torch.float32, torch.device("cpu"))
 
 
 STEPS = [((0, 5), (3, 2)), ((4, 1), (9, 1)), ((4, 1), (3, 6))]

@@ -12,7 +12,7 @@ from tgi_backend_neuron.native import NativeKit, NeuronMaker, NeuronQueue, Neuro
 from torch import Tensor
 
 from tests.engine.static.test_compiling import Traffic
-from tests.engine.tiny_models import silent
+from tests.engine.tiny_models import save_tiny, silent
 from tests.neuron.standin import NATIVE, PACKAGES, make_machine, make_packages
 from tgi_core.backend import (
     CacheGroup,
@@ -21,6 +21,7 @@ from tgi_core.backend import (
     CompileFailed,
     DeviceLost,
     Feature,
+    InvalidModel,
     OpenOptions,
     Unsupported,
     WarmupPlan,
@@ -110,11 +111,14 @@ def test_more_ranks_than_cores() -> None:
         NativeKit(4, 0.9)
 
 
-def test_compile_cache(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runtime's own cache is in the operator's directory, and a graph that fails to compile is an error."""
+def test_compile_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime's own cache is in the operator's directory, and a graph that fails to compile is an error; a model that is no table is
+    refused."""
     for name in ("TORCH_NEURONX_NEFF_CACHE_DIR", "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    native_plugin.backend_open(OpenOptions(str(llama), "float32", compile_cache=str(tmp_path / "cache")), silent)
+    model = save_tiny("gpt2", tmp_path / "model")
+    with pytest.raises(InvalidModel, match="static devices run decoder tables"):
+        native_plugin.backend_open(OpenOptions(str(model), "float32", compile_cache=str(tmp_path / "cache")), silent)
     assert native_plugin.os.environ["TORCH_NEURONX_NEFF_CACHE_DIR"] == str(tmp_path / "cache" / "neff")
     assert native_plugin.os.environ["TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION"] == "1"

@@ -65,6 +65,12 @@ def test_what_is_promised(llama: Path) -> None:
     assert not found.features & {Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE, Feature.PROMPT_LOGPROBS}
 
 
+def test_one_core(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are declared only where a second one finds a core."""
+    monkeypatch.setenv("NEURON_RT_NUM_CORES", "1")
+    assert Feature.TENSOR_PARALLEL not in open_neuron(llama)[0].capabilities().features
+
+
 class Traffic:
     """Random steps over the slots of one session: rows join, go on, sit out and leave."""
 

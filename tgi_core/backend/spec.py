@@ -109,4 +109,4 @@ class SessionSpec(Protocol):
 
     @hookspec(firstresult=True)
     def close(self) -> Closed:
-        """Release all resources. Idempotent."""
+        """Release all resources. Idempotent. May wait for launched steps, whose results are lost."""

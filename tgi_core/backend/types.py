@@ -398,7 +398,7 @@ class Stats:
     """Counters since the session opened.
 
     `compiles` counts compiled programs: by the vendor's own counter where there is one, since a backend's own count misses the
-    compiles that it did not ask for.
+    compiles that it did not ask for. `steps` counts the steps that have run; a backend decides whether failed ones are among them.
     """
 
     steps: int = 0

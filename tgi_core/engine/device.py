@@ -17,6 +17,7 @@ from tgi_core.engine.lora.layers import LoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.runner import Runner
+from tgi_core.engine.selection import attempt
 from tgi_core.engine.self_check import Provable
 
 
@@ -74,8 +75,9 @@ def attention_refusal(provider: AttentionProvider, layers: Sequence[AttentionLay
     fp8 = kit.fp8_cache
     if fp8 is not None and fp8.dtype not in provider.fp8_caches:
         return f"no cache in {fp8.name}"
-    reason = provider.probe() or provider.refusal(shapes, asked, dtype) or provider.self_check(layers, dtype, kit.device)
+    reason = attempt(provider.probe) or provider.refusal(shapes, asked, dtype)
+    reason = reason or attempt(lambda: provider.self_check(layers, dtype, kit.device))
     if reason or fp8 is None:
         return reason
     case = Case(block_size=provider.block_sizes[0], cache_dtype=fp8.dtype)
-    return disagreement(provider, layers, dtype, kit.device, case)
+    return attempt(lambda: disagreement(provider, layers, dtype, kit.device, case))

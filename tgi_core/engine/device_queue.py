@@ -63,6 +63,7 @@ class GraphMaker(Protocol):
 class StepSampler(Protocol):
     """Samples plain rows on a device, by the published formula. It can be captured."""
 
+    name: str
     precision: torch.dtype
     """The dtype of temperatures, in which draws are computed: float64 gives exactly the formula's tokens."""
     lean_draws: bool

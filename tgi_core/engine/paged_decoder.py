@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from tgi_core.backend import Kernel, Progress
@@ -13,13 +14,14 @@ from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import LoadedDecoder, attention_layers, load_decoder
 from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.quantization.linear import Linears
-from tgi_core.engine.selection import Named, first_supported
+from tgi_core.engine.selection import Named, attempt, first_supported
 
 _Choice = TypeVar("_Choice", bound=Named)
 
@@ -36,7 +38,7 @@ class PagedDecoderRunner(PagedRunner):
             raise UnsupportedFamily("adapters change single modules")
         table, dtype = weights.table, weights.dtype
         layers = attention_layers(table)
-        self.operators, why = _choose("operators", operators, lambda choice: choice.refusal(dtype))
+        self.operators, why = _choose("operators", operators, lambda choice: _operators_refusal(choice, table, dtype, kit))
         provider, why_attention = _choose(
             "attention", kit.attention(), lambda choice: attention_refusal(choice, layers, dtype, kit)
         )
@@ -55,6 +57,11 @@ class PagedDecoderRunner(PagedRunner):
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary] of a step's flat tokens `keep`, or of all; see `DecoderForward`."""
         return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)(step, keep)
+
+
+def _operators_refusal(choice: Operators, table: DecoderTable, dtype: torch.dtype, kit: DeviceKit) -> str:
+    reason = choice.refusal(dtype)
+    return reason or attempt(lambda: choice.self_check(table, dtype, kit.device))
 
 
 def _choose(kind: str, choices: Sequence[_Choice], refusal: Callable[[_Choice], str]) -> tuple[_Choice, str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
+
+_log = logging.getLogger("tgi_core.engine")
 
 
 class Named(Protocol):
@@ -24,3 +27,16 @@ def first_supported(choices: Iterable[_Choice], refusal: Callable[[_Choice], str
             return choice, rejected
         rejected.append(f"not {choice.name}: {reason}")
     return None, rejected
+
+
+def attempt(check: Callable[[], str]) -> str:
+    """What a probe or a self-check says, and if it raises, what it raised.
+
+    Compilers, launchers, drivers and vendors' libraries each fail in their own way: a missing header is a CalledProcessError, a missing
+    driver an AssertionError. All of them mean that the implementation cannot be used here, and none is a reason not to start.
+    """
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001
+        _log.debug("a self-check raised", exc_info=True)
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -157,7 +157,7 @@ class NativeKit(PlainKit):
 
     def choices(self) -> tuple[Kernel, ...]:
         """That it is experimental."""
-        name = self._runtime.get_device_name(self.device.index)
+        name = f"TorchNeuron {installed('torch-neuronx')}"
         return (Kernel("device", name, "experimental: plain torch, no NKI kernels; not run on a device by its authors"),)
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:

@@ -16,7 +16,7 @@ import torch
 from tgi_backend_neuron.artefact import CONFIG, Wanted, is_compiled, loaded
 from tgi_backend_neuron.finding import Machine, busy_cores, find_machine, installed
 from tgi_backend_neuron.slots import SlotRunner, SlotSession
-from tgi_core.backend import Kernel, OpenOptions, Progress
+from tgi_core.backend import Feature, Kernel, OpenOptions, Progress
 from tgi_core.backend.errors import DeviceBusy, DeviceLost, InvalidModel, OutOfMemory, Unsupported
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.weights.sizes import check_model
@@ -136,7 +136,12 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
     for variable in sorted(IGNORED.keys() & environment.keys()):
         _log.warning("%s is ignored: use %s", variable, IGNORED[variable])
     runner = SlotRunner(load, shape, source.position_bytes(dtype, cores), free, installed("optimum-neuron"), compiled)
-    return SlotSession(runner, shape, options.masks, (Kernel("device", str(machine), f"tensor parallel over {cores} cores"),))
+    device = Kernel("device", str(machine), f"tensor parallel over {cores} cores")
+    session = SlotSession(runner, shape, options.masks, kernels=(device,))
+    # A prompt's program returns the logits after its last token only; a second rank needs a second core.
+    lacking = {Feature.PROMPT_LOGPROBS, *((Feature.TENSOR_PARALLEL,) if len(machine.cores) == 1 else ())}
+    session.declare(features=session.capabilities().features - lacking)
+    return session
 
 
 @cache

@@ -7,7 +7,7 @@ decode rows runs all slots here, each at a position of its own: a slot that sits
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -141,18 +141,10 @@ class SlotRunner:
 class SlotSession(SyncSession):
     """The session over a `SlotRunner`."""
 
-    def __init__(
-        self, runner: SlotRunner, shape: ModelShape, masks: api.MaskSource | None, kernels: tuple[api.Kernel, ...] = ()
-    ) -> None:
-        super().__init__(runner, shape, masks, kernels=kernels)
-        self._slots = runner
-        # A prompt's program returns the logits after its last token only.
-        self.declare(features=self._capabilities.features - {api.Feature.PROMPT_LOGPROBS})
-
     @api.hookimpl
     def warmup(self, plan: api.WarmupPlan, progress: api.Progress) -> api.Capacity:
         """Compile or find the programs, and load the model. Raises InvalidRequest on a second call, OutOfMemory, Unsupported."""
-        self._slots.progress = progress
+        cast(SlotRunner, self.runner).progress = progress
         return super().warmup(plan, progress)
 
 

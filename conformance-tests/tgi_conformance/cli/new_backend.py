@@ -11,7 +11,7 @@ import click
 @click.argument("name")
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write; ./NAME if not given.")
 def command(name: str, out: Path | None) -> None:
-    """Write the package tgi-backend-NAME, which passes L0 to L2 with a toy as its device. Nothing is overwritten."""
+    """Write the package tgi-backend-NAME, which passes L0 to L3 with a toy as its device. Nothing is overwritten."""
     from tgi_conformance.kit.writing import CannotWrite, check_name, new_backend
 
     try:

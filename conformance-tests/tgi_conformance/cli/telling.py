@@ -29,6 +29,11 @@ _COLOURS = {
 }
 
 
+def _counts(result: Result) -> bool:
+    """Whether this verdict would block the level of a clause that is not provisional."""
+    return result.verdict in (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
+
+
 class Teller:
     """Prints plain lines: one per clause, and the details of each failure."""
 
@@ -50,7 +55,7 @@ class Teller:
         if result.verdict is Verdict.NOT_RUN:
             return
         self.say(self.line(clause, result))
-        if result.verdict in (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE):
+        if _counts(result):
             self.failed.append((clause, result))
             self.say(self.explained(clause, result))
 
@@ -59,7 +64,8 @@ class Teller:
         text = click.style(f"{result.verdict.value:<12}", fg=_COLOURS[result.verdict], bold=result.verdict is Verdict.FAIL)
         figures = "".join(f"  {name} {value:.4g}" for name, value in result.figures.items())
         reason = f"  {result.message}" if result.verdict in (Verdict.UNSUPPORTED, Verdict.KNOWN) else ""
-        return f"{clause.level.value}  {text} {clause.id}{reason}{figures}"
+        blocks_nothing = "  (provisional: it does not count for the level)" if clause.provisional and _counts(result) else ""
+        return f"{clause.level.value}  {text} {clause.id}{reason}{figures}{blocks_nothing}"
 
     def explained(self, clause: Clause, result: Result) -> str:
         """Return the clause's sentence, the shortest failing sequence, and the command that repeats it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.finding import proven
 from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
+from tgi_core.engine.ahead.sampler_check import sampler_disagreement
 from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.attention.cache import Fp8Cache
 from tgi_core.engine.attention.provider import AttentionProvider
@@ -27,12 +29,18 @@ from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
+from tgi_core.engine.selection import attempt
 from tgi_core.engine.triton import probing
 from tgi_core.engine.triton.provider import FP8_DTYPES, TritonAttention
 from tgi_core.engine.triton.tiles import TileTable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
 """Dtypes by the names that operators give."""
+
+OPERATORS = "TGI_OPERATORS"
+"""The environment variable that switches fused operators and the fused sampler off: `torch`."""
+
+_log = logging.getLogger("tgi_core.engine")
 
 
 class AcceleratorKit(ABC):
@@ -114,7 +122,8 @@ class AcceleratorKit(ABC):
     def choices(self) -> tuple[Kernel, ...]:
         """The device, what the operator has switched off, whether the package was verified on hardware, and what is missing."""
         self.providers()  # records what is missing
-        switched = filter(None, (self._switched("graphs"), self._switched("run_ahead")))
+        operators = f"{OPERATORS}=torch" if self._only_torch() else ""
+        switched = filter(None, (self._switched("graphs"), self._switched("run_ahead"), operators))
         return (
             Kernel("device", self.runtime.get_device_name(self.device)),
             *(Kernel("switch", reason) for reason in switched),
@@ -178,18 +187,33 @@ class AcceleratorKit(ABC):
         return device_failure(error, self.failures)
 
     def _operators(self) -> Sequence[Operators]:
-        if probing.probe():
+        if self._only_torch() or probing.probe():
             return (TorchOperators(),)
         from tgi_core.engine.triton.operators import TritonOperators
 
         return (TritonOperators(), TorchOperators())
 
     def _sampler(self) -> StepSampler:
-        if probing.probe():
-            return TorchSampler(self.precision)
+        """Our kernels where they agree with torch's sampler, which is the fallback."""
+        plain = TorchSampler(self.precision)
+        if self._only_torch() or probing.probe():
+            return plain
         from tgi_core.engine.triton.sampling import TritonSampler
 
-        return TritonSampler(self.precision)
+        fused = TritonSampler(self.precision)
+        reason = attempt(lambda: sampler_disagreement(fused, self.device))
+        if not reason:
+            return fused
+        self._without["sampler"] = Kernel("sampler", plain.name, f"not {fused.name}: {reason}")
+        _log.warning("sampler: not %s: %s", fused.name, reason)
+        return plain
+
+    def _only_torch(self) -> bool:
+        """Whether the operator has switched our own operators and our sampler off."""
+        asked = os.environ.get(OPERATORS, "")
+        if asked not in ("", "torch"):
+            raise Unsupported(f"{OPERATORS}={asked!r}: set it to torch to use torch's operators only, or leave it out")
+        return asked == "torch"
 
     def _graph(self) -> NewGraph | str:
         return self._switched("graphs") or self.graph()

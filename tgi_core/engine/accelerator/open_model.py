@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tgi_core.backend import OpenOptions, Probe, Progress
+from tgi_core.backend import Feature, OpenOptions, Probe, Progress
 from tgi_core.engine.accelerator.finding import check_ready
 from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.weights.sizes import check_model
@@ -29,4 +29,7 @@ def open_accelerator(
         os.environ.setdefault(name, value)
     from tgi_core.engine.open_model import open_session
 
-    return open_session(options, kit(), progress)
+    session = open_session(options, kit(), progress)
+    if options.group.world == 1 and len(found.devices) == 1:  # a second rank would need a device of its own
+        session.declare(features=session.capabilities().features - {Feature.TENSOR_PARALLEL})
+    return session

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import BackendError
+from tgi_core.engine.accelerator.graph_pool import abandon_pool, new_pool, syncs_refused
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.device_queue import CannotCapture, StepSampler, Usage, Work
 
@@ -27,9 +28,6 @@ class TorchGraph(Protocol):
 
     def replay(self) -> None:
         """Enqueue it on the current stream again."""
-
-    def pool(self) -> Any:
-        """The memory that the graph allocates from."""
 
 
 NewGraph = Callable[[], TorchGraph]
@@ -61,34 +59,46 @@ class StreamGraph:
 
 
 class StreamGraphs:
-    """Makes graphs that share the pool of the first."""
+    """Makes graphs that share one pool."""
 
     def __init__(self, queue: StreamQueue, new: NewGraph) -> None:
         self._queue, self._new = queue, new
         self._pool: Any = None
 
     def capture(self, work: Work) -> StreamGraph:
-        """Run the work once, then capture it. Raises CannotCapture, OutOfMemory, or what the device failed with for good."""
+        """Run the work, once freely and once with waits for the device refused, then capture it.
+
+        Raises CannotCapture, OutOfMemory, or what the device failed with for good.
+        """
         self._queue.run(work)
         self._queue.wait()
         graph = self._new()
         try:
+            with syncs_refused(self._queue.runtime):  # names the wait, which a capture only calls invalid
+                self._queue.run(work)
+            self._queue.wait()
             self._queue.run(lambda: self._record(graph, work))
         except RuntimeError as error:
             found = self._queue.translated(error)
             if found is not None and not _is_refusal(error):
                 raise found from error
             raise CannotCapture(" ".join(str(error).split())[:300]) from error
-        self._pool = graph.pool()
         return StreamGraph(graph, self._queue)
 
     def _record(self, graph: TorchGraph, work: Work) -> None:
+        if self._pool is None:
+            self._pool = new_pool(self._queue.runtime)
         # Other threads may allocate or wait meanwhile: what they do is no fault of this capture.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            work()
-        finally:
-            graph.capture_end()
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        except BaseException:
+            abandon_pool(self._queue.device, self._pool)
+            self._pool = None
+            raise
 
     def release(self) -> None:
         """Forget the pool; it is given back with the last of its graphs."""
@@ -108,14 +118,14 @@ class StreamQueue:
         in_flight: int = 2,
     ) -> None:
         self.in_flight = in_flight
-        self._runtime, self._device, self._translate = runtime, device, translate
+        self.runtime, self.device, self._translate = runtime, device, translate
         self._new_graph, self._sampler = new_graph, sampler
         self._stream = runtime.Stream(device)
         self._stream.wait_stream(runtime.current_stream(device))  # what was loaded before
 
     def run(self, work: Work) -> None:
         """Enqueue what the work enqueues, with this device and stream current."""
-        with self._runtime.device(self._device), self._runtime.stream(self._stream):
+        with self.runtime.device(self.device), self.runtime.stream(self._stream):
             work()
 
     def host(self, count: int, dtype: torch.dtype) -> Tensor:
@@ -124,7 +134,7 @@ class StreamQueue:
 
     def record(self) -> StreamEvent:
         """The end of the queue as it is now."""
-        event = self._runtime.Event()
+        event = self.runtime.Event()
         event.record(self._stream)
         return StreamEvent(event, self._translate)
 
@@ -138,20 +148,20 @@ class StreamQueue:
 
     def wait(self) -> None:
         """Until the device is done."""
-        self._runtime.synchronize(self._device)
+        self.runtime.synchronize(self.device)
 
     def measured(self, work: Work) -> Usage:
         """Run the work, wait, and say what memory it took."""
         self.wait()
-        self._runtime.empty_cache()
-        self._runtime.reset_peak_memory_stats(self._device)
-        before, reserved = self._runtime.memory_allocated(self._device), self._runtime.memory_reserved(self._device)
+        self.runtime.empty_cache()
+        self.runtime.reset_peak_memory_stats(self.device)
+        before, reserved = self.runtime.memory_allocated(self.device), self.runtime.memory_reserved(self.device)
         self.run(work)
         self.wait()
-        peak = self._runtime.max_memory_allocated(self._device)
-        self._runtime.empty_cache()
+        peak = self.runtime.max_memory_allocated(self.device)
+        self.runtime.empty_cache()
         # A graph's pool stays reserved though no tensor is left in it.
-        kept = self._runtime.memory_reserved(self._device) - reserved
+        kept = self.runtime.memory_reserved(self.device) - reserved
         return Usage(peak - before, max(0, kept))
 
     def translated(self, error: Exception) -> BackendError | None:

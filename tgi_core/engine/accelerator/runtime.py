@@ -55,3 +55,6 @@ class Runtime(Protocol):
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
         """Reset that peak."""
+
+    def graph_pool_handle(self) -> Any:
+        """A new pool for graphs."""

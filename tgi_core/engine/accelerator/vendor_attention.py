@@ -104,10 +104,7 @@ class VendorAttention(ABC):
 
     def self_check(self, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device) -> str:
         """What goes wrong when rows, of which some are long enough to be split, run through the library; empty when nothing does."""
-        try:
-            return disagreement(self, layers, dtype, device, Case(LONG_ROWS, self.block_sizes[0]))
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return disagreement(self, layers, dtype, device, Case(LONG_ROWS, self.block_sizes[0]))
 
     def new_layer(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

@@ -18,6 +18,7 @@ _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 class TorchSampler:
     """In torch's operators."""
 
+    name = "torch"
     lean_draws = False
 
     def __init__(self, precision: torch.dtype = torch.float64) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
+from tgi_core.engine.decoder.table import DecoderTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,9 @@ class Operators(Protocol):
 
     def refusal(self, dtype: torch.dtype) -> str:
         """Why it does not support a model of this dtype; empty if it does."""
+
+    def self_check(self, table: DecoderTable, dtype: torch.dtype, device: torch.device) -> str:
+        """What goes wrong when a few tokens of the table's sizes run on the device; empty if nothing does. May raise anything."""
 
     def norm(self, stream: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """RMS norm of stream [tokens, hidden] → the same shape in the weight's dtype."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
 from tgi_core.engine.decoder.operators import Heads
+from tgi_core.engine.decoder.table import DecoderTable
 
 
 class TorchOperators:
@@ -17,6 +18,10 @@ class TorchOperators:
 
     def refusal(self, dtype: torch.dtype) -> str:
         """It supports every dtype."""
+        return ""
+
+    def self_check(self, table: DecoderTable, dtype: torch.dtype, device: torch.device) -> str:
+        """It is the reference."""
         return ""
 
     def norm(self, stream: Tensor, weight: Tensor, epsilon: float) -> Tensor:

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import DenseLayer, PagedLayer
+from tgi_core.engine.decoder.checking import operators_disagreement
 from tgi_core.engine.decoder.operators import Heads
+from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.triton.probing import probe
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -21,6 +23,10 @@ class TritonOperators:
     def refusal(self, dtype: torch.dtype) -> str:
         """Why it does not support a model of this dtype; empty if it does."""
         return probe() if dtype in DTYPES else f"the dtype is {dtype}"
+
+    def self_check(self, table: DecoderTable, dtype: torch.dtype, device: torch.device) -> str:
+        """Every kernel once, against torch's operators."""
+        return operators_disagreement(self, table, dtype, device)
 
     def norm(self, stream: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """See `Operators.norm`."""

@@ -123,6 +123,7 @@ def _first(passed: tl.tensor, possible: tl.tensor, index: tl.tensor, COUNT: tl.c
 class TritonSampler:
     """Chooses plain rows' tokens; can be captured. `precision` is the dtype of temperatures and of sums of weights."""
 
+    name = "triton"
     lean_draws = True
 
     def __init__(self, precision: torch.dtype = torch.float64) -> None:

@@ -45,11 +45,6 @@ def synchronize(device: int | None = None) -> None:
     """Wait; it is done."""
 
 
-def get_device_name(device: int = 0) -> str:
-    """As the real one: no more than the device."""
-    return f"neuron:{device}"
-
-
 def get_device_properties(device: int | None = None) -> types.SimpleNamespace:
     """Name and memory."""
     return types.SimpleNamespace(name=f"neuron:{device or 0}", total_memory=CORE_BYTES)
@@ -70,7 +65,6 @@ for function in (
     device_count,
     set_device,
     synchronize,
-    get_device_name,
     get_device_properties,
     memory_allocated,
     get_dynamo_metrics,

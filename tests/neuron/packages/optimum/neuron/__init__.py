@@ -66,6 +66,13 @@ class SlotCache:
         self.at = torch.zeros(0, dtype=torch.long)
         self.prompt: int | None = None
 
+    def begin(self, slot: int) -> None:
+        """A prompt of this slot follows, which is written over all of it."""
+        self.prompt = slot
+        for held in self.layers.values():
+            for cache in held:
+                cache[slot] = 0
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions are given by the caller."""
         return 0
@@ -173,12 +180,11 @@ class NeuronModelForCausalLM:
         assert ids.shape[1] <= limit, f"a prompt of {ids.shape[1]}, and {limit} were compiled"
         last = int(positions[0].argmax())
         assert positions[0, : last + 1].tolist() == list(range(last + 1)), "prompts are padded on the right"
-        ids = torch.nn.functional.pad(ids, (0, limit - ids.shape[1]))
-        self._cache.prompt = slots[0]
-        mask = torch.full((1, 1, limit, limit), -torch.inf).triu(1)
-        hidden = self._run(ids, torch.arange(limit).unsqueeze(0), mask)
+        self._cache.begin(slots[0])  # what padding would leave behind the prompt, nothing ever reads
+        mask = torch.full((1, 1, last + 1, last + 1), -torch.inf).triu(1)
+        logits = self._run(ids[:, : last + 1], positions[:, : last + 1], mask)
         self._written[slots[0]] = torch.arange(self.neuron_config.sequence_length) < limit
-        return hidden[:, last]
+        return logits[:, last]
 
     def _generate(self, ids: Tensor, positions: Tensor, slots: list[int]) -> Tensor:
         count, length = self.neuron_config.batch_size, self.neuron_config.sequence_length
