@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton
+.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla
 
 install: $(VENV)/.installed
 
@@ -81,6 +81,14 @@ test-neuron:
 	.venv-neuron/bin/pip install --disable-pip-version-check -q --no-deps optimum-neuron==0.4.5
 	.venv-neuron/bin/pytest tests/neuron/real
 
+# the static engine over XLA's compiler on this CPU, which counts its compiles itself, in a venv of its own: torch_xla needs torch 2.9, whose wheel
+# brings CUDA's libraries (a download of 3.5 GB); minutes on a quiet machine
+test-xla:
+	$(PYTHON) -m venv .venv-xla
+	.venv-xla/bin/pip install --disable-pip-version-check -q torch==2.9.0 torch_xla==2.9.0 -e ".[engine]" -e backends/static-cpu \
+	    hypothesis pytest pytest-asyncio pytest-timeout
+	PJRT_DEVICE=CPU OMP_NUM_THREADS=1 .venv-xla/bin/pytest -s -o addopts= -o filterwarnings=default tests/xla/on_xla.py
+
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install
 	$(BIN)/python -m tests.clients.run $(CLIENTS)
@@ -148,4 +156,4 @@ demo-model: install
 	$(BIN)/python scripts/train_demo_model.py --out tgi_core/demo --seed 0
 
 clean:
-	rm -rf $(VENV) .venv-transformers4 .venv-clients .venv-neuron
+	rm -rf $(VENV) .venv-transformers4 .venv-clients .venv-neuron .venv-xla

@@ -64,7 +64,7 @@ class OurEngine:
     """The CPU backend, driven through its session."""
 
     def __init__(self, model: Path, rows: int, kernels: str, quantize: str = "") -> None:
-        from tgi_backend_cpu.kernels import CHOICE
+        from tgi_backend_cpu.building import CHOICE
 
         os.environ[CHOICE] = kernels
         self._engine = Ours(Plan(model, rows, PROMPT + NEW, rows * PROMPT), quantize)

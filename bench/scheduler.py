@@ -4,7 +4,8 @@
 
 Overhead is real time: `plan` and `complete` with 1 to 512 running requests. The rest is virtual time: the reference backend serves
 a trace on a clock driven by a roofline model, with this scheduler and with TGI's policy, compared to a bound that no schedule can
-beat; then on a device that pads prompts to four sizes, which the scheduler knows or not. Without --trace, the requests are
+beat; then on a device that pads prompts to four sizes, which the scheduler knows or not, and
+decode rows' blocks to those of the static engine's grid. Without --trace, the requests are
 synthetic, with the statistics of the conversations that Azure published in 2023.
 """
 
@@ -93,6 +94,7 @@ def pad(arrivals: list[Arrival], tokenizer: Tokenizer) -> list[dict[str, object]
                     "requests_per_s": rate,
                     "cut": "to the sizes" if advised else "anywhere",
                     "padding": round(run.padding, 3),
+                    "decode_padding": round(run.decode_padding, 3),
                     "first_token_p50_s": round(median(waits), 3),
                     "first_token_p99_s": round(quantiles(waits, n=100)[98], 3),
                     "gap_p99_s": round(quantiles(run.gaps, n=100)[98], 4),
@@ -112,7 +114,7 @@ def show(line: cost.Line, costs: dict[int, float], rows: list[dict[str, object]]
     for row in rows:
         table.add_row(*map(str, row.values()))
     console.print(table)
-    headings = ("requests/s", "prompts cut", "padding", "first p50 s", "first p99 s", "gap p99 s", "makespan s")
+    headings = ("requests/s", "prompts cut", "padding", "of decode", "first p50 s", "first p99 s", "gap p99 s", "makespan s")
     table = Table(*headings, title=f"virtual time: a device that pads prompts to {', '.join(map(str, PADDING.takes))} tokens")
     for row in padded:
         table.add_row(*map(str, row.values()))

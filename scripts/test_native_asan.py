@@ -20,6 +20,8 @@ from tgi_backend_cpu.building import cpu_flags
 OPTIONS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1", "-O1")
 TESTS = (
     "tests/cpu/test_gemm.py",
+    "tests/cpu/test_int8.py",
+    "tests/cpu/test_tiles.py",
     "tests/cpu/test_attention_kernel.py",
     "tests/cpu/test_sampling.py",
     "tests/cpu/test_decoder.py",
@@ -40,7 +42,7 @@ def main() -> int:
         environment = {**os.environ, "XDG_CACHE_HOME": folder}
         os.environ["XDG_CACHE_HOME"] = folder
         building.cache_folder().mkdir(mode=0o700, parents=True)
-        for variant in building.VARIANTS:
+        for variant in (*building.VARIANTS, building.EMULATED):
             if variant.cpu_flags <= cpu_flags():
                 building.build(variant, building.cache_folder() / f"{variant.name}-{building.source_hash(variant)}.so", *OPTIONS)
         # Compilers other than g++ keep the run-time library elsewhere; it must be loaded before Python's libraries.

@@ -16,7 +16,7 @@ _ALL = _BOTH | Scope.DOWNLOAD
 
 _OWN_FOLDER = "the socket is created in a private directory"
 _NO_WATERMARK = "watermarking is not supported; requests that ask for it are refused"
-_WITHOUT_MIXING = "only for backends that cannot mix prefill and decode; elsewhere requests join at every step"
+_WITHOUT_MIXING = "on backends that cannot mix prefill and decode; elsewhere requests join at every step"
 _OWN_CHOICE = "the backend chooses its kernels at startup and logs its choice"
 
 
@@ -26,7 +26,10 @@ class Settings:
 
     # model
     model_id: str | None = setting(
-        None, "Model to serve: a local directory or a Hugging Face Hub id. Default: the bundled demo model.", "Model", scope=_ALL
+        None,
+        "Model to serve: a local directory, a GGUF file or a Hugging Face Hub id. Default: the bundled demo model.",
+        "Model",
+        scope=_ALL,
     )
     revision: str | None = setting(None, "Hub revision of the model: a branch, tag or commit.", "Model", scope=_ALL)
     dtype: str = setting(
@@ -38,8 +41,8 @@ class Settings:
     )
     quantize: str | None = setting(
         None,
-        "Round plain weights at load: int8 or int4 (eetq and bitsandbytes are int8). For a quantized checkpoint it only has to agree with "
-        "the files, which name their format.",
+        "Quantize unquantized weights at load: int8, int4 or fp8 (eetq and bitsandbytes mean int8, bitsandbytes-nf4 and -fp4 int4). The "
+        "format of a quantized checkpoint is read from its files; the flag must match it.",
         "Model",
         choices=(
             *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
@@ -98,7 +101,7 @@ class Settings:
     )
     cuda_memory_fraction: float = setting(
         1.0,
-        "TGI's name for the memory limit. Multiplied with --memory-fraction.",
+        "TGI's name for the memory limit. Multiplied by --memory-fraction.",
         "Device",
         minimum=0.01,
         maximum=1.0,
@@ -117,7 +120,7 @@ class Settings:
     )
     compile_cache: str | None = setting(
         None,
-        "Directory for compiled programs, on backends that compile a program per shape: a restart finds them there. Default: none.",
+        "Cache directory for compiled programs, reused across restarts, on backends that compile per shape. Default: none.",
         "Device",
         scope=Scope.SHARD,
     )
@@ -269,7 +272,7 @@ class Settings:
         minimum=0.0,
     )
     max_waiting_tokens: int = setting(
-        20, f"Decode steps after which waiting requests are admitted; {_WITHOUT_MIXING}.", "Scheduling", minimum=0
+        20, f"Decode steps after which waiting requests are admitted, {_WITHOUT_MIXING}.", "Scheduling", minimum=0
     )
     max_queued_requests: int | None = setting(
         None, "Maximum number of queued requests; further ones get 429.", "Scheduling", minimum=1
@@ -312,9 +315,9 @@ class Settings:
         harmless=(0,),
     )
     watermark_gamma: float | None = ignored(
-        None, "Watermarking: fraction of the vocabulary to favor.", "Scheduling", _NO_WATERMARK
+        None, "Watermarking: fraction of the vocabulary to favour.", "Scheduling", _NO_WATERMARK
     )
-    watermark_delta: float | None = ignored(None, "Watermarking: logit bias of the favored tokens.", "Scheduling", _NO_WATERMARK)
+    watermark_delta: float | None = ignored(None, "Watermarking: logit bias of the favoured tokens.", "Scheduling", _NO_WATERMARK)
     # logs
     json_output: bool = setting(False, "Log one JSON object per line.", "Logs", scope=_ALL)
     otlp_endpoint: str | None = setting(None, "OTLP/gRPC endpoint for traces; requires the otlp extra.", "Logs")

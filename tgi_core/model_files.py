@@ -54,6 +54,8 @@ def quantization_method(settings: Any) -> str:
     if not isinstance(settings, dict):
         return ""
     method = settings.get("quant_method")
+    if method in ("gptq", None) and (settings.get("checkpoint_format") == "marlin" or settings.get("is_marlin_format") is True):
+        return "marlin"
     if method == "auto-round":
         packing = str(settings.get("packing_format"))
         return next((name for name in ("gptq", "awq") if name in packing), packing)

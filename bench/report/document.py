@@ -22,8 +22,8 @@ Generated from `bench/results` by `python -m bench.peers report`; `make bench-pe
 
 All engines get the same weights (random, in the shape of a known model) and the same prompts: 128 token ids each, different in every round.
 They decode 64 tokens per prompt greedily, and the harness counts the tokens. Within a round the engines take turns, one running at a time,
-each with all cores. A figure is the median over the rounds, with the minimum and maximum in parentheses. **ours ÷** is the median of the
-ratios within each round: above 1, this project is faster (for times: below 1). An engine that needs more than a minute for a batch runs it
+each with all cores. A figure is the median over the rounds, with the minimum and maximum in parentheses. **ours ÷ theirs** is the median of
+the per-round ratios: above 1, this project is faster (for times: below 1). An engine that needs more than a minute for a batch runs it
 once. Each row names the number format that the engine computes in; the last section lists the settings.
 """
 NO_PEERS = "No results yet: `make bench-peers` writes them."

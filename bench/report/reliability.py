@@ -40,7 +40,7 @@ answer continues with the same tokens; after `--stream-stall-timeout` the reques
 {permits} permits and answers of {tokens} tokens, so at most {capacity} answers per second. The load generator runs at the lowest CPU
 priority. A second, nearly idle process measures the times; its own delay was at most {late} ms (p99). The times include the time until the
 kernel schedules the server. That process requests /health from its own address, and provokes refusals from the load's address; behind 640
-clients that retry at once it has to wait in line. The last columns separate CPU time: the server's, the part of it that one refusal costs
+clients that retry at once it has to queue. The last columns separate CPU time: the server's, the part of it that one refusal costs
 (with its connection, if it has its own, and a share of the probes), and the load generator's.
 {busy}"""
 BUSY = """
@@ -101,7 +101,7 @@ def promises(overload: Result, soaks: Iterable[Result]) -> str:
         (
             "A flood from one client does not lock out others",
             "`tests/scheduler/test_fairness.py`",
-            f"at most {tries[0]} attempts, {tries[1]} against `high`",
+            f"at most {tries[0]} attempt{'s' * (tries[0] != 1)}, {tries[1]} when competing with `high`",
         ),
         (
             "Clients that do not read hold no slot",

@@ -76,8 +76,8 @@ def arrivals(part: Result) -> str:
     }
     every = number(figure(rows, "every_s").middle)
     text = (
-        f"Eight streams run while a request with a prompt of 128 tokens arrives every {every} s, about as soon as the previous one has "
-        "been answered.\n\n"
+        f"Eight streams run while a request with a prompt of 128 tokens arrives every {every} s, roughly when the previous one "
+        "completes.\n\n"
     )
     return text + table(heads, ([title, figure(rows, name)] for name, title in names.items()))
 
@@ -90,10 +90,10 @@ def start(part: Result) -> str:
         name: last[name] / 2**20 for name in ("shard_bytes", "weights_bytes", "cache_bytes", "bound_bytes", "router_bytes")
     }
     text = (
-        f"After 32 clients, the shard uses {number(mebibytes['shard_bytes'])} MiB of memory: its weights take "
-        f"{number(mebibytes['weights_bytes'])} MiB and its KV cache {number(mebibytes['cache_bytes'])} MiB. The limit, "
-        f"350 MiB more than these two, is "
-        f"{number(mebibytes['bound_bytes'])} MiB. The router uses {number(mebibytes['router_bytes'])} MiB.\n\n"
+        f"After serving 32 clients, the shard uses {number(mebibytes['shard_bytes'])} MiB of memory: its weights take "
+        f"{number(mebibytes['weights_bytes'])} MiB and its KV cache {number(mebibytes['cache_bytes'])} MiB. The limit is "
+        f"{number(mebibytes['bound_bytes'])} MiB (weights + KV cache + 350 MiB). "
+        f"The router uses {number(mebibytes['router_bytes'])} MiB.\n\n"
     )
     names = {"healthy_s": "process start to healthy, s", "first_token_s": "process start to first token, s"}
     return text + table(

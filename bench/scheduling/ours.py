@@ -10,6 +10,8 @@ from bench.scheduling.trace import Arrival
 from tgi_core.backend import OutputOptions, Sampling, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
+from tgi_core.engine.static.grid import Grid, GridRules
+from tgi_core.engine.static.splitting import blocks_of, split
 from tgi_core.scheduler import GenerationRequest, Scheduler
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
@@ -26,6 +28,8 @@ class Simulation:
         self.steps = 0
         self.prompt_tokens = self.computed_tokens = 0
         """Tokens of prompts, and tokens that the device computed for them."""
+        self.decode_blocks = self.decode_blocks_read = 0
+        """Blocks that decode rows hold, and those that programs of the static engine's sizes read for them."""
         self.gaps: list[float] = []
         """Seconds between consecutive tokens of a request."""
         self._roofline = roofline
@@ -37,6 +41,7 @@ class Simulation:
         plan = WarmupPlan(roofline.max_rows, LONGEST_ROW, roofline.max_step_tokens, roofline.num_blocks, roofline.block_size)
         capacity = self._server.warmup(plan, lambda what, done, total, unit: None)
         capacity = replace(capacity, takes=roofline.takes if advised else ())
+        self._grid = Grid.of(capacity, GridRules())
         self._scheduler = Scheduler(info.capabilities, capacity, clock=lambda: self.now)
         self._vocabulary = tokenizer.vocab_size
 
@@ -73,6 +78,16 @@ class Simulation:
         takes = [item.take for item in work if item.take > 1]
         self.prompt_tokens += sum(takes)
         self.computed_tokens += sum(map(self._roofline.computed, takes))
+        for call in split([item.start for item in work], [item.take for item in work], self._grid):
+            if call.shape.take > 1:
+                continue
+            self.decode_blocks += sum(blocks_of(part, self._grid.block_size) for part in call.parts)
+            self.decode_blocks_read += call.shape.blocks
+
+    @property
+    def decode_padding(self) -> float:
+        """Share of the blocks read for decode rows that is padding."""
+        return 1 - self.decode_blocks / self.decode_blocks_read
 
     @property
     def padding(self) -> float:

@@ -1,4 +1,4 @@
-"""Fields of the request bodies of OpenAI, vLLM and SGLang, and what becomes of each on the routes under /v1.
+"""Fields of the request bodies of OpenAI, vLLM and SGLang, and how each is handled on the routes under /v1.
 
 A field that changes the response is honoured or refused: dropped in silence, it would return something else than the client asked
 for. A field that does not is ignored, with its name in the response header `x-warning`; so is a name that nobody knows, which may be
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
 
 
 class Treatment(Enum):
-    """What becomes of a field."""
+    """How a field is handled."""
 
     HONOURED = "honoured"
     REFUSED = "refused"
@@ -91,13 +91,13 @@ FIELDS: tuple[RequestField, ...] = (
     _refused("OpenAI", _CHAT, "modalities", ["text", "audio"], "the response is text", ["text"]),
     _refused("OpenAI", _CHAT, "audio", {"voice": "alloy", "format": "wav"}, "the response is text"),
     _refused("OpenAI", _CHAT, "web_search_options", {}, "the server does not search the web"),
-    _ignored("OpenAI", _BOTH, "user", "u-1", "clients are told apart by their keys and addresses"),
+    _ignored("OpenAI", _BOTH, "user", "u-1", "clients are distinguished by their keys and addresses"),
     _ignored("OpenAI", _CHAT, "safety_identifier", "u-1", _KEPT),
     _ignored("OpenAI", _CHAT, "metadata", {"a": "b"}, _KEPT, {}),
     _ignored("OpenAI", _CHAT, "store", True, _KEPT, False),
-    _ignored("OpenAI", _CHAT, "prediction", {"type": "content", "content": "x"}, "a hint for speed"),
+    _ignored("OpenAI", _CHAT, "prediction", {"type": "content", "content": "x"}, "a performance hint only"),
     _ignored("OpenAI", _CHAT, "prompt_cache_key", "k", "prompts are cached by their tokens; see `x-cache-salt`"),
-    _ignored("OpenAI", _CHAT, "prompt_cache_retention", "24h", "prompts stay cached while there is room", "in_memory"),
+    _ignored("OpenAI", _CHAT, "prompt_cache_retention", "24h", "prompts stay cached while memory lasts", "in_memory"),
     _ignored("OpenAI", _CHAT, "service_tier", "flex", "see `x-request-priority`", "auto", "default"),
     _ignored("OpenAI", _CHAT, "verbosity", "low", "ask for it in the prompt", "medium"),
     *_honoured("vLLM, SGLang", _BOTH, top_k=5, min_p=0.1, repetition_penalty=1.1, ignore_eos=True),
@@ -122,8 +122,8 @@ FIELDS: tuple[RequestField, ...] = (
     _refused("vLLM", _CHAT, "chat_template", "x", _TEMPLATE),
     _refused("vLLM", _CHAT, "documents", [{"text": "x"}], "put them into a message", []),
     _refused("vLLM", _CHAT, "echo", True, "only /v1/completions has it", False),
-    _refused("vLLM", _CHAT, "add_generation_prompt", False, "a last message of the assistant is continued", True),
-    _ignored("vLLM", _CHAT, "continue_final_message", True, "a last message of the assistant is always continued", False),
+    _refused("vLLM", _CHAT, "add_generation_prompt", False, "a final assistant message is continued", True),
+    _ignored("vLLM", _CHAT, "continue_final_message", True, "a final assistant message is always continued", False),
     _refused("vLLM", _BOTH, "add_special_tokens", True, "the chat template or the tokenizer adds them"),
     _refused("SGLang", _BOTH, "lora_path", "a", "adapters are selected by `model`"),
     _refused("SGLang", _BOTH, "return_hidden_states", True, "hidden states are not returned", False),
@@ -137,12 +137,12 @@ FIELDS: tuple[RequestField, ...] = (
     _ignored("vLLM", _BOTH, "spaces_between_special_tokens", False, "special tokens are never shown", True),
     _ignored("vLLM", _BOTH, "guided_decoding_backend", "xgrammar", "grammars are compiled by llguidance"),
     _ignored("vLLM", _BOTH, "guided_whitespace_pattern", " ", "at most one space, as in TGI"),
-    _ignored("vLLM", _CHAT, "include_reasoning", True, "the text of the model is not taken apart", False),
-    _ignored("SGLang", _CHAT, "separate_reasoning", True, "the text of the model is not taken apart", False),
-    _ignored("SGLang", _CHAT, "stream_reasoning", True, "the text of the model is not taken apart", False),
-    _ignored("vLLM", _CHAT, "mm_processor_kwargs", {"a": 1}, "only text is read", {}),
-    _ignored("vLLM", _CHAT, "media_io_kwargs", {"a": {}}, "only text is read", {}),
-    _ignored("vLLM", _BOTH, "kv_transfer_params", {"a": 1}, "the cache is not moved between servers", {}),
+    _ignored("vLLM", _CHAT, "include_reasoning", True, "reasoning is not separated from the answer", False),
+    _ignored("SGLang", _CHAT, "separate_reasoning", True, "reasoning is not separated from the answer", False),
+    _ignored("SGLang", _CHAT, "stream_reasoning", True, "reasoning is not separated from the answer", False),
+    _ignored("vLLM", _CHAT, "mm_processor_kwargs", {"a": 1}, "only text input is supported", {}),
+    _ignored("vLLM", _CHAT, "media_io_kwargs", {"a": {}}, "only text input is supported", {}),
+    _ignored("vLLM", _BOTH, "kv_transfer_params", {"a": 1}, "KV cache transfer is not supported", {}),
     _ignored("vLLM", _BOTH, "vllm_xargs", {"a": 1}, "for extensions of vLLM", {}),
 )
 

@@ -88,3 +88,11 @@ def test_completion_completes() -> None:
     for words, number, expected in (("tgi ser", "1", "serve"), ("tgi serve --max-tot", "2", "--max-total-tokens")):
         extra = {"_TGI_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": number, "PATH": os.environ["PATH"]}
         assert f"plain,{expected}" in run(extra=extra).stdout.splitlines()
+
+
+@pytest.mark.parametrize("command", [("serve",), ("config", "show")])
+def test_a_switch_that_is_on_shows_its_default(command: tuple[str, ...]) -> None:
+    """The default of --prefix-caching is `on`, not the name of the flag."""
+    text = " ".join(run(*command, "--help").stdout.split())
+    help_text = text[text.index("--prefix-caching / --no-prefix-caching") :].split("]")[0]
+    assert help_text.endswith("default: (on)")

@@ -33,6 +33,10 @@ def model(folder: Path, **files: Any) -> Path:
         ("gptq", {"config": {"quantization_config": GPTQ | {"quant_method": "gptq"}}}),
         ("gptq", {"config": {}, "quantize_config": GPTQ}),
         ("gptq", {"config": {"quantization_config": {"quant_method": "awq"}}}),
+        ("gptq", {"config": {"quantization_config": GPTQ | {"quant_method": "gptq", "is_marlin_format": True}}}),
+        ("marlin", {"config": {"quantization_config": GPTQ | {"quant_method": "gptq", "checkpoint_format": "marlin"}}}),
+        ("eetq", {"config": {"quantization_config": {"quant_method": "eetq"}}}),
+        ("exl2", {"config": {"quantization_config": {"quant_method": "exl2"}}}),
         ("marlin", {"config": {"quantization_config": GPTQ | {"quant_method": "gptq"}}}),
         ("awq", {"config": {}, "quant_config": {"w_bit": 4, "q_group_size": 128, "zero_point": True, "version": "GEMM"}}),
         ("awq", {"config": {"quantization_config": {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq"}}}),
@@ -52,9 +56,9 @@ def test_what_agrees_with_the_files(asked: str | None, files: dict[str, Any], tm
         (
             "gptq",
             {"config": {}},
-            "--quantize gptq: {} holds no quantized weights, and gptq cannot be made at load; use one of int8, int4",
+            "--quantize gptq: {} holds no quantized weights, and gptq cannot be made at load; use one of int8, int4, fp8",
         ),
-        ("bitsandbytes-nf4", {}, "bitsandbytes-nf4 cannot be made at load"),
+        ("exl2", {}, "exl2 cannot be made at load"),
         ("int8", {"config": {"quantization_config": {"quant_method": "fp8"}}}, "says that the weights are quantized by 'fp8'"),
         (
             "awq",
@@ -77,7 +81,16 @@ def test_what_does_not(asked: str, files: dict[str, Any], told: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"), [("int8", "int8"), ("int4", "int4"), ("eetq", "int8"), ("bitsandbytes", "int8"), (None, "")]
+    ("asked", "wanted"),
+    [
+        ("int8", "int8"),
+        ("int4", "int4"),
+        ("eetq", "int8"),
+        ("bitsandbytes", "int8"),
+        ("fp8", "fp8"),
+        ("bitsandbytes-nf4", "int4"),
+        (None, ""),
+    ],
 )
 def test_plain_weights_are_rounded(asked: str | None, wanted: str, tmp_path: Path) -> None:
     """TGI's names for integers of 8 bits mean int8."""

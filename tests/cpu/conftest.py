@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant, compiler, cpu_flags
+from tgi_backend_cpu.building import EMULATED, VARIANTS, CannotBuild, Variant, compiler, cpu_flags
 from tgi_backend_cpu.kernels import Kernels, load
 
 # Models this small gain nothing from threads, and threads that wait for each other on a busy machine lose much.
@@ -37,7 +37,7 @@ def kernels_of(variant: Variant) -> Kernels:
     return _opened[variant.name]
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda variant: variant.name)
+@pytest.fixture(params=[*VARIANTS, EMULATED], ids=lambda variant: variant.name)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """Each variant in turn."""
     return kernels_of(request.param)

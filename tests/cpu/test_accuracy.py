@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tgi_backend_cpu import kernels
-from tgi_backend_cpu.building import VARIANTS, Variant
+from tgi_backend_cpu.building import CHOICE, EMULATED, VARIANTS, Variant
 
 from bench.accuracy import Prompts, demo_prompts, errors, our_logits, transformers_logits
 from tests.cpu.conftest import kernels_of
@@ -24,13 +23,13 @@ def truth(prompts: Prompts) -> torch.Tensor:
     return transformers_logits(DEMO, prompts, torch.float32)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", [*VARIANTS, EMULATED], ids=lambda variant: variant.name)
 def test_errors_are_no_larger_than_transformers(
     variant: Variant, prompts: Prompts, truth: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each instruction set's errors in bfloat16 against float32 are no larger than those of transformers in bfloat16."""
     kernels_of(variant)
-    monkeypatch.setenv(kernels.CHOICE, variant.name)
+    monkeypatch.setenv(CHOICE, variant.name)
     ours = errors(our_logits(DEMO, prompts, "bfloat16"), truth)
     theirs = errors(transformers_logits(DEMO, prompts, torch.bfloat16), truth)
     assert ours.rms <= theirs.rms and ours.agreement >= theirs.agreement

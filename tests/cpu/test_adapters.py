@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tgi_backend_cpu import kernels as native
 from tgi_backend_cpu.adapters import NativeLoraKernel
-from tgi_backend_cpu.building import VARIANTS, Variant
+from tgi_backend_cpu.building import CHOICE, EMULATED, VARIANTS, Variant
+from tgi_backend_cpu.choosing import choose
 from tgi_backend_cpu.kernels import Arena, Kernels
 from torch import Tensor
 
@@ -120,13 +121,13 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
             model_type, fields, ends = MODELS[kind]
             folder = tmp_path_factory.mktemp(kind)
             model = save_tiny(model_type, folder / "model", **fields)
-            patch.setenv(native.CHOICE, variant)
+            patch.setenv(CHOICE, variant)
             return ServerUnderTest(*open_cpu(model, PLAN, dtype=dtype, adapters=adapters(folder, model, ends)))
 
         yield opened
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", [*VARIANTS, EMULATED], ids=lambda variant: variant.name)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", MODELS)
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -158,7 +159,7 @@ def test_bits_are_a_rows_own(
 def test_adapters_change_what_is_said(instance: Callable[[str, str, str], ServerUnderTest]) -> None:
     """No two of the model alone and its adapters make the same: the test above compares something."""
     need(*VARIANTS)
-    found, choice = native.choose()
+    found, choice = choose(os.environ, 1)
     assert found is not None, choice.reason
     own = instance("turned", "float32", choice.name)
     assert len({str(own.alone(name, 40)) for name in NAMES}) == len(NAMES)

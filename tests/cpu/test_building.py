@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tgi_backend_cpu import building, kernels
+from tgi_backend_cpu import building, picks
 from tgi_backend_cpu.building import VARIANTS, CannotBuild, Variant
 
 TINY = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
@@ -94,29 +94,30 @@ def test_errors_say_what_failed(sources: Path, monkeypatch: pytest.MonkeyPatch) 
         building.library(PLAIN)
 
 
-def test_choice_and_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best variant of the processor, the one asked for, or torch: each with the reason."""
-    asked: list[str] = []
-
-    def found(variant: Variant) -> tuple[object, str]:
-        asked.append(variant.name)
-        return object(), "built before"
-
-    monkeypatch.setattr(kernels, "load", found)
-    for flags, environment, name, reason in (
-        (VARIANTS[0].cpu_flags, {}, "avx512-bf16", "best"),
-        (VARIANTS[1].cpu_flags | VARIANTS[2].cpu_flags, {}, "avx512", "best"),
-        (VARIANTS[2].cpu_flags, {}, "avx2", "best"),
-        (VARIANTS[0].cpu_flags | VARIANTS[2].cpu_flags, {building.CHOICE: "avx2"}, "avx2", "asked for"),
-        (frozenset({"sse2"}), {}, "torch", "lacks avx2, fma"),
-        (VARIANTS[2].cpu_flags, {building.CHOICE: "avx512"}, "torch", "lacks avx512bw"),
-        (VARIANTS[0].cpu_flags, {building.CHOICE: "torch"}, "torch", building.CHOICE),
-        (VARIANTS[0].cpu_flags, {building.CHOICE: "neon"}, "torch", "is not a variant"),
+def test_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All variants that the processor runs may be the fastest, but for vectors of half the width. A name asks for one,
+    and must ask for the emulated one."""
+    amx, avx512_bf16, avx512, avx2 = (variant.cpu_flags for variant in VARIANTS)
+    for flags, asked, names in (
+        (amx | avx2, "", ["amx", "avx512-bf16", "avx512"]),
+        (avx512_bf16 | avx2, "auto", ["avx512-bf16", "avx512"]),
+        (avx512 | avx2, "", ["avx512"]),
+        (avx2, "", ["avx2"]),
+        (amx | avx2, "avx2", ["avx2"]),
+        (amx | avx2, "amx-emulated", ["amx-emulated"]),
     ):
         monkeypatch.setattr(building, "cpu_flags", lambda flags=flags: flags)
-        _, choice = kernels.choose(environment)
-        assert choice.name == name and reason in choice.reason
-    assert asked == ["avx512-bf16", "avx512", "avx2", "avx2"]
+        assert [variant.name for variant in building.candidates({building.CHOICE: asked})] == names
+    for flags, asked, reason in (
+        (frozenset({"sse2"}), "", "lacks avx2, fma"),
+        (avx2, "avx512", "lacks avx512bw"),
+        (avx512_bf16, "amx", "lacks amx_bf16"),
+        (amx, "torch", building.CHOICE),
+        (amx, "neon", "is not a variant"),
+    ):
+        monkeypatch.setattr(building, "cpu_flags", lambda flags=flags: flags)
+        with pytest.raises(CannotBuild, match=reason):
+            building.candidates({building.CHOICE: asked})
 
 
 def test_flags_of_the_processor(tmp_path: Path) -> None:
@@ -138,18 +139,18 @@ def test_progress_is_shown_at_once(sources: Path) -> None:
     (name,) = [variant.name for variant in VARIANTS if variant.cpu_flags <= building.cpu_flags()][:1] or ("",)
     if not name:
         pytest.skip("no variant fits")
-    assert building.build_ahead({building.CHOICE: name}, show) == ""
+    assert picks.build_ahead({building.CHOICE: name}, show) == ""
     assert told[0] == (building.BUILDING, 0, building.USUAL_S, "s") and begun[0] is False
     assert told[-1] == (building.BUILDING, building.USUAL_S, building.USUAL_S, "s")
     told.clear()
-    assert building.build_ahead({building.CHOICE: name}, show) == "" and told == []
-    assert building.build_ahead({building.CHOICE: "torch"}, show) == f"{building.CHOICE}=torch"
+    assert picks.build_ahead({building.CHOICE: name}, show) == "" and told == []
+    assert picks.build_ahead({building.CHOICE: "torch"}, show) == f"{building.CHOICE}=torch"
 
 
 def test_what_does_not_compile_is_told_once(sources: Path) -> None:
     """A compiler that fails is a reason, not an exception, and the end of the attempt."""
     (sources / "kernels.cpp").write_text("this is no C++")
-    assert "failed: " in building.build_ahead({}, lambda *_: None)
+    assert "failed: " in picks.build_ahead({}, lambda *_: None)
 
 
 def test_a_compiler_that_takes_too_long(sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tgi_backend_cpu import kernels
-from tgi_backend_cpu.building import VARIANTS
+from tgi_backend_cpu.building import CHOICE, VARIANTS
+from tgi_backend_cpu.choosing import choose
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.cpu.conftest import need
@@ -31,7 +31,8 @@ PLAN = WarmupPlan(max_rows=8, max_row_tokens=96, max_step_tokens=128, num_blocks
 def needs_kernels() -> None:
     """These tests are about the native step."""
     need(*VARIANTS)
-    assert kernels.choose()[0] is not None, kernels.choose()[1].reason
+    found, choice = choose(os.environ, 1)
+    assert found is not None, choice.reason
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_without_kernels_all_is_as_before(tmp_path: Path, monkeypatch: pytest.Mo
     """Without a library the same model makes the same tokens through torch, and the log says why."""
     folder = save_tiny("llama", tmp_path)
     native = ragged_schedule(*open_cpu(folder, dtype="float32"))
-    monkeypatch.setenv(kernels.CHOICE, "torch")
+    monkeypatch.setenv(CHOICE, "torch")
     session, capacity = open_cpu(folder, dtype="float32")
     assert Feature.BATCH_INVARIANT not in session.capabilities().features
     assert ragged_schedule(session, capacity) == native

@@ -20,6 +20,7 @@ from tests.engine.test_table_decoder import open_torch
 from tests.engine.tiny_models import expected_tokens, open_cpu, ragged_schedule, save_tiny
 from tgi_core.backend import Capacity, InvalidModel
 from tgi_core.backend.session import Session
+from tgi_core.engine.quantization.formats.compressed_tensors import CompressedTensors
 
 __all__ = ["pair"]
 
@@ -193,3 +194,24 @@ def test_refusals(name: str, llama: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidModel) as caught:
         open_cpu(folder)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_order_of_groups() -> None:
+    """With `weight_g_idx` each input has the scale and the zero point of the group that it names."""
+    generator = torch.Generator().manual_seed(4)
+    codes = torch.randint(-8, 8, (32, 64), generator=generator)
+    scale, zero = torch.rand(32, 4, generator=generator) + 0.1, torch.randint(-8, 8, (32, 4), generator=generator)
+    group = torch.randperm(64, generator=generator) // 16
+    parts = {
+        "weight_packed": words_of(codes + 8, 4, 1),
+        "weight_scale": scale,
+        "weight_zero_point": words_of(zero + 8, 4, 0),
+        "weight_shape": torch.tensor([32, 64]),
+        "weight_g_idx": group.int(),
+    }
+    weights = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 16, "actorder": "group"}
+    settings = SETTINGS | {"format": "pack-quantized", "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+    found = CompressedTensors(settings).unpack(parts, torch.float32).dequantize()
+    assert torch.equal(found, (codes - zero[:, group]) * scale[:, group])
+    with pytest.raises(ValueError, match="weight_g_idx puts 64 inputs in a group of 16"):
+        CompressedTensors(settings).unpack(parts | {"weight_g_idx": torch.zeros(64, dtype=torch.int32)}, torch.float32)

@@ -165,27 +165,28 @@ def test_a_layer_before_a_kernel_has_its_weight() -> None:
     assert moved.bias is not None and moved.bias.device.type == "meta" and tuple(moved.weight.shape) == (12, 16)
 
 
-@pytest.mark.parametrize(("bits", "inputs", "most"), [(8, 48, 0.005), (4, 64, 0.09), (4, 48, 0.005)])
-def test_rounding_to_nearest(bits: int, inputs: int, most: float) -> None:
+@pytest.mark.parametrize(
+    ("kind", "inputs", "most"), [("int8", 48, 0.005), ("int4", 64, 0.09), ("int4", 48, 0.005), ("fp8", 48, 0.04)]
+)
+def test_rounding_to_nearest(kind: str, inputs: int, most: float) -> None:
     """Half a step of a row's, or a group's, range at most; inputs that groups do not divide take 8 bits. All zeros stay so."""
     matrix = torch.randn(12, inputs, generator=torch.Generator().manual_seed(3))
     matrix[3] = 0
-    weight = rounded(matrix, bits, torch.float32)
+    weight = rounded(matrix, kind, torch.float32)
     assert (weight.dequantize() - matrix).abs().max() <= most * matrix.abs().max() and not weight.dequantize()[3].any()
-    assert len(weight.parts) == (3 if most > 0.01 else 2)
+    assert len(weight.parts) == (3 if most == 0.09 else 2)
 
 
-@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize("quantize", ["int8", "int4", "fp8"])
 @pytest.mark.parametrize("model_type", ["llama", "phi3", "mixtral"])
 def test_quantized_at_load(model_type: str, quantize: str, tmp_path: Path) -> None:
     """A plain checkpoint runs as one would that held the rounded weights: from its table, or by transformers' modules. The session says
     that it does; embeddings, head and the routers of experts keep their numbers."""
     folder = save_tiny(model_type, tmp_path / "whole")
     tensors = load_file(folder / "model.safetensors")
-    bits = int(quantize[3:])
     for name, value in tensors.items():
         if re.search(r"self_attn\.\w+_proj\.weight$|mlp\.(gate_up|gate|up|down)_proj\.weight$", name):
-            tensors[name] = rounded(value, bits, torch.float32).dequantize()
+            tensors[name] = rounded(value, quantize, torch.float32).dequantize()
     (tmp_path / "rounded").mkdir()
     save_file(tensors, tmp_path / "rounded" / "model.safetensors", metadata={"format": "pt"})
     for file in folder.glob("*.json"):

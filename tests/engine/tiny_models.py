@@ -317,7 +317,7 @@ def compare(model_type: str, folder: Path) -> Outcome:
         return Outcome("unsupported", "", _short(error))
     wrong = [i for i, tokens in enumerate(expected, 1) if made[i] != tokens[: len(made[i])] or not made[i]]
     distinct = len({token for tokens in expected for token in tokens})
-    note = f"only {distinct} distinct tokens" if distinct < 4 else ""
+    note = f"only {distinct} distinct token{'s' * (distinct > 1)}" if distinct < 4 else ""
     return Outcome("differs", path, f"prompts {wrong}") if wrong else Outcome("exact", path, note)
 
 

@@ -81,22 +81,27 @@ def served(
     extra: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     before: Callable[[], None] | None = None,
+    patience: float = 120,
 ) -> Generator[ServerProcess, None, None]:
-    """A server on a free port of the loopback, ended with the block. `before` is run in its process."""
+    """A server on a free port of the loopback, ended with the block. `before` is run in its process. It has `patience` seconds."""
     command = [*tgi, "serve", "--hostname", "127.0.0.1", "--port", "0", "--drain-delay", "0", *arguments]
-    with started(command, extra, cwd, before) as server:
+    with started(command, extra, cwd, before, patience) as server:
         yield server
 
 
 @contextmanager
 def started(
-    command: list[str], extra: Mapping[str, str] | None = None, cwd: Path | None = None, before: Callable[[], None] | None = None
+    command: list[str],
+    extra: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    before: Callable[[], None] | None = None,
+    patience: float = 120,
 ) -> Generator[ServerProcess, None, None]:
     """A command that becomes a server, ended with the block."""
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(extra), cwd=cwd, preexec_fn=before)
     server = ServerProcess(child)
     try:
-        server.wait_ready(120)
+        server.wait_ready(patience)
         yield server
     finally:
         server.close()

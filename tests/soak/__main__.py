@@ -54,7 +54,7 @@ def command(*arguments: str) -> Run:
 
 SOAKS = {
     "machine": Soak(
-        "Every reachable state of the scheduler keeps its invariants",
+        "The scheduler's invariants hold in every reachable state",
         "`tests/scheduler/test_machine.py`",
         command("tests.soak.machine"),
     ),
@@ -64,17 +64,17 @@ SOAKS = {
         command("tests.faults.oom", "--requests", "50000"),
     ),
     "scheduler": Soak(
-        "A day of requests leaves no state in the scheduler",
+        "A day of requests leaks nothing in the scheduler",
         "`tests/soak/test_scheduler.py`",
         module("tests.soak.scheduler"),
     ),
     "kills": Soak(
-        "Killing a shard changes no answer",
+        "Killing a shard changes no response",
         "`tests/serve/test_kill_matrix.py`",
         command("tests.soak.kills", "--kills", "200"),
     ),
     "stops": Soak(
-        "A shard that hangs changes no answer",
+        "A hung shard changes no response",
         "`tests/serve/test_kill_matrix.py`",
         command("tests.soak.kills", "--kills", "50", "--signal", "STOP"),
     ),
@@ -94,8 +94,13 @@ SOAKS = {
         "`tests/soak/test_mixed.py`",
         module("tests.soak.mixed"),
     ),
+    "static": Soak(
+        "Nothing is compiled in traffic on a static device",
+        "`tests/engine/static/test_compiling.py`",
+        module("tests.soak.static"),
+    ),
     "mutants": Soak(
-        "Nothing that a client sends crashes or breaks the server", "`tests/router/test_mutator.py`", module("tests.soak.mutants")
+        "No client input can crash or break the server", "`tests/router/test_mutator.py`", module("tests.soak.mutants")
     ),
 }
 """By name, in this order. Whoever has another one adds a line."""

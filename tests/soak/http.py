@@ -156,10 +156,16 @@ def faulty(rounds: int, requests: int, seconds: float = 0.0) -> Report:
 
 
 def soak(
-    crowds: type[Crowd], arguments: Sequence[str], rounds: int, requests: int, seconds: float = 0.0, seed: int = 1
+    crowds: type[Crowd],
+    arguments: Sequence[str],
+    rounds: int,
+    requests: int,
+    seconds: float = 0.0,
+    seed: int = 1,
+    patience: float = 120,
 ) -> Report:
     """Rounds of so many requests each, at least `seconds` long in all, to a server with those arguments; at rest between rounds."""
-    with served(*arguments) as server:
+    with served(*arguments, patience=patience) as server:
         process, crowd, start = psutil.Process(server.child.pid), crowds(server.url, seed), time.monotonic()
         while len(crowd.report.holdings) < rounds or time.monotonic() - start < seconds:
             asyncio.run(crowd.ask(requests))
@@ -172,5 +178,5 @@ def soak(
 def run(minutes: float) -> list[str]:
     """The long form. What went wrong."""
     report = faulty(rounds=30, requests=500, seconds=60 * minutes)
-    print(f"{report.requests} requests, answers {report.answers}, {report.left} left; at last {report.holdings[-1]}")
+    print(f"{report.requests} requests, answers {report.answers}, {report.left} disconnected; at last {report.holdings[-1]}")
     return report.wrong(rss=True)

@@ -124,7 +124,7 @@ def mixed(rounds: int, requests: int, seconds: float = 0.0) -> Report:
 def run(minutes: float) -> list[str]:
     """The long form. What went wrong."""
     report = mixed(rounds=30, requests=500, seconds=60 * minutes)
-    print(f"{report.requests} requests, answers {report.answers}, {report.left} left")
+    print(f"{report.requests} requests, answers {report.answers}, {report.left} disconnected")
     for name, process in (("rss", "router"), ("shard_rss", "shard")):
         held = [getattr(holding, name) / 1e6 for holding in report.holdings]
         print(f"{process} {held[0]:.0f} MB at first, {max(held):.0f} at most, {report.slope(name):+.1f} bytes per request")

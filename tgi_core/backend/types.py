@@ -155,8 +155,8 @@ class OpenOptions:
 
     `cache_dtype` is "auto" for a KV cache in the dtype that the model runs in, or the torch name of an 8-bit dtype, for which a
     device may use its own variant (float8_e4m3fnuz for float8_e4m3fn). `compile_cache` is a directory for compiled programs, which
-    may not exist yet and which sessions of other models, versions and ranks may share; "" for none. `quantize` is "int8" or "int4" to
-    round the weights of linear layers to such integers when a checkpoint is loaded that is not quantized; "" keeps them.
+    may not exist yet and which sessions of other models, versions and ranks may share; "" for none. `quantize` is "int8", "int4" or "fp8"
+    to round the weights of linear layers to such codes when a checkpoint is loaded that is not quantized; "" keeps them.
     """
 
     model: str

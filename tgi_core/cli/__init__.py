@@ -51,7 +51,7 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tgi")
 def tgi() -> None:
-    """Serve large language models over the API of text-generation-inference; the hardware is a plugin."""
+    """Serve large language models with the API of text-generation-inference (TGI); hardware backends are plugins."""
 
 
 def main() -> None:

@@ -16,13 +16,22 @@ _FLAGS = {
     "bitsandbytes-nf4": ("bitsandbytes",),
     "compressed-tensors": ("compressed-tensors",),
     "fp8": ("fp8", "fbgemm_fp8"),
-    "gptq": ("gptq", "awq"),
+    "gptq": ("gptq", "awq", "marlin"),
     "marlin": ("marlin", "gptq"),
 }
 """The `quant_method` of checkpoints that a value of --quantize names, as in TGI."""
 
-_AT_LOAD = {"int8": "int8", "int4": "int4", "eetq": "int8", "bitsandbytes": "int8"}
-"""What values of --quantize round plain weights to. TGI's two of 8 bits are integers with a scale per output, as int8 is."""
+_AT_LOAD = {
+    "int8": "int8",
+    "int4": "int4",
+    "fp8": "fp8",
+    "eetq": "int8",
+    "bitsandbytes": "int8",
+    "bitsandbytes-nf4": "int4",
+    "bitsandbytes-fp4": "int4",
+}
+"""What values of --quantize round plain weights to. TGI's two of 8 bits are integers with a scale per output, as int8 is. Its two of 4
+bits are numbers of a codebook with a scale per 64 inputs; int4 has as many bits and kernels of its own."""
 
 
 def open_options(directory: Path, settings: Settings) -> OpenOptions:

@@ -183,7 +183,7 @@ def _options(spec: Field[Any], default: Any) -> list[SettingOption]:
         **shared,
         default=default,
         envvar=variables(spec, spec.name),
-        show_default=default not in (None, (), False),
+        show_default="on" if default is True else default not in (None, (), False),  # click would show the flag's name
         help=_help(known),
     )
     old = [

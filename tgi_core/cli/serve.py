@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 @click.option("-e", "--env", "runtime", is_flag=True, help="Print the runtime environment for bug reports, then serve.")
 @settings_options()
 def command(model: str | None, runtime: bool, resolved: Resolved) -> None:
-    """Serve MODEL: a directory or a Hugging Face Hub id. Default: the small bundled demo model."""
+    """Serve MODEL: a directory, a GGUF file or a Hugging Face Hub id. Default: the small bundled demo model."""
     run(named(model, resolved), resolved.origins, runtime)
 
 

@@ -62,3 +62,10 @@ def plan_capacity(
             Memory("reserve", max(0, free - num_blocks * block_bytes)),
         ),
     )
+
+
+def coarse(count: int) -> int:
+    """A number of blocks rounded down to its three leading bits, for devices where it is part of every program: free memory differs a
+    little at each start."""
+    low = max(0, count.bit_length() - 3)
+    return count >> low << low

@@ -48,7 +48,7 @@ class PagedDecoderRunner(PagedRunner):
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
         self.kernels = (
-            Kernel("step", "table", f"{table.model_type} is of the decoder family"),
+            Kernel("step", "table", f"fused decoder for {table.model_type}"),
             Kernel("operators", self.operators.name, why),
             Kernel("attention", provider.name, why_attention),
             *linears.kernels(),

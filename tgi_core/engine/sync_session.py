@@ -50,10 +50,7 @@ class SyncSession(BaseSession):
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Reserve the cache and promise limits. Raises InvalidRequest on a second call or an impossible plan, OutOfMemory."""
         self._check_plan(plan)
-        progress("warming up", 0, 1, "step")
-        capacity = self._promise(self._runner.reserve(plan))
-        progress("warming up", 1, 1, "step")
-        return capacity
+        return self._promise(self._reserve(plan, progress))
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
@@ -64,7 +61,7 @@ class SyncSession(BaseSession):
     @hookimpl
     def stats(self) -> Stats:
         """Counters since open."""
-        return Stats(self._steps, self._capacity.compiles, self._capacity.memory) if self._capacity else Stats(self._steps)
+        return Stats(self._steps, self._compiles(), self._capacity.memory if self._capacity else ())
 
     @hookimpl
     def close(self) -> Closed:
@@ -73,6 +70,16 @@ class SyncSession(BaseSession):
         self._outcomes.clear()
         self._runner.release()
         return Closed()
+
+    def _reserve(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        progress("warming up", 0, 1, "step")
+        capacity = self._runner.reserve(plan)
+        progress("warming up", 1, 1, "step")
+        return capacity
+
+    def _compiles(self) -> int:
+        """Programs compiled so far."""
+        return self._capacity.compiles if self._capacity else 0
 
     def _launch(self, launch: Launch) -> Step:
         self._launched = launch

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tgi_core.backend import Progress
 from tgi_core.errors import StartupError
+from tgi_core.gguf.directory import LAYOUT, gguf_directory, gguf_in
 from tgi_core.hub.conversion import convert
 from tgi_core.hub.links import link_together
 from tgi_core.hub.newest import newest
@@ -23,7 +24,7 @@ class Source:
     """A model and the places where its files may be."""
 
     model: str
-    """A directory or a Hub id."""
+    """A directory, a GGUF file or a Hub id."""
     revision: str | None = None
     cache: Path | None = None
     """The Hub cache; None for huggingface_hub's default."""
@@ -36,13 +37,15 @@ class Source:
 
 
 def fetch(source: Source, show: Progress) -> Path:
-    """Return the model's directory, downloading if needed. A path needs no network, nor does a cached model with HF_HUB_OFFLINE
-    set. Raises StartupError."""
+    """Return the model's directory, downloading if needed; for a GGUF file, one that is made for it. A path needs no network, nor does a
+    cached model with HF_HUB_OFFLINE set. Raises StartupError."""
     path = Path(source.model).expanduser()
+    if (gguf := path if path.suffix == ".gguf" and path.is_file() else gguf_in(path)) is not None:
+        return gguf_directory(gguf, own_cache(source.cache) / "gguf" / LAYOUT / fingerprint(gguf.parent, [gguf.name]))
     if path.is_dir():
         return _local(source, path, show)
     if path.exists():
-        raise StartupError(f"model {source.model}: is a file; use its directory")
+        raise StartupError(f"model {source.model}: is a file; use its directory, or a .gguf file")
     if not is_hub_id(source.model):
         raise StartupError(f"model {source.model}: no such directory, and not a Hub id of the form OWNER/NAME")
     return _from_hub(source, show)

@@ -73,7 +73,12 @@ METRICS = (
     Metric("tgi_batch_inference_count", "counter", "Steps requested from the shard.", METHOD),
     Metric("tgi_batch_inference_success", "counter", "Steps completed.", METHOD),
     Metric("tgi_batch_inference_failure", "counter", "Steps refused or failed.", METHOD),
-    Metric("tgi_batch_inference_duration", "histogram", "Seconds of the turn that returned a step's results.", METHOD),
+    Metric(
+        "tgi_batch_inference_duration",
+        "histogram",
+        "Seconds of the exchange with the shard that returned a step's results.",
+        METHOD,
+    ),
     Metric("tgi_batch_forward_duration", "histogram", "Seconds of a step's forward pass, as reported by the shard.", METHOD),
     Metric("tgi_batch_decode_duration", "histogram", "Seconds of a step's sampling, as reported by the shard.", METHOD),
     Metric(

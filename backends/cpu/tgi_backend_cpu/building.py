@@ -21,7 +21,7 @@ BUILT = SOURCES / "built"
 """Where the build of the wheel puts libraries."""
 
 CHOICE = "TGI_CPU_KERNELS"
-"""Environment variable: `auto`, the name of a variant, or `torch` for none."""
+"""Environment variable: `auto` for the fastest, the name of a variant, or `torch` for none."""
 BUILDING = "compiling native kernels, once per machine"
 """Name of the work in progress."""
 USUAL_S = 40
@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int, str], None]
 where only the standard library is installed."""
 
 COMPILERS = ("c++", "g++", "clang++")
-TIME_LIMIT = 300
+TIME_LIMIT = 600
 """Seconds before the compiler is killed."""
 
 OPTIONS = (
@@ -56,17 +56,33 @@ class Variant:
     name: str
     cpu_flags: frozenset[str]
     options: tuple[str, ...]
+    is_default: bool = True
+    """Used unless another is measured to be faster."""
+    is_fallback: bool = False
+    """Vectors of half the width: not a candidate where others are."""
 
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 _AVX512_OPTIONS = (*(f"-m{flag}" for flag in _AVX512), "-mavx2", "-mfma")
 
+_AVX512_NEW = ("avx512_bf16", "avx512_vnni")
+_AVX512_NEW_OPTIONS = tuple(f"-m{flag.replace('_', '')}" for flag in _AVX512_NEW)
+_AMX = ("amx_tile", "amx_bf16", "amx_int8")
+
 VARIANTS = (
-    Variant("avx512-bf16", frozenset((*_AVX512, "avx512_bf16")), (*_AVX512_OPTIONS, "-mavx512bf16")),
+    Variant(
+        "amx",
+        frozenset((*_AVX512, *_AVX512_NEW, *_AMX)),
+        (*_AVX512_OPTIONS, *_AVX512_NEW_OPTIONS, *(f"-m{flag.replace('_', '-')}" for flag in _AMX)),
+        is_default=False,
+    ),
+    Variant("avx512-bf16", frozenset((*_AVX512, *_AVX512_NEW)), (*_AVX512_OPTIONS, *_AVX512_NEW_OPTIONS)),
     Variant("avx512", frozenset(_AVX512), _AVX512_OPTIONS),
-    Variant("avx2", frozenset(("avx2", "fma")), ("-mavx2", "-mfma")),
+    Variant("avx2", frozenset(("avx2", "fma")), ("-mavx2", "-mfma"), is_fallback=True),
 )
 """Best first."""
+EMULATED = Variant("amx-emulated", frozenset(("avx2", "fma")), ("-mavx2", "-mfma", "-DTGI_EMULATED_TILES"))
+"""The kernels of `amx` over an emulated tile unit: slow, for tests on machines without one. Used only if asked for by name."""
 
 
 class CannotBuild(Exception):
@@ -82,39 +98,21 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset())
 
 
-def best_variant(environment: Mapping[str, str]) -> Variant:
-    """The variant that is asked for, or the best that the processor supports. Raises CannotBuild if there is none."""
+def candidates(environment: Mapping[str, str]) -> tuple[Variant, ...]:
+    """The variant that is asked for, or those that the processor supports and that may be the fastest. Raises CannotBuild if there is
+    none."""
     asked = environment.get(CHOICE, "").strip() or "auto"
     if asked == "torch":
         raise CannotBuild(f"{CHOICE}=torch")
-    known = [variant for variant in VARIANTS if asked in ("auto", variant.name)]
+    known = [variant for variant in VARIANTS if asked in ("auto", variant.name)] or [v for v in (EMULATED,) if v.name == asked]
     if not known:
         raise CannotBuild(f"{CHOICE}={asked[:40]} is not a variant; the variants are {', '.join(v.name for v in VARIANTS)}")
     flags = cpu_flags()
-    for variant in known:
-        if variant.cpu_flags <= flags:
-            return variant
-    raise CannotBuild(f"the processor lacks {', '.join(sorted(known[-1].cpu_flags - flags))}")
-
-
-def build_ahead(environment: Mapping[str, str], progress: Progress) -> str:
-    """Build the kernels that this process will use, if they are not built yet, and show progress: that takes up to a minute, once per
-    machine and version. Return why they cannot be built, "" if they are there."""
-    start = time.monotonic()
-    shown = False
-
-    def waiting() -> None:
-        nonlocal shown
-        shown = True
-        progress(BUILDING, min(int(time.monotonic() - start), USUAL_S - 1), USUAL_S, "s")
-
-    try:
-        library(best_variant(environment), waiting)
-    except CannotBuild as error:
-        return str(error)
-    if shown:
-        progress(BUILDING, USUAL_S, USUAL_S, "s")
-    return ""
+    fitting = [variant for variant in known if variant.cpu_flags <= flags]
+    if not fitting:
+        raise CannotBuild(f"the processor lacks {', '.join(sorted(known[-1].cpu_flags - flags))}")
+    wide = [variant for variant in fitting if not variant.is_fallback]
+    return tuple(wide or fitting)
 
 
 def source_hash(variant: Variant) -> str:

@@ -63,7 +63,12 @@ class PackedDecoder:
         """How the weights are stored, for logs."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
         counts = Counter(linear.layout for linear in (*found, self.model.head))
-        names = {Layout.CODES4: "4-bit", Layout.CODES8: "8-bit", Layout.BF12: "lossless 12-bit"}
+        names = {
+            Layout.CODES4: "4-bit",
+            Layout.CODES8: "8-bit",
+            Layout.INT8: "8-bit, times rows of 8 bits,",
+            Layout.BF12: "lossless 12-bit",
+        }
         size = f"{(self._arena.num_bytes - self.adapters.num_bytes) / 2**20:,.0f} MiB"
         told = [f"{name} in {counts[layout]} of {len(found) + 1} matrices" for layout, name in names.items() if counts[layout]]
         return ", ".join([size, *(told or ["dense"])])
@@ -209,7 +214,7 @@ class DecoderRunner:
         )
         self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}
         self.kernels = (
-            Kernel("step", "table", f"{table.model_type} is of the decoder family: one native call a step"),
+            Kernel("step", "table", f"fused decoder for {table.model_type}: one native call per step"),
             Kernel("weights", "packed", self.packed.description()),
         )
         self._space = ctypes.c_void_p(kernels.call.tgi_workspace())

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 7
+INTERFACE = 8
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -28,6 +28,7 @@ class Layout(IntEnum):
     BF12 = 1
     CODES4 = 2
     CODES8 = 3
+    INT8 = 4
 
 
 class Linear(Structure):
@@ -148,6 +149,7 @@ _FLAG, _COUNT, _SIZE, _AT = c_int32, c_int32, c_size_t, c_void_p
 
 SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_interface": (c_int32, ()),
+    "tgi_permit": (c_int32, ()),
     "tgi_pool": (_AT, (_COUNT,)),
     "tgi_pool_free": (None, (_AT,)),
     "tgi_times": (None, (_AT, POINTER(c_uint64))),
@@ -157,6 +159,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_pack": (None, (_AT, _FLAG, _FLAG, _AT, _AT, _COUNT, _COUNT, _COUNT)),
     "tgi_pack_bf12": (_SIZE, (_AT, _AT, _SIZE, _SIZE, _AT)),
     "tgi_pack_codes": (_SIZE, (_AT, POINTER(UnpackedCodes), _AT)),
+    "tgi_pack_int8": (_SIZE, (_AT, POINTER(UnpackedCodes), _AT)),
     "tgi_linear": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),
     "tgi_add_lora": (None, (_AT, _FLAG, POINTER(PackedLoras), POINTER(Segment), _COUNT, _AT, _SIZE, _AT, _SIZE, _SIZE)),
     "tgi_gated": (None, (_AT, _FLAG, POINTER(Linear), _AT, _AT, _SIZE)),

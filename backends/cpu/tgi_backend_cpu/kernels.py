@@ -1,31 +1,18 @@
-"""The native kernels of this process: which variant was chosen and why, its threads and its memory."""
+"""Loaded native kernels, with their threads and their memory."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 
-from tgi_backend_cpu.building import CHOICE, CannotBuild, Variant, best_variant, library, opened
+from tgi_backend_cpu.building import CannotBuild, Variant, library, opened
 from tgi_backend_cpu.interface import INTERFACE, PARTS, declare
 
-_log = logging.getLogger("tgi_backend_cpu")
-
 DTYPES = (torch.float32, torch.bfloat16)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What was chosen, for the log and `/info`: the variant or `torch`, and the reason."""
-
-    name: str
-    reason: str
 
 
 class Memory:
@@ -69,10 +56,14 @@ class Arena:
 
 
 class Kernels:
-    """One loaded library and its thread pool."""
+    """One loaded library and its thread pool.
 
-    def __init__(self, call: ctypes.CDLL, threads: int) -> None:
-        self.call, self.threads = call, threads
+    `bf12`: weights are compressed to twelve bits where that loses nothing. `int8_rows`: rows that are multiplied by weights of eight bits
+    are rounded to eight bits.
+    """
+
+    def __init__(self, call: ctypes.CDLL, threads: int, bf12: bool = True, int8_rows: bool = False) -> None:
+        self.call, self.threads, self.bf12, self.int8_rows = call, threads, bf12, int8_rows
         self.pool = ctypes.c_void_p(call.tgi_pool(threads))
         weakref.finalize(self, call.tgi_pool_free, self.pool).atexit = False
 
@@ -81,17 +72,6 @@ class Kernels:
         found = (ctypes.c_uint64 * len(PARTS))()
         self.call.tgi_times(self.pool, found)
         return dict(zip(PARTS, found, strict=True))
-
-
-def choose(environment: Mapping[str, str] = os.environ) -> tuple[ctypes.CDLL | None, Choice]:
-    """The best variant that the processor supports and that can be loaded; None means torch's own operators."""
-    try:
-        variant = best_variant(environment)
-        loaded, origin = load(variant)
-    except CannotBuild as error:
-        return None, Choice("torch", str(error))
-    asked = environment.get(CHOICE, "").strip() == variant.name
-    return loaded, Choice(variant.name, f"{'asked for' if asked else 'the best that the processor supports'}, {origin}")
 
 
 @cache
@@ -105,11 +85,6 @@ def load(variant: Variant) -> tuple[ctypes.CDLL, str]:
         raise CannotBuild(f"{file.name}: {error}") from error
     if call.tgi_interface() != INTERFACE:
         raise CannotBuild(f"{file.name} has another interface")
+    if refused := call.tgi_permit():
+        raise CannotBuild(f"the system does not permit {variant.name}: {os.strerror(refused)}")
     return call, origin
-
-
-def open_kernels(threads: int, fault: str = "") -> tuple[Kernels | None, Choice]:
-    """The kernels of this process; the choice is logged. `fault`: why there can be none, if that is known."""
-    call, choice = (None, Choice("torch", fault)) if fault else choose()
-    _log.info("kernels: %s (%s)", choice.name, choice.reason)
-    return (Kernels(call, threads) if call is not None else None), choice

@@ -8,8 +8,9 @@ import torch
 
 from tgi_backend_cpu.adapters import NativeLoraKernel
 from tgi_backend_cpu.attention import NativeAttention
+from tgi_backend_cpu.choosing import open_kernels
 from tgi_backend_cpu.decoder import DecoderRunner
-from tgi_backend_cpu.kernels import Arena, open_kernels
+from tgi_backend_cpu.kernels import Arena
 from tgi_backend_cpu.limits import memory_limit
 from tgi_backend_cpu.linear.native import NativeLinears
 from tgi_backend_cpu.linear.onednn import OneDnnLinears

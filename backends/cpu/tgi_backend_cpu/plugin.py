@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tgi_backend_cpu import __version__
-from tgi_backend_cpu.building import build_ahead
 from tgi_backend_cpu.limits import cpu_count, cpu_name
+from tgi_backend_cpu.picks import build_ahead
 from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, Progress, hookimpl
 from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.weights.sizes import check_model

@@ -37,7 +37,7 @@ def greedy(scene: Scene) -> None:
 
 @clause(
     "continue.sampled",
-    "A continued request draws the numbers of its positions, and its penalties count the tokens it had already generated.",
+    "A continued request uses the random numbers of its positions, and its penalties count the tokens it had already generated.",
     Level.L2,
     needs=("formula",),
 )

@@ -78,7 +78,7 @@ def _parts(specs: list[Spec]) -> Iterator[list[Spec]]:
         first += size
 
 
-@clause("pairs.drawn", "Rows that use many features at once make the tokens they make alone.", Level.L2, rows=4)
+@clause("pairs.drawn", "Rows that use many features at once generate the tokens they generate alone.", Level.L2, rows=4)
 def drawn(scene: Scene) -> None:
     """Features are drawn by seed for each row."""
     run_drawn(company(scene), scene.seed, max(8, int(_ROWS * scene.effort)))

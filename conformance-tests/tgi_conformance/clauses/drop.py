@@ -19,7 +19,7 @@ def filtered(scene: Scene) -> None:
     stage.decode(batch, steps=4)
 
 
-@clause("drop.reuse-after-filter", "The very next verb may grant the blocks of a row that filter removed.", Level.L1, rows=2)
+@clause("drop.reuse-after-filter", "The very next call may grant the blocks of a row that filter removed.", Level.L1, rows=2)
 def reuse_after_filter(scene: Scene) -> None:
     """A newcomer of the same length takes the blocks over, then decodes together with the row that stayed."""
     stage = scene.stage()
@@ -29,7 +29,7 @@ def reuse_after_filter(scene: Scene) -> None:
     stage.decode(batch, newcomer, steps=4)
 
 
-@clause("drop.reuse-after-clear", "The very next verb may grant the blocks of a cleared batch.", Level.L1)
+@clause("drop.reuse-after-clear", "The very next call may grant the blocks of a cleared batch.", Level.L1)
 def reuse_after_clear(scene: Scene) -> None:
     """Clear everything; shorter and longer rows take the blocks over."""
     stage = scene.stage()

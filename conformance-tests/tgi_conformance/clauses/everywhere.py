@@ -18,7 +18,7 @@ from tgi_core.backend import UnknownBatch, WarmupPlan
 
 @clause(
     "growth.block-sizes",
-    "With every declared block size, rows of every kind make the tokens they make alone.",
+    "With every declared block size, rows of every kind generate the tokens they generate alone.",
     Level.L2,
     rows=4,
 )
@@ -35,7 +35,7 @@ def block_sizes(scene: Scene) -> None:
 
 @clause(
     "growth.last-position",
-    "Rows of every kind make the tokens they make alone up to the last position of the longest row.",
+    "Rows of every kind generate the tokens they generate alone up to the last position of the longest row.",
     Level.L2,
 )
 def last_position(scene: Scene) -> None:
@@ -106,7 +106,9 @@ def _plan(size: int | None) -> WarmupPlan:
     return replace(plan_of(() if size is None else (size,), WIDE_ROWS, MIXED_ROW_TOKENS, 640), block_size=size)
 
 
-@clause("growth.long-company", "Rows of every kind make the tokens they make alone after long prompts too.", Level.L2, rows=4)
+@clause(
+    "growth.long-company", "Rows of every kind generate the tokens they generate alone after long prompts too.", Level.L2, rows=4
+)
 def long_company(scene: Scene) -> None:
     """Prompts that end near powers of two, as far as the promised limits go."""
     plan = plan_of(scene.declared[0].block_sizes, 6, LONG_ROW_TOKENS, LONG_ROW_TOKENS)

@@ -32,7 +32,7 @@ def _dead(stage: Stage, batch: int) -> None:
 
 @clause(
     "faults.rows",
-    "An error in a step is raised by its rows, not by a verb.",
+    "An error in a step is raised by its rows, not by the call that launched it.",
     Level.L3,
     needs=("late_failures",),
     situations=(_LATE,),
@@ -167,7 +167,7 @@ def reopen(scene: Scene) -> None:
         stage.play.session.close()
 
 
-@clause("faults.after-close", "No step runs after close: every verb raises an error of the contract.", Level.L3)
+@clause("faults.after-close", "No step runs after close: every call raises an error of the contract.", Level.L3)
 def after_close(scene: Scene) -> None:
     """The rows of a step in flight, prefill and decode."""
     stage = scene.stage(fresh=True)

@@ -63,7 +63,7 @@ def _compare(
 
 @clause(
     "formula.uniform",
-    "The random number of a draw depends on seed and position only, by Philox-4x32-10.",
+    "The random number of a sampled token depends on seed and position only, by Philox-4x32-10.",
     Level.L2,
     needs=("formula", "top_n", "logprobs"),
 )

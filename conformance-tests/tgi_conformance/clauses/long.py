@@ -56,7 +56,9 @@ def _lengths(stage: Stage) -> list[int]:
     return [length for length in (99, 127, 255, 511, 1023) if length < most] + [most]
 
 
-@clause("growth.long", "A row makes the same tokens next to other rows as alone, at any position up to max_row_tokens.", Level.L2)
+@clause(
+    "growth.long", "A row generates the same tokens next to other rows as alone, at any position up to max_row_tokens.", Level.L2
+)
 def long(scene: Scene) -> None:
     """Prompts that end near powers of two and twice near the end, each next to a short row; every other one is sampled.
 
@@ -82,7 +84,7 @@ def long(scene: Scene) -> None:
 
 @clause(
     "chunks.long",
-    "A long prompt in chunks makes the tokens and prompt logprobs of the same prompt in one piece.",
+    "A long prompt in chunks generates the tokens and prompt logprobs of the same prompt in one piece.",
     Level.L2,
     needs=("chunked_prefill",),
     situations=("a prompt goes on",),
@@ -101,7 +103,7 @@ def long_chunks(scene: Scene) -> None:
 
 @clause(
     "prefix.long",
-    "A request behind a long cached prefix makes the tokens it makes without one.",
+    "A request behind a long cached prefix generates the tokens it generates without one.",
     Level.L2,
     needs=("prefix_reuse",),
     situations=("a prefix is reused",),

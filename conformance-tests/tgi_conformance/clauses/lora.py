@@ -90,7 +90,10 @@ def refusal(scene: Scene) -> None:
 
 
 @clause(
-    "lora.tokens", "A row that names an adapter makes the tokens of that adapter's golden transcript.", Level.L2, needs=("lora",)
+    "lora.tokens",
+    "A row that names an adapter generates the tokens of that adapter's golden transcript.",
+    Level.L2,
+    needs=("lora",),
 )
 def tokens(scene: Scene) -> None:
     """Every prompt and adapter, one row at a time: greedy, and sampled where the formula is declared."""
@@ -103,7 +106,7 @@ def tokens(scene: Scene) -> None:
 
 @clause(
     "lora.mates",
-    "Rows with different adapters and with none share steps, and each makes its own tokens.",
+    "Rows with different adapters and with none share steps, and each generates its own tokens.",
     Level.L2,
     needs=("lora",),
     situations=("several rows share a step", "batches merge", "a row leaves"),

@@ -32,9 +32,9 @@ _TRIES = 5
 """How many seeds to try while some situation was reached too seldom, so that even a low effort proves something."""
 
 
-@clause("machine.laws", "Any sequence of verbs obeys every law of the protocol.", Level.L1, situations=REACHED, rows=2)
+@clause("machine.laws", "Any sequence of calls follows every rule of the protocol.", Level.L1, situations=REACHED, rows=2)
 def laws(scene: Scene) -> None:
-    """Hypothesis draws the sequences, and shrinks one that breaks a law."""
+    """Hypothesis generates the sequences, and shrinks one that breaks a rule."""
     from tgi_conformance.machine import explore  # importing hypothesis takes a third of a second
 
     wanted = {*REACHED, *(situation for need, situation in FURTHER.items() if not missing(scene, (need,)))}

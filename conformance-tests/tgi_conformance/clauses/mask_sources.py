@@ -69,7 +69,7 @@ def layout(scene: Scene) -> None:
 
 @clause(
     "masks.complete-prompts",
-    "The mask source is asked only for rows that are about to make a token, not for those whose prompt is incomplete.",
+    "The mask source is asked only for rows that are about to generate a token, not for those whose prompt is incomplete.",
     Level.L1,
     needs=("masks", "chunked_prefill"),
     situations=("a prompt begins in part", "a prompt goes on"),
@@ -87,7 +87,7 @@ def complete_prompts(scene: Scene) -> None:
 
 @clause(
     "masks.slow",
-    "A mask source may take its time: no token is made before its mask is there.",
+    "A mask source may take its time: no token is generated before its mask is there.",
     Level.L2,
     needs=("masks",),
     rows=2,

@@ -24,7 +24,7 @@ def _check_told(stage: Stage, made: dict[int, list[int]]) -> None:
 
 @clause(
     "masks.allowed",
-    "A masked row makes only tokens that its mask allows; its mates are not masked.",
+    "A masked row generates only tokens that its mask allows; its mates are not masked.",
     Level.L2,
     needs=("masks",),
     rows=3,
@@ -57,7 +57,7 @@ def _forbidden(scene: Scene, stage: Stage) -> tuple[int, ...]:
 
 @clause(
     "masks.told",
-    "The mask source is told every token that a masked row makes, once, and none that the request brought along.",
+    "The mask source is told every token that a masked row generates, once, and none that the request brought along.",
     Level.L1,
     needs=("masks",),
     rows=2,

@@ -51,7 +51,7 @@ def company(stage: Stage, hows: tuple[Sampling, ...]) -> list[Request]:
 
 @clause(
     "mates.together",
-    "Rows that start together make the tokens that each makes alone.",
+    "Rows that start together generate the tokens that each generates alone.",
     Level.L2,
     situations=("several requests start together",),
     rows=2,
@@ -62,7 +62,7 @@ def together(scene: Scene) -> None:
     stage.decode(stage.start(*company(stage, (Sampling(),) * 8)), steps=6)
 
 
-@clause("mates.same-prompt", "Rows with the same prompt make the same tokens, each from its own blocks.", Level.L2, rows=3)
+@clause("mates.same-prompt", "Rows with the same prompt generate the same tokens, each from its own blocks.", Level.L2, rows=3)
 def same_prompt(scene: Scene) -> None:
     """Three identical rows, of which the first leaves."""
     stage = scene.stage()
@@ -143,7 +143,7 @@ def wants(scene: Scene) -> None:
     )
 
 
-@clause("mates.repeat", "The same request makes the same tokens again, in the same session and in a new one.", Level.L2)
+@clause("mates.repeat", "The same request generates the same tokens again, in the same session and in a new one.", Level.L2)
 def repeat(scene: Scene) -> None:
     """Greedy, twice in one session."""
     stage = scene.stage()
@@ -153,7 +153,7 @@ def repeat(scene: Scene) -> None:
 
 @clause(
     "mates.seeds",
-    "The same seed makes the same tokens again, and different seeds make different ones.",
+    "The same seed generates the same tokens again, and different seeds generate different ones.",
     Level.L2,
     needs=("seeds",),
 )

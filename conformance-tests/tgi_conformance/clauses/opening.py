@@ -75,7 +75,7 @@ def fields(scene: Scene) -> None:
 
 @clause(
     "open.promise",
-    "Warmup promises limits that admit at least one row of the promised length.",
+    "Warmup reports limits that admit at least one row of the reported length.",
     Level.L1,
     essential=True,
 )
@@ -142,7 +142,7 @@ def _as_large_as_asked(promised: Capacity, plan: WarmupPlan) -> None:
 
 @clause(
     "open.partial-plan",
-    "The backend chooses any limit the plan leaves open, and promises short rows when the cache is small.",
+    "The backend chooses any limit the plan leaves open, and reports a short row length when the cache is small.",
     Level.L1,
 )
 def partial_plan(scene: Scene) -> None:
@@ -207,7 +207,7 @@ def _in_blocks_of(size: int, promised: Capacity) -> None:
         raise Violation("range", f"declared blocks of {size} were requested, but blocks of {group.block_size} are promised")
 
 
-@clause("open.first-step", "A prompt that runs in one step makes one token and a live batch.", Level.L1, essential=True)
+@clause("open.first-step", "A prompt that runs in one step generates one token and a live batch.", Level.L1, essential=True)
 def first_step(scene: Scene) -> None:
     """One request, then one more token."""
     stage = scene.stage()

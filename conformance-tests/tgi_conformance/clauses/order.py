@@ -51,7 +51,7 @@ def read_once(scene: Scene) -> None:
 
 @clause(
     "order.run-ahead",
-    "A step may be launched before the previous one is read, and makes the same tokens as in lock step.",
+    "A step may be launched before the previous one is read, and generates the same tokens as synchronously.",
     Level.L1,
     needs=("run_ahead",),
     situations=("a step is launched ahead",),

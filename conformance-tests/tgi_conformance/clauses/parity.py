@@ -140,7 +140,9 @@ def repetition(scene: Scene) -> None:
     _compare(scene, lambda case: case.id.startswith("repetition"), _everything)
 
 
-@clause("parity.counts", "Frequency and presence penalties and logit bias make the golden tokens.", Level.L2, needs=("formula",))
+@clause(
+    "parity.counts", "Frequency and presence penalties and logit bias lead to the golden tokens.", Level.L2, needs=("formula",)
+)
 def counts(scene: Scene) -> None:
     """As far as they are declared."""
     _compare(scene, lambda case: case.id.startswith(("frequency", "presence", "counts", "bias")), _everything)
@@ -148,7 +150,7 @@ def counts(scene: Scene) -> None:
 
 @clause(
     "parity.masked",
-    "Masked rows make the golden tokens: the mask applies before temperature and filters, and logprobs are renormalized "
+    "Masked rows generate the golden tokens: the mask applies before temperature and filters, and logprobs are renormalized "
     "under it.",
     Level.L2,
     needs=("formula", "masks"),

@@ -27,7 +27,7 @@ def finish(stage: Stage, batch: int, id: int, chunk: int) -> int:
 
 @clause(
     "chunks.tokens",
-    "A prompt in chunks makes the tokens of the same prompt in one piece, and none before it is complete.",
+    "A prompt in chunks generates the tokens of the same prompt in one piece, and none before it is complete.",
     Level.L2,
     needs=("chunked_prefill",),
     situations=("a prompt begins in part", "a prompt goes on"),
@@ -151,7 +151,7 @@ def _sharing(stage: Stage, first: Request, cached: int, tail: tuple[int, ...], t
 
 @clause(
     "prefix.tokens",
-    "A request may start behind blocks that another row filled, and makes the tokens it makes without them.",
+    "A request may start behind blocks that another row filled, and generates the tokens it generates without them.",
     Level.L2,
     needs=("prefix_reuse",),
     situations=("a prefix is reused",),

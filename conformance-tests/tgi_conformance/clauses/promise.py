@@ -17,7 +17,7 @@ def _long(stage: Stage, length: int, shift: int) -> Request:
     return stage.request(stage.varied((3 * index + shift) % 50 for index in range(length)))
 
 
-@clause("promise.brim", "Rows, step tokens and blocks can be used up to the promised limits without OutOfMemory.", Level.L3)
+@clause("promise.brim", "Rows, step tokens and blocks can be used up to the reported limits without OutOfMemory.", Level.L3)
 def brim(scene: Scene) -> None:
     """Start as many rows as promised, each as long as promised, in steps as large as promised, and decode them together to the
     end."""
@@ -42,7 +42,7 @@ def _one_more(stage: Stage) -> Request:
     )
 
 
-@clause("promise.step", "A step may be as large as promised.", Level.L3)
+@clause("promise.step", "A step may be as large as the reported limit.", Level.L3)
 def step(scene: Scene) -> None:
     """max_step_tokens in one prefill, spread over as few rows as possible."""
     stage = scene.stage()

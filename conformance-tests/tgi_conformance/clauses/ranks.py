@@ -23,7 +23,7 @@ def _stage(scene: Scene, golden: str | None = None) -> Stage:
 
 @clause(
     "ranks.refusal",
-    "A group of ranks is either refused, or it opens, promises the same limits on each rank, and runs.",
+    "A group of ranks is either refused, or it opens, reports the same limits on each rank, and runs.",
     Level.L2,
     needs=("tensor_parallel",),
 )
@@ -37,7 +37,7 @@ def opens(scene: Scene) -> None:
 
 @clause(
     "ranks.tokens",
-    "Ranks that share a model make the tokens of the golden transcripts.",
+    "Ranks that share a model generate the tokens of the golden transcripts.",
     Level.L2,
     needs=("tensor_parallel",),
     situations=("several rows share a step",),
@@ -55,7 +55,7 @@ def tokens(scene: Scene) -> None:
 
 @clause(
     "ranks.verbs",
-    "Every verb and every refusal is the same on all ranks, and rank 0's tokens enter the other ranks' caches.",
+    "Every call and every refusal is the same on all ranks, and rank 0's tokens enter the other ranks' caches.",
     Level.L2,
     needs=("tensor_parallel",),
     situations=("batches merge", "a row leaves", "decode refused", "filter refused", "everything is cleared"),

@@ -21,7 +21,7 @@ def opening(scene: Scene) -> None:
     close(session)
 
 
-@clause("speed.steps", "How long a step takes with one row, and with as many as promised.", Level.L4)
+@clause("speed.steps", "How long a step takes with one row, and with the reported maximum.", Level.L4)
 def steps(scene: Scene) -> None:
     """The median of twenty decode steps."""
     for name, count in (("one row", 1), ("a full batch", 10**9)):

@@ -20,7 +20,7 @@ def come_and_go(scene: Scene, here: Company, share: float = 1.0) -> None:
     Traffic(here, Random(scene.seed)).run(max(_LEAST, int(_ACTIONS * scene.effort * share)))
 
 
-@clause("machine.traffic", "Rows of every kind make the tokens they make alone in any traffic.", Level.L2, rows=4)
+@clause("machine.traffic", "Rows of every kind generate the tokens they generate alone in any traffic.", Level.L2, rows=4)
 def traffic(scene: Scene) -> None:
     """Without adapters, then with adapters where they are declared, which may mean another model with fewer tokens."""
     come_and_go(scene, company(scene, adapted=False))

@@ -62,7 +62,11 @@ def come_and_go(scene: Scene, stage: Stage) -> None:
     stage.decode(stage.filter(batch, [*stay[-1:], *(request.id for request in third[-1:])]))
 
 
-@clause("mates.wide", "As many rows as promised make the tokens that each makes alone, through merges and removals.", Level.L2)
+@clause(
+    "mates.wide",
+    "The reported maximum of rows generates the tokens that each row generates alone, through merges and removals.",
+    Level.L2,
+)
 def wide(scene: Scene) -> None:
     """66 rows of every kind: all at once, then again and again some leave and others join; at last all are cleared."""
     here = company(scene)
@@ -153,7 +157,7 @@ def _short_requests(here: Company, specs: Sequence[tuple[int, Spec]], owner: Req
 
 @clause(
     "invariant.wide",
-    "Tokens and logprobs are the same bits among as many rows as promised.",
+    "Tokens and logprobs are the same bits among the reported maximum of rows.",
     Level.L2,
     needs=("batch_invariant",),
 )

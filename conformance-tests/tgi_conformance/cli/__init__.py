@@ -36,7 +36,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tgi-conformance")
 def main() -> None:
-    """Test whether a backend keeps its contract with tgi-core.
+    """Test whether a backend complies with tgi-core's backend contract.
 
-    Exit status: 0 granted, 1 not granted, 2 wrong usage, 3 a fault in the suite.
+    Exit status: 0 level granted, 1 not granted, 2 usage error, 3 internal error.
     """

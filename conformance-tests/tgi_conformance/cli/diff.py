@@ -12,7 +12,7 @@ import click
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
 def command(old: Path, new: Path) -> None:
-    """Compare the reports OLD and NEW. Exit status 1 if something that held in OLD does not hold in NEW."""
+    """Compare the reports OLD and NEW. Exit status 1 if something that passed in OLD fails in NEW."""
     from tgi_conformance.report.comparing import changes
     from tgi_conformance.report.document import BadReport, objections, read
 

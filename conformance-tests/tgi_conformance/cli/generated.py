@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=40,
     show_default=True,
-    help="Random plays without a difference after which a mutant counts as equivalent.",
+    help="Random call sequences without a difference after which a mutant counts as equivalent.",
 )
 @click.option("--limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of CPU time per mutant.")
 @click.option("--whole", is_flag=True, help="Run every clause on every mutant, and report mutants that only one clause kills.")
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     "--least",
     type=click.FloatRange(0, 100),
     default=0.0,
-    help="Exit with status 1 below this kill rate in percent; a false alarm always does.",
+    help="Exit with status 1 if the kill rate is below this percentage; a false alarm always fails.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write every mutant's fate as .json; survivors can be run again by name.",
+    help="Write every mutant's outcome as JSON; survivors can be run again by name.",
 )
 @click.option("--processes", type=click.IntRange(1), help="Number of processes; one per core if not given.")
 def command(
@@ -62,9 +62,10 @@ def command(
     out: Path | None,
     processes: int | None,
 ) -> None:
-    """Draw mutants, each an operator under a condition, and run the suite on them.
+    """Generate random mutants, each a fault applied under a condition, and run the suite on them.
 
-    A survivor runs wide random plays: if it never differs from the sound session, it is equivalent and not counted.
+    A surviving mutant is run on long random call sequences; if it never differs from the correct session, it counts as equivalent
+    and is left out.
     `tgi-conformance run --backend generated:SEED:NUMBER` runs one again.
     """
     from tgi_conformance.proof import generated

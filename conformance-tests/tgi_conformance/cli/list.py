@@ -13,7 +13,7 @@ LEVELS = click.Choice(["L0", "L1", "L2", "L3", "L4"], case_sensitive=False)
 @click.option("--level", type=LEVELS, help="Only the clauses of this level.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def command(level: str | None, as_json: bool) -> None:
-    """List the clauses: id, level, required features, and the law."""
+    """List the clauses: id, level, required features, and the rule."""
     from tgi_conformance.clauses import CLAUSES
 
     for clause in CLAUSES:

@@ -14,7 +14,7 @@ from tgi_conformance.cli.pages import page_of
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The file to write; standard output if not given.")
 @click.option("--planned", multiple=True, help="A backend without a report yet; may be repeated.")
 def command(folder: Path, out: Path | None, planned: tuple[str, ...]) -> None:
-    """Make the support matrix from the reports in FOLDER."""
+    """Generate the support matrix from the reports in FOLDER."""
     from tgi_conformance.report.support import support_matrix
 
     page_of(folder, out, lambda reports: support_matrix(reports, planned))

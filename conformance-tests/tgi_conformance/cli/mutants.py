@@ -17,13 +17,13 @@ FORMATS = (".html", ".json")
 
 @click.command("mutants")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=12, show_default=True, help="Number of seeds.")
-@click.option("--only", multiple=True, metavar="NAME", help="Run only this mutant or twin; may be repeated.")
+@click.option("--only", multiple=True, metavar="NAME", help="Run only this mutant or correct variant; may be repeated.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), multiple=True, help="Write the matrix as .html or .json.")
 @click.option("--processes", type=click.IntRange(1), help="Number of processes; one per core if not given.")
 def command(seeds: int, only: tuple[str, ...], out: tuple[Path, ...], processes: int | None) -> None:
-    """Run every mutant against the clauses meant for it, and every correct twin against all clauses.
+    """Run every mutant against the clauses meant for it, and every correct variant against all clauses.
 
-    Exit status 1 if a mutant survives, a clause kills none, or a twin fails.
+    Exit status 1 if a mutant survives, a clause kills no mutant, or a correct variant fails.
     """
     from tgi_conformance.mutants import EVERY, MUTANTS, TWINS
     from tgi_conformance.proof import telling

@@ -13,7 +13,7 @@ from tgi_conformance.cli.pages import page_of
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The file to write; standard output if not given.")
 def command(folder: Path, out: Path | None) -> None:
-    """Make the page that lists the backends with a report in FOLDER."""
+    """Generate the page that lists the backends with a report in FOLDER."""
     from tgi_conformance.report.registry import registry
 
     page_of(folder, out, lambda reports: registry(reports.values()))

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @click.command("replay")
 @click.argument("failures", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FAILURE...")
-@click.option("--backend", help="Another backend than the one that failed.")
-@click.option("--model", type=click.Path(path_type=Path), help="Another model than the suite's own.")
+@click.option("--backend", help="A backend other than the one that failed.")
+@click.option("--model", type=click.Path(path_type=Path), help="A model other than the suite's own.")
 def command(failures: tuple[Path, ...], backend: str | None, model: Path | None) -> None:
-    """Run recorded FAILUREs again, call by call. Exit status 0 when every law is kept now."""
+    """Run recorded FAILUREs again, call by call. Exit status 0 if no rule is broken any more."""
     from tgi_conformance.replay import BadRecording, read_recording
     from tgi_conformance.subject import UnknownBackend, resolve
 

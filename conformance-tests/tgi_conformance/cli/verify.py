@@ -11,7 +11,7 @@ import click
 @click.command("verify")
 @click.argument("report", type=click.Path(path_type=Path))
 def command(report: Path) -> None:
-    """Recompute what a REPORT grants, and detect edits."""
+    """Recompute the levels that REPORT grants, and detect tampering."""
     from tgi_conformance.report.document import BadReport, objections, read, same_suite
 
     try:

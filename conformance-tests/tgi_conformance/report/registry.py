@@ -18,7 +18,7 @@ _COLUMNS = ("backend", "install", "made by", "level", "text-core", "run on", "co
 
 _TAIL = """
 *Level* is the highest level granted without a gap: L0 package, L1 protocol, L2 semantics, L3 resilience. *Run on* names the devices of the
-run, or says that there were none; "emulated" means that the package answered over a stand-in for its device.
+run, or says that there were none; "emulated" means that the package ran on an emulated device.
 
 ## List your backend
 

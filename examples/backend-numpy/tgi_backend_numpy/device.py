@@ -75,7 +75,7 @@ class Device:
         (self._keys, self._values), self._block_size = np.zeros(shape, np.float32), block_size
 
     def run(self, works: Sequence[Work]) -> list[Logits]:
-        """One forward pass over the tokens of all rows, end to end; logits after the last position of each row."""
+        """One forward pass over the concatenated tokens of all rows; logits after the last position of each row."""
         if not works:
             return []
         tables = [self._slots(work) for work in works]
@@ -98,7 +98,7 @@ class Device:
         return [dict(enumerate(scores)) for scores in logits.tolist()]
 
     def memory(self) -> tuple[Memory, ...]:
-        """The cache, which would grow first."""
+        """The KV cache."""
         return tuple(Memory(name, array.nbytes) for name, array in (("keys", self._keys), ("values", self._values)))
 
     def close(self) -> None:

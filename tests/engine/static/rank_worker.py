@@ -14,10 +14,23 @@ from tgi_backend_static_cpu.compiler import GraphMaker
 from tgi_backend_static_cpu.kit import StaticCpuKit
 
 from tests.engine.static.opened import PLAN, Few, open_on_static
+from tests.engine.static.traffic import Traffic
 from tests.engine.tiny_models import ragged_schedule
-from tgi_core.backend import Group
+from tgi_core.backend import Capacity, Group
+from tgi_core.backend.session import Session
 
 ONE_SIZE = Few(takes=(48,), waste=0.4)
+SEEDS, STEPS = (1, 2, 3), 40
+
+
+def walk(session: Session, capacity: Capacity) -> list[list[int]]:
+    """The tokens of random traffic, step by step."""
+    found = []
+    for seed in SEEDS:
+        session.clear(None)
+        traffic = Traffic(session, capacity, seed, first_id=1000 * seed)
+        found += [[token for tokens in traffic.step().values() for token in tokens] for _ in range(STEPS)]
+    return found
 
 
 def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
@@ -39,11 +52,12 @@ def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
         group = Group(rank, 2, f"file:{store}", rank, 2)
         session, capacity = open_on_static(folder, PLAN, StaticCpuKit(ONE_SIZE), group=group)
         tokens = {str(id): made for id, made in ragged_schedule(session, capacity).items()}
+        walked = walk(session, capacity)
         compiles = session.stats().compiles
         session.close()
     finally:
         GraphMaker.compile = compile_  # type: ignore[method-assign]
-    return {"tokens": tokens, "ran": ran, "compiles": compiles, "warmed": capacity.compiles}
+    return {"tokens": tokens, "walked": walked, "ran": ran, "compiles": compiles, "warmed": capacity.compiles}
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity
+from tgi_core.engine.sizes import doublings, fitting, ladder
 from tgi_core.engine.static.grid import Grid, GridRules, HeadShape, Shape
-from tgi_core.engine.static.ladder import doublings, fitting, ladder
 from tgi_core.engine.static.splitting import blocks_of, split
 
 
@@ -69,7 +69,7 @@ def test_every_step_is_split(limits: tuple[int, ...], rules: GridRules, data: st
     promised = capacity(*limits)
     grid = Grid.of(promised, rules)
     bodies, heads = set(grid.bodies()), set(grid.heads())
-    assert grid.count == len(bodies) + len(heads)
+    assert len(grid.shapes()) == len(bodies) + len(heads) == len(set(grid.shapes()))
     starts, takes = data.draw(steps(promised))
     ran: dict[int, list[int]] = {row: [] for row in range(len(starts))}
     for call in split(starts, takes, grid):
@@ -92,17 +92,28 @@ def test_ranks_agree(limits: tuple[int, ...], rules: GridRules, data: st.DataObj
     assert ours == theirs and split(starts, takes, ours) == split(list(starts), list(takes), theirs)
 
 
-@pytest.mark.parametrize(("context", "most"), [(4096, 110), (32768, 175)])
-def test_few_programs(context: int, most: int) -> None:
+class Quarters(GridRules):
+    """For compilers that take minutes."""
+
+    def row_sizes(self, max_rows: int) -> tuple[int, ...]:
+        """A quarter of the rows, and all."""
+        return (max_rows // 4, max_rows)
+
+
+@pytest.mark.parametrize(
+    ("rules", "context", "most"),
+    [(GridRules(), 4096, 110), (GridRules(), 32768, 175), (Quarters(takes=(128, 512, 1024), waste=0.45), 4096, 24)],
+)
+def test_few_programs(rules: GridRules, context: int, most: int) -> None:
     """With blocks of 128 and 32 rows, the shapes that we propose to vendors are few."""
-    grid = Grid.of(capacity(32, context, 4096, 128, 32 * context // 128), GridRules())
-    assert grid.count <= most
+    grid = Grid.of(capacity(32, context, 4096, 128, 32 * context // 128), rules)
+    assert len(grid.shapes()) <= most
 
 
 def test_the_largest_come_first() -> None:
     """Of prompts and of decode rows the largest program runs before all others: it brings the memory that they share."""
     grid = Grid.of(capacity(8, 256, 512, 16, 64), GridRules(takes=(32, 128)))
     first, second, *others = grid.bodies()
-    assert (first, second) == (Shape(1, 128, 16), Shape(8, 1, 128))
+    assert (first, second) == (Shape(1, 128, 16, 128), Shape(8, 1, 128, 8, flat=True))
     assert {shape.take for shape in others} == {1, 32, 128}
     assert grid.heads()[0] == HeadShape(128, 128)

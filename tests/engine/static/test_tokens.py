@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tgi_backend_static_cpu.kit import StaticCpuKit
 
+from bench.scheduling import trace
 from tests.engine.ahead.opened import open_on
-from tests.engine.ahead.test_scheduler import PLAN as SMALL
-from tests.engine.ahead.test_scheduler import script
 from tests.engine.ahead.test_tokens import KINDS, Chain, mixed_run
 from tests.engine.static.opened import FLAT, TABLES, open_on_static
+from tests.engine.static.trace_run import compared, script
 from tests.engine.tiny_models import expected_tokens, open_cpu, ragged_schedule, save_tiny
-from tests.scheduler.device import Device, play
-from tgi_core.backend import Capacity
-from tgi_core.backend.session import Session
 from tgi_core.engine.static.grid import GridRules
-from tgi_core.scheduler import Scheduler
-from tgi_core.server.model_server import ModelServer
+from tgi_core.grammar.compiler import GrammarCompiler
+from tgi_core.model_files import DEMO
 from tgi_core.tokenizer import Tokenizer
-from tgi_core.wire.types import ShardInfo
+
+
+@pytest.fixture
+def compiler(demo_tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
+    """Of the demo model's grammars."""
+    made = GrammarCompiler.for_model(DEMO, demo_tokenizer.eos_ids)
+    assert made is not None
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("rules", [FLAT, TABLES], ids=["flat", "tables"])
@@ -51,22 +57,12 @@ def test_kinds_of_rows(llama: Path) -> None:
             assert mine.prompt_logprobs == pytest.approx(theirs.prompt_logprobs, abs=1e-5)
 
 
-def test_scheduled(llama: Path, demo_tokenizer: Tokenizer) -> None:
-    """Under the scheduler, with a cache that is too small: common beginnings, preemption, clients that leave."""
-
-    def played(session: Session, capacity: Capacity) -> tuple[dict[int, list[int]], set[int]]:
-        info = ShardInfo("tiny", "static-cpu", "emulated", "float32", (1, 2), session.capabilities())
-        one = Device(Scheduler(info.capabilities, capacity), ModelServer(session, demo_tokenizer, info), session)  # type: ignore[arg-type]
-        _, left = play(one, script())
-        assert all(event.error is None for event in one.ended.values())
-        return one.tokens, left
-
-    wanted, _ = played(*open_on(None, llama, SMALL))
-    session, capacity = open_on_static(llama, SMALL)
-    warmed = session.stats().compiles
-    found, left = played(session, capacity)
-    for key, tokens in wanted.items():
-        mine = found.get(key, [])
-        assert mine[: len(tokens)] == tokens[: len(mine)], key
-        assert key in left or mine == tokens
-    assert session.stats().compiles == warmed
+def test_trace(demo_tokenizer: Tokenizer, compiler: GrammarCompiler, tmp_path: Path) -> None:
+    """Under the scheduler, with a cache that is too small: chunks, rows that join, common beginnings, preemption, clients that leave,
+    draws and grammars. `python -m tests.engine.static.trace_run` is the long form."""
+    vocab_size = demo_tokenizer.vocab_size
+    model = save_tiny("llama", tmp_path, num_hidden_layers=1, vocab_size=vocab_size)
+    ragged, static = compared(script(trace.make(24, 0), vocab_size), demo_tokenizer, compiler, model, FLAT)
+    assert static.differing(ragged) == [] and static.errors == ragged.errors == []
+    assert all(static.seen[kind] for kind in ("chunks", "filters", "joins", "left", "preempted", "prefix hits"))
+    assert static.compiles == static.capacity.compiles

@@ -6,7 +6,7 @@ draws, and returns the logits for rows that the host samples; there are fewer of
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from tgi_core.engine.ahead.program import StepProgram
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.step_layout import pad
 from tgi_core.engine.device_queue import DeviceQueue, Graph, GraphMaker
+from tgi_core.engine.sizes import doublings, fitting
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,7 +34,7 @@ class Bucket:
 def buckets(max_rows: int) -> list[Bucket]:
     """Shapes to capture for up to `max_rows` rows, largest first: lean ones for 1, 2, 4 and every 8 rows, full ones for powers of two."""
     lean = {1, 2, 4, *range(8, max_rows, 8), max_rows}
-    full = {1 << power for power in range(max_rows.bit_length())} | {max_rows}
+    full = set(doublings(1, max_rows))
     found = [Bucket(rows, kind) for kind, sizes in ((False, lean), (True, full)) for rows in sizes if rows <= max_rows]
     return sorted(found, reverse=True)
 
@@ -100,9 +101,8 @@ class DecodeGraphs:
 
     def bucket(self, rows: int, full: bool) -> Bucket | None:
         """The smallest captured shape for `rows` rows."""
-        sizes = self._sizes[full]
-        place = bisect_left(sizes, rows)
-        return Bucket(sizes[place], full) if place < len(sizes) else None
+        size = fitting(self._sizes[full], rows)
+        return None if size is None else Bucket(size, full)
 
     def replay(self, bucket: Bucket) -> None:
         """Enqueue a captured step over the inputs in the shared buffers."""

@@ -1,7 +1,4 @@
-"""The inputs of a step in one buffer of 32-bit words: filled on the host, copied once, read on the device as views.
-
-Their offsets follow from a few counts, so that a step with fixed counts can be captured over one buffer.
-"""
+"""The inputs of a ragged step, in words whose places follow from a few counts, so that a step with fixed counts can be captured."""
 
 from __future__ import annotations
 
@@ -10,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+from tgi_core.engine.ahead.words import Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,40 +71,38 @@ class Layout:
 
     def __init__(self, counts: Counts, precision: torch.dtype) -> None:
         self._precision = precision
-        sizes = {
-            "temperatures": counts.plain * precision.itemsize // 4,
-            "uniforms": counts.plain,
-            "sampled": counts.plain,
-            "picked": counts.picked,
-            "kept": counts.kept,
-            "ids": counts.tokens,
-            "positions": counts.tokens,
-            "slots": counts.tokens,
-            "row_slots": counts.rows,
-            "begun": counts.rows,
-            "cells": counts.updates,
-            "blocks": counts.updates,
-            "lengths": counts.rows,
-            "cu_seqlens": counts.rows + 1,
-        }
-        ends = np.cumsum(list(sizes.values())).tolist()
-        self._slices = {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
-        self.words: int = ends[-1]
+        self._words = Words.of(
+            temperatures=counts.plain * precision.itemsize // 4,
+            uniforms=counts.plain,
+            sampled=counts.plain,
+            picked=counts.picked,
+            kept=counts.kept,
+            ids=counts.tokens,
+            positions=counts.tokens,
+            slots=counts.tokens,
+            row_slots=counts.rows,
+            begun=counts.rows,
+            cells=counts.updates,
+            blocks=counts.updates,
+            lengths=counts.rows,
+            cu_seqlens=counts.rows + 1,
+        )
+        self.words = self._words.count
 
     def host(self, words: Tensor) -> dict[str, np.ndarray]:
         """Views of host memory, to be filled; int32 except temperatures and uniforms."""
-        whole = words.numpy()
-        views = {name: whole[place] for name, place in self._slices.items()}
+        views = self._words.host(words)
         views["temperatures"] = views["temperatures"].view(np.float64 if self._precision is torch.float64 else np.float32)
         views["uniforms"] = views["uniforms"].view(np.float32)
         return views
 
     def device(self, words: Tensor) -> StepInputs:
         """The inputs as views of words on the device."""
-        first = self._slices[_WIDE[0]].start
-        wide = words[first : self._slices[_WIDE[-1]].stop].long()
+        places = self._words.places
+        first = places[_WIDE[0]].start
+        wide = words[first : places[_WIDE[-1]].stop].long()
         views: dict[str, Tensor] = {}
-        for name, place in self._slices.items():
+        for name, place in places.items():
             views[name] = wide[place.start - first : place.stop - first] if name in _WIDE else words[place]
         views["temperatures"] = views["temperatures"].view(self._precision)
         views["uniforms"] = views["uniforms"].view(torch.float32)

@@ -27,10 +27,10 @@ class TorchSampler:
     def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """See `StepSampler.choose`."""
         scores = logits.float()
-        low, high = torch.aminmax(scores, dim=-1)
-        finite = torch.isfinite(low) & torch.isfinite(high)
         tokens = scores.argmax(-1)
-        logprobs = scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1)
+        most = scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        finite = torch.isfinite(most) & torch.isfinite(scores.amin(-1))
+        logprobs = most - scores.logsumexp(-1)
         if temperatures is not None:
             draws = temperatures > 0
             divisors = torch.where(draws, temperatures, 1).unsqueeze(-1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts
 from tgi_core.engine.ahead.row_slots import RowSlots
@@ -129,7 +129,7 @@ def bounds(step: StepLayout, row_slots: RowSlots, block_size: int) -> StepBounds
         width=width,
         max_length=int(ends.max()),
         equal=bool(step.decode_rows) and bool((decoding == decoding[0]).all()),
-        begins=bool(_begins(step, block_size).any()),
+        begins=bool(_begins(step.starts, step.takes, block_size).any()),
         every=len(step.kept) == step.tokens,
         block_size=block_size,
         fixed=False,
@@ -167,37 +167,48 @@ def pad(row_slots: RowSlots, into: dict[str, np.ndarray], rows: int, updates: in
 
 def _fill_tokens(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
     rows, tokens, taken = len(step.order), step.tokens, np.array(step.row_slots, np.int64)
-    firsts = np.cumsum(step.takes) - step.takes
-    positions = np.arange(tokens) + np.repeat(step.starts - firsts, step.takes)
-    owners = np.repeat(taken, step.takes)
-    last = (step.starts + step.takes) // block_size
-    into["ids"][:tokens] = _ids(step)
-    into["positions"][:tokens] = positions
-    into["slots"][:tokens] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
+    fill_flat([work.row for work in step.order], taken, step.starts, step.takes, row_slots, block_size, into)
     into["row_slots"][:rows] = taken
-    into["begun"][:rows] = np.where(_begins(step, block_size), row_slots.tables[taken, np.minimum(last, row_slots.width - 1)], 0)
     into["lengths"][:rows] = step.starts + step.takes
-    into["cu_seqlens"][: rows + 1] = np.append(firsts, tokens)
+    into["cu_seqlens"][: rows + 1] = np.append(np.cumsum(step.takes) - step.takes, tokens)
     into["cells"][: len(step.cells)] = step.cells
     into["blocks"][: len(step.cells)] = step.blocks
 
 
-def _ids(step: StepLayout) -> list[int]:
+def fill_flat(
+    rows: Sequence[LiveRow],
+    taken: np.ndarray,
+    starts: np.ndarray,
+    takes: np.ndarray,
+    row_slots: RowSlots,
+    block_size: int,
+    into: Mapping[str, np.ndarray],
+) -> None:
+    """Write flat tokens: `takes` of each row from position `starts` on, of rows in the row slots `taken`, one after another."""
+    positions = np.arange(takes.sum()) + np.repeat(starts - (np.cumsum(takes) - takes), takes)
+    owners = np.repeat(taken, takes)
+    begun = row_slots.tables[taken, np.minimum((starts + takes) // block_size, row_slots.width - 1)]
+    into["ids"][: len(positions)] = _ids(rows, taken.tolist(), starts.tolist(), takes.tolist())
+    into["positions"][: len(positions)] = positions
+    into["slots"][: len(positions)] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
+    into["begun"][: len(rows)] = np.where(_begins(starts, takes, block_size), begun, 0)
+
+
+def _ids(rows: Sequence[LiveRow], taken: Sequence[int], starts: Sequence[int], takes: Sequence[int]) -> list[int]:
     """Flat token ids; one that the host has not read yet is given by its row slot."""
     ids: list[int] = []
-    for work, row_slot in zip(step.order, step.row_slots, strict=True):
-        tokens = work.row.tokens
-        if work.take > 1:
-            ids += tokens[work.start : work.start + work.take]
+    for row, row_slot, start, take in zip(rows, taken, starts, takes, strict=True):
+        if take > 1:
+            ids += row.tokens[start : start + take]
         else:
-            ids.append(tokens[work.start] if work.start < len(tokens) else -1 - row_slot)
+            ids.append(row.tokens[start] if start < len(row.tokens) else -1 - row_slot)
     return ids
 
 
-def _begins(step: StepLayout, block_size: int) -> np.ndarray:
-    """[rows] bool: whether a row begins its last block in this step and does not fill it."""
-    ends = step.starts + step.takes
-    filled: np.ndarray = (ends % block_size != 0) & (step.starts <= ends // block_size * block_size)
+def _begins(starts: np.ndarray, takes: np.ndarray, block_size: int) -> np.ndarray:
+    """[rows] bool: whether a row begins its last block and does not fill it."""
+    ends = starts + takes
+    filled: np.ndarray = (ends % block_size != 0) & (starts <= ends // block_size * block_size)
     return filled
 
 

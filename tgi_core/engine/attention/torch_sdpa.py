@@ -8,38 +8,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer, movable
+from tgi_core.engine.attention.cache import LayerCache, LayerShape, PagedLayer, movable
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepMetadata
+from tgi_core.engine.attention.plain import PlainAttention
 
 QUERIES = 256
 """How many queries have their scores in memory at a time, if the scores must be stored."""
 
 
-class TorchAttention:
+class TorchAttention(PlainAttention):
     """The provider `torch`."""
 
     name = "torch"
-    block_sizes = BLOCK_SIZES
     fp8_caches: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
-
-    def probe(self) -> str:
-        """Why this provider cannot run here; empty when it can."""
-        return ""
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
         """It serves every layer."""
         return ""
-
-    def self_check(self, layers: Sequence[object], dtype: torch.dtype, device: torch.device) -> str:
-        """Nothing can: it is what others are compared with."""
-        return ""
-
-    def new_layer(
-        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-    ) -> LayerCache:
-        """Keys and values as two plain tensors."""
-        return LayerCache(shape, num_blocks, block_size, dtype, device)
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""

@@ -96,7 +96,10 @@ class DecoderWeights:
         )
 
     def _tensor(self, name: str) -> Tensor:
-        return self._stored.tensor(self._stored.by_name[name]).to(self.dtype)
+        stored = self._stored.by_name[name]
+        return (
+            self._stored.tensor(stored) if stored.format is None else self._stored.weight(stored, self.dtype).dequantize()
+        ).to(self.dtype)
 
     def _weight(self, name: str) -> Weight:
         return self._stored.linear(self._stored.by_name[name], self.dtype)
@@ -121,9 +124,11 @@ class DecoderWeights:
             raise UnsupportedFamily(f"its checkpoint holds {unknown[0]}")
 
     def _linear_names(self) -> set[str]:
-        """The weights of linear layers; only they may be quantized."""
+        """The weights of linear layers, and the embedding; only they may be quantized."""
         layers, names = range(len(self.table.layers)), projections(self.table)
-        return {"lm_head.weight"} | {f"{self._prefix}layers.{index}.{name}.weight" for index in layers for name in names}
+        return {"lm_head.weight", f"{self._prefix}embed_tokens.weight"} | {
+            f"{self._prefix}layers.{index}.{name}.weight" for index in layers for name in names
+        }
 
 
 def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...]]:

@@ -20,8 +20,9 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.linear import WeightLinear
+from tgi_core.engine.models.sources import Source, check_shape, find_sources, keeps_float32
 from tgi_core.engine.quantization.rounding import rounded
-from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
+from tgi_core.engine.quantization.stored import StoredWeights
 from tgi_core.engine.quantization.weight import Weight
 
 CONFIG_ERRORS = (
@@ -50,15 +51,22 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
     progress(STEP_NAME, 0, total, "B")
     model = build_empty(config, dtype, stored.most_elements)
     places = None if model is None or _is_converted(model) else _match_names(model, stored)
+    if (
+        model is not None
+        and places is None
+        and stored.format is not None
+        and not (keeps_float32(model) and dtype is not torch.float32)
+    ):
+        places = find_sources(model, stored)
     if model is None or places is None:
         del model
         model = load_through_transformers(config, stored, dtype)
     else:
         _fill(model, places, stored, progress)
-    if stored.bits:
+    if stored.quantize:
         for name, value in list(model.named_parameters()):
             if is_rounded(model, name):
-                put_weight(model, name, rounded(value.data, stored.bits, dtype))
+                put_weight(model, name, rounded(value.data, stored.quantize, dtype))
     progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 
@@ -102,9 +110,7 @@ def parameters_on_meta(most: int) -> Iterator[None]:
 
 def _is_converted(model: PreTrainedModel) -> bool:
     """Whether transformers converts this model's tensors when it loads them, or keeps some of them in another dtype."""
-    if getattr(model, "_keep_in_fp32_modules", None) or getattr(model, "_keep_in_fp32_modules_strict", None):
-        return True
-    if getattr(model, "_checkpoint_conversion_mapping", None):
+    if keeps_float32(model) or getattr(model, "_checkpoint_conversion_mapping", None):
         return True
     try:
         from transformers.conversion_mapping import get_checkpoint_conversion_mapping
@@ -113,23 +119,21 @@ def _is_converted(model: PreTrainedModel) -> bool:
     return bool(get_checkpoint_conversion_mapping(model.config.model_type))
 
 
-def _match_names(model: PreTrainedModel, stored: StoredWeights) -> dict[str, StoredWeight] | None:
+def _match_names(model: PreTrainedModel, stored: StoredWeights) -> dict[str, Source] | None:
     """Model name → weight in the checkpoint for all parameters and persistent buffers; None unless all of them are there.
 
     Old checkpoints were saved from the base model, without its prefix. Of tied parameters one must be present.
     Raises InvalidModel for a tensor of another shape.
     """
     prefix = model.base_model_prefix + "."
-    places: dict[str, StoredWeight] = {}
+    places: dict[str, Source] = {}
     wanted = model.state_dict()
     for name, value in wanted.items():
         found = stored.by_name.get(name) or stored.by_name.get(name.removeprefix(prefix))
         if found is None:
             continue
-        if found.shape != tuple(value.shape):
-            text = f"tensor {name!r} has shape {list(found.shape)}, the model's is {list(value.shape)}"
-            raise InvalidModel(f"{found.entry.file}: {text}")
-        places[name] = found
+        places[name] = Source(((found,),))
+        check_shape(places[name], name, value.shape)
     tied = tied_groups(model)
     covered = set(places) | {name for group in tied if group & places.keys() for name in group}
     return places if wanted.keys() <= covered else None
@@ -147,17 +151,19 @@ def tied_groups(model: PreTrainedModel) -> list[set[str]]:
     return [{name, source} for name in keys if source is not None and "*" not in name]
 
 
-def _fill(model: PreTrainedModel, places: dict[str, StoredWeight], stored: StoredWeights, progress: Progress) -> None:
+def _fill(model: PreTrainedModel, places: dict[str, Source], stored: StoredWeights, progress: Progress) -> None:
     done, total = 0, stored.checkpoint.num_bytes
     for name, current in list(chain(model.named_parameters(), model.named_buffers())):
         found = places.get(name)
         if found is None:
             continue
-        if found.format is None:
-            loaded = torch.empty(found.shape, dtype=current.dtype).copy_(stored.tensor(found))
-            put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
+        check_shape(found, found.first.name, current.shape)
+        weight = found.weight(stored, current.dtype)
+        if weight is not None:
+            put_weight(model, name, weight)
         else:
-            put_weight(model, name, stored.weight(found, current.dtype))
+            loaded = found.copy_to(torch.empty(current.shape, dtype=current.dtype), stored)
+            put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
         done += found.num_bytes
         progress(STEP_NAME, done, total, "B")
     _tie(model)

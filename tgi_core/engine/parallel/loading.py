@@ -20,9 +20,9 @@ from tgi_core.engine.models.loading import (
     put_weight,
     tied_groups,
 )
+from tgi_core.engine.models.sources import Source, check_shape, find_sources, keeps_float32
 from tgi_core.engine.parallel.layers import insert_collectives
 from tgi_core.engine.parallel.partition import Partition, Shard, partition
-from tgi_core.engine.parallel.sources import Source, find_sources
 from tgi_core.engine.quantization.stored import StoredWeights
 
 _log = logging.getLogger("tgi_core.engine")
@@ -42,7 +42,7 @@ def load_partition(
     progress(STEP_NAME, 0, total, "B")
     model = _empty(config, dtype, collectives.world, stored.most_elements)
     whole = {name: value.shape for name, value in chain(*_named(model))}
-    sources = None if _keeps_float32(model) and dtype is not torch.float32 else find_sources(model, stored)
+    sources = None if keeps_float32(model) and dtype is not torch.float32 else find_sources(model, stored)
     tied = tied_groups(model)
     parts = partition(model, collectives.rank, collectives.world)
     if sources is None:
@@ -71,10 +71,6 @@ def _empty(config: PretrainedConfig, dtype: torch.dtype, world: int, most: int) 
 def _named(model: PreTrainedModel) -> tuple[list[tuple[str, Tensor]], list[tuple[str, Tensor]]]:
     """Parameters, a shared one under each of its names, and buffers."""
     return list(model.named_parameters(remove_duplicate=False)), list(model.named_buffers(remove_duplicate=False))
-
-
-def _keeps_float32(model: PreTrainedModel) -> bool:
-    return bool(getattr(model, "_keep_in_fp32_modules", None) or getattr(model, "_keep_in_fp32_modules_strict", None))
 
 
 def _with_twins(sources: dict[str, Source], tied: list[set[str]], parts: Partition) -> dict[str, Source]:
@@ -116,10 +112,8 @@ def _fill(
         source = sources.get(name)
         if source is None:
             continue
-        if source.shape() != tuple(whole[name]):
-            text = f"tensor {source.first.name!r} has shape {list(source.shape())}, the model's is {list(whole[name])}"
-            raise InvalidModel(f"{source.first.entry.file}: {text}")
-        rounded = bool(stored.bits) and is_rounded(model, name)
+        check_shape(source, source.first.name, whole[name])
+        rounded = bool(stored.quantize) and is_rounded(model, name)
         shard, weight = parts.shards.get(name), source.weight(stored, current.dtype, rounded)
         if weight is not None:
             weight = weight if shard is None else shard.of_weight(weight)
@@ -134,14 +128,9 @@ def _fill(
 
 def _read(source: Source, shard: Shard | None, current: Tensor, stored: StoredWeights) -> Tensor:
     """This rank's part of one weight, in new memory."""
-    loaded = torch.empty(current.shape, dtype=current.dtype)
-    if not source.stacked:
-        value = next(source.read(stored, current.dtype))
-        return loaded.copy_(value if shard is None else shard.of(value))
-    within = None if shard is None else Shard(shard.dim - 1, shard.ranges)
-    for expert, value in enumerate(source.read(stored, current.dtype)):
-        loaded[expert].copy_(value if within is None else within.of(value))
-    return loaded
+    if shard is not None and source.stacked:
+        shard = Shard(shard.dim - 1, shard.ranges)
+    return source.copy_to(torch.empty(current.shape, dtype=current.dtype), stored, None if shard is None else shard.of)
 
 
 def _fill_from_model(model: PreTrainedModel, parts: Partition, full: PreTrainedModel) -> None:

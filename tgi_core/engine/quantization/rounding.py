@@ -11,11 +11,14 @@ GROUP = 32
 """Inputs that share a scale and a zero point in four bits."""
 
 
-def rounded(matrix: Tensor, bits: int, dtype: torch.dtype) -> Scaled:
-    """A matrix [out, in] as integers, for a model that runs in `dtype`: of 8 bits with a scale per output; of 4 bits with a scale and a
-    zero point per group of inputs, or 8 bits if groups do not divide them."""
+def rounded(matrix: Tensor, kind: str, dtype: torch.dtype) -> Scaled:
+    """A matrix [out, in] as codes, for a model that runs in `dtype`: "fp8" or "int8" with a scale per output; "int4" with a scale and a
+    zero point per group of inputs, or int8 if groups do not divide them."""
     values = matrix.float()
-    if bits == 8 or values.shape[1] % GROUP:
+    if kind == "fp8":
+        scales = (values.abs().amax(1, keepdim=True) / 448).clamp_min(torch.finfo(torch.float32).tiny)
+        return Scaled(((values / scales).to(torch.float8_e4m3fn), scales), dtype)
+    if kind == "int8" or values.shape[1] % GROUP:
         scales = (values.abs().amax(1, keepdim=True) / 127).clamp_min(torch.finfo(torch.float32).tiny)
         return Scaled(((values / scales).round().to(torch.int8), scales), dtype)
     grouped = values.unflatten(1, (-1, GROUP))

@@ -50,9 +50,10 @@ class StoredWeight:
 class StoredWeights:
     """All weights of a checkpoint, read on demand."""
 
-    def __init__(self, checkpoint: Checkpoint, format: Format | None = None, bits: int = 0) -> None:
-        """`bits` to round plain weights of linear layers to; 0 keeps them. Raises InvalidModel for tensors that do not match the format."""
-        self.checkpoint, self.format, self.bits = checkpoint, format, bits
+    def __init__(self, checkpoint: Checkpoint, format: Format | None = None, quantize: str = "") -> None:
+        """Plain weights of linear layers are rounded to `quantize`, as in OpenOptions. Raises InvalidModel for tensors that do not match
+        the format."""
+        self.checkpoint, self.format, self.quantize = checkpoint, format, quantize
         self.by_name = self._folded()
 
     @property
@@ -81,9 +82,9 @@ class StoredWeights:
 
     def linear(self, stored: StoredWeight, dtype: torch.dtype) -> Weight:
         """The same, of a linear layer inside of the model: rounded if weights are quantized at load."""
-        if stored.format is not None or not self.bits:
+        if stored.format is not None or not self.quantize:
             return self.weight(stored, dtype)
-        return rounded(self._view(stored.entry), self.bits, dtype)
+        return rounded(self._view(stored.entry), self.quantize, dtype)
 
     def _view(self, entry: TensorEntry) -> Tensor:
         return self._maps[entry.file].view(entry)
@@ -99,7 +100,7 @@ class StoredWeights:
         if format is None:
             return {name: _plain(name, entry) for name, entry in tensors.items()}
         located = {name: format.locate(name) for name in tensors}
-        quantized: dict[str, dict[str, TensorEntry]] = {layer: {} for layer, part in located.values() if part == format.mark}
+        quantized: dict[str, dict[str, TensorEntry]] = {layer: {} for layer, part in located.values() if format.is_mark(part)}
         found: dict[str, StoredWeight] = {}
         for name, entry in tensors.items():
             layer, part = located[name]
@@ -107,11 +108,11 @@ class StoredWeights:
                 quantized[layer][part] = entry
             elif not format.unused(name):
                 found[name] = _plain(name, entry)
-        return found | {f"{layer}.weight": self._quantized(layer, parts, format) for layer, parts in quantized.items()}
+        return found | {format.weight_name(layer): self._quantized(layer, parts, format) for layer, parts in quantized.items()}
 
     def _quantized(self, layer: str, parts: dict[str, TensorEntry], format: Format) -> StoredWeight:
         try:
-            return StoredWeight(f"{layer}.weight", format.shape(parts, self._view), parts, format)
+            return StoredWeight(format.weight_name(layer), format.shape(parts, self._view), parts, format)
         except ValueError as error:
             raise InvalidModel(f"{next(iter(parts.values())).file}: {layer}: {error}") from error
 
@@ -123,11 +124,11 @@ def open_weights(directory: Path, quantize: str = "") -> StoredWeights:
         config = read_json(file)
     except StartupError as error:
         raise InvalidModel(str(error)) from error
-    return StoredWeights(checkpoint, read_format(config, directory), {"int8": 8, "int4": 4}.get(quantize, 0))
+    return StoredWeights(checkpoint, read_format(config, directory), quantize)
 
 
 def _plain(name: str, entry: TensorEntry) -> StoredWeight:
     """A tensor that is a weight itself. Raises InvalidModel for codes: without scales they would be wrong numbers."""
-    if name.endswith(".weight") and (entry.dtype.startswith("F8") or entry.dtype in ("I8", "U8")):
+    if name.endswith(".weight") and entry.dtype not in ("F64", "F32", "F16", "BF16"):
         raise InvalidModel(f"{entry.file}: tensor {name!r} holds codes ({entry.dtype}), and no scales for them are there")
     return StoredWeight(name, entry.shape, {name: entry})

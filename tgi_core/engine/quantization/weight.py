@@ -108,7 +108,7 @@ class Dense(Weight):
 
 class Scaled(Weight):
     """Codes [out, in], 8-bit integers or floats, with scales [out, groups] for groups of adjacent columns; a third part, if there is one,
-    holds the groups' zero points [out, groups], in the codes' dtype."""
+    holds the groups' zero points [out, groups], in the codes' dtype or in float32."""
 
     layout = "scaled"
     __slots__ = ()

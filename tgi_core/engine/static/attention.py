@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import LayerCache, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.plain import PlainAttention
 from tgi_core.engine.decoder.forward import FlatTokens
 
 
@@ -38,33 +39,18 @@ class BlockStep:
     offsets: Tensor | None = None
 
 
-class TableAttention:
+class TableAttention(PlainAttention):
     """The provider of static devices: decode rows and prompts gather the blocks of their tables."""
 
     name = "tables"
-    fp8_caches: tuple[torch.dtype, ...] = ()
 
     def __init__(self, block_sizes: tuple[int, ...] = (128, 64, 32)) -> None:
         self.block_sizes = block_sizes
-
-    def probe(self) -> str:
-        """Nothing is needed."""
-        return ""
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
         """Why these layers cannot be served; decoder tables have none of what is refused."""
         odd = [each for each in asked if each.softcap is not None or each.chunk is not None or each.sinks is not None]
         return "no soft caps, chunks or sinks" if odd else ""
-
-    def self_check(self, layers: Sequence[object], dtype: torch.dtype, device: torch.device) -> str:
-        """Empty: the whole model's self-check runs it."""
-        return ""
-
-    def new_layer(
-        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-    ) -> LayerCache:
-        """Keys and values as two plain tensors."""
-        return LayerCache(shape, num_blocks, block_size, dtype, device)
 
     def attend(self, query: Tensor, cache: PagedLayer, step: FlatTokens, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, width]."""
@@ -75,7 +61,7 @@ class TableAttention:
     def rows(self, query: Tensor, cache: LayerCache, step: BlockStep, parameters: AttentionParameters) -> Tensor:
         """query [tokens, heads, width] → the same shape, by tables."""
         key, value = (
-            _gathered(each, step.blocks).unflatten(0, (step.rows, -1)).flatten(1, 2) for each in (cache.keys, cache.values)
+            each.index_select(0, step.blocks).unflatten(0, (step.rows, -1)).flatten(1, 2) for each in (cache.keys, cache.values)
         )
         grouped = query.unflatten(0, (step.rows, step.take)).unflatten(2, (key.shape[2], -1)).float() * parameters.scaling
         scores = torch.einsum("rtkgd,rskd->rkgts", grouped, key.float())
@@ -95,7 +81,7 @@ class FlatAttention(TableAttention):
         """query [tokens, heads, width] → the same shape."""
         if step.owners is None or step.offsets is None:
             return super().rows(query, cache, step, parameters)
-        key, value = _gathered(cache.keys, step.blocks), _gathered(cache.values, step.blocks)
+        key, value = (each.index_select(0, step.blocks) for each in (cache.keys, cache.values))
         owners = step.owners
         padded = torch.cat((query, query[:1]))  # padding blocks belong to a row of their own
         grouped = padded.index_select(0, owners).unflatten(1, (key.shape[2], -1)).float() * parameters.scaling
@@ -108,11 +94,6 @@ class FlatAttention(TableAttention):
         sums = sums.index_add(0, owners, weights.sum(-1, keepdim=True).flatten(1, 2))
         outs = outs.index_add(0, owners, torch.einsum("nkgs,nskd->nkgd", weights, value.float()).flatten(1, 2))
         return (outs / sums.clamp_min(1e-30))[: step.rows].to(query.dtype)
-
-
-def _gathered(cached: Tensor, blocks: Tensor) -> Tensor:
-    """[blocks, block size, KV heads, width]."""
-    return cached.index_select(0, blocks)
 
 
 def _hidden(ahead: Tensor, parameters: AttentionParameters) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tgi_core.backend import Capacity
-from tgi_core.engine.static.ladder import doublings, fitting, ladder
+from tgi_core.engine.sizes import doublings, fitting, ladder
 
 PROMPT_HEAD = 128
 """Positions whose logits are computed at a time where those of a whole prompt are asked for."""
@@ -17,14 +17,16 @@ time, not the rows."""
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """A program that runs `take` tokens of each of `rows` rows, which attend to `blocks` blocks.
+    """A program that runs `take` tokens of each of `rows` rows, and returns `outputs` hidden states, padded behind.
 
-    `blocks` are those of all rows together where decode attention is flat (`GridRules.flat`) and `take` is 1, else those of each row.
+    It reads `blocks` blocks: of all rows together if `flat`, else of each row.
     """
 
     rows: int
     take: int
     blocks: int
+    outputs: int
+    flat: bool = False
 
     @property
     def tokens(self) -> int:
@@ -32,7 +34,8 @@ class Shape:
         return self.rows * self.take
 
     def __str__(self) -> str:
-        return f"{self.rows} x {self.take} over {self.blocks} blocks"
+        blocks = f"{self.blocks} blocks" if self.flat else f"{self.blocks} blocks each"
+        return f"{self.rows} x {self.take} tokens over {blocks}, {self.outputs} hidden states"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,7 +46,7 @@ class HeadShape:
     kept: int
 
     def __str__(self) -> str:
-        return f"logits of {self.kept} of {self.tokens} tokens"
+        return f"logits of {self.kept} of {self.tokens} hidden states"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +79,20 @@ class Grid:
         group = capacity.groups[0]
         per_row = -(-capacity.max_row_tokens // group.block_size)
         longest = max(2, min(capacity.max_step_tokens, capacity.max_row_tokens))
-        shared = max(per_row, 2 * group.num_blocks)  # rows that share prefixes count their blocks twice
-        decode = {}
-        for rows in rules.row_sizes(capacity.max_rows):
-            least, most = (rows, min(rows * per_row, max(rows, shared))) if rules.flat else (1, per_row)
-            decode[rows] = ladder(least, most, rules.waste) if rules.flat else doublings(least, most)
         takes = tuple(take for take in rules.takes if take < longest)
         takes = takes if takes and len(takes) == len(rules.takes) else (*takes, longest)
-        return cls(group.block_size, takes, doublings(1, per_row), decode, rules.flat)
-
-    @property
-    def count(self) -> int:
-        """The number of programs."""
-        return len(self.bodies()) + len(self.heads())
+        contexts, decode = doublings(1, per_row), {}
+        shared = max(per_row, 2 * group.num_blocks)  # rows that share prefixes count their blocks twice
+        for rows in rules.row_sizes(capacity.max_rows):
+            decode[rows] = ladder(rows, min(rows * per_row, max(rows, shared)), rules.waste) if rules.flat else contexts
+        return cls(group.block_size, takes, contexts, decode, rules.flat)
 
     def __str__(self) -> str:
         rows, takes, blocks = (" ".join(map(str, sizes)) for sizes in (self.decode, self.takes, self.contexts))
         decode = sum(map(len, self.decode.values()))
-        prompts = len(self.bodies()) - decode
         return (
-            f"{decode} for decode steps of {rows} rows, {prompts} for chunks of {takes} tokens over {blocks} blocks of "
-            f"{self.block_size}, {len(self.heads())} for logits"
+            f"{decode} for decode steps of {rows} rows, {len(self.bodies()) - decode} for chunks of {takes} tokens over {blocks} blocks "
+            f"of {self.block_size}, {len(self.heads())} for logits"
         )
 
     @property
@@ -109,32 +105,26 @@ class Grid:
         """Blocks of the largest decode program."""
         return self.decode[self.max_rows][-1]
 
+    def shapes(self) -> list[Shape | HeadShape]:
+        """All programs, in the order in which they are compiled."""
+        return [*self.bodies(), *self.heads()]
+
     def bodies(self) -> list[Shape]:
-        """All shapes, the largest prompt and decode programs first: they allocate what the others share."""
-        prompts = {self.prompt(take, 1) for take in self.takes}
-        prompts |= {self.prompt(take, blocks) for take in self.takes for blocks in self.contexts}
-        decode = {Shape(rows, 1, blocks) for rows, sizes in self.decode.items() for blocks in sizes}
-        first = [max(kind, key=_work) for kind in (prompts, decode) if kind]
+        """Those that run the model, the largest prompt and decode programs first: they allocate what the others share."""
+        prompts = {self.prompt(take, blocks) for take in self.takes for blocks in (1, *self.contexts)}
+        decode = {self._decode_shape(rows, blocks) for rows, sizes in self.decode.items() for blocks in sizes}
+        first = [max(kind, key=_work) for kind in (prompts, decode)]
         return first + sorted((prompts | decode) - set(first), key=_work, reverse=True)
 
     def heads(self) -> list[HeadShape]:
-        """All shapes of logits, the largest first."""
+        """Those that compute logits, the largest first."""
         found = {self.head(shape, kept) for shape in self.bodies() for kept in (1, 2)}
         return sorted(found, key=lambda head: (head.kept, head.tokens), reverse=True)
-
-    def outputs(self, shape: Shape) -> int:
-        """Hidden states that a program returns, with padding: few sizes, so that there are few programs of logits."""
-        if shape.take > 1:
-            return self.takes[-1]
-        size = min(LEAST_HEAD, self.max_rows)
-        while size < shape.rows:
-            size = min(HEAD_STEP * size, self.max_rows)
-        return size
 
     def head(self, shape: Shape, kept: int) -> HeadShape:
         """The program for `kept` logits of what a program returns: all decode rows', or those of a prompt's tokens, one or several at a
         time."""
-        outputs = self.outputs(shape)
+        outputs = shape.outputs
         return HeadShape(outputs, outputs if shape.take == 1 else 1 if kept == 1 else min(outputs, PROMPT_HEAD))
 
     def prompt(self, take: int, blocks: int) -> Shape:
@@ -142,14 +132,20 @@ class Grid:
         size = fitting(self.contexts, max(blocks, min(-(-take // self.block_size), self.contexts[-1])))
         if size is None:
             raise ValueError(f"no program over {blocks} blocks: a row has at most {self.contexts[-1]}")
-        return Shape(1, take, size)
+        return Shape(1, take, size, self.takes[-1])
 
-    def decoding(self, rows: int, blocks: int) -> Shape | None:
+    def decoding(self, rows: int, blocks: int) -> Shape:
         """The smallest program for so many decode rows over so many blocks: of all rows if flat, else of the longest."""
-        for size in self.decode:
-            if size >= rows and (found := fitting(self.decode[size], blocks)):
-                return Shape(size, 1, found)
-        return None
+        for size, sizes in self.decode.items():
+            if size >= rows and (found := fitting(sizes, blocks)):
+                return self._decode_shape(size, found)
+        raise ValueError(f"no program for {rows} rows over {blocks} blocks")
+
+    def _decode_shape(self, rows: int, blocks: int) -> Shape:
+        outputs = min(LEAST_HEAD, self.max_rows)  # few sizes, so that there are few programs of logits
+        while outputs < rows:
+            outputs = min(HEAD_STEP * outputs, self.max_rows)
+        return Shape(rows, 1, blocks, outputs, self.flat)
 
 
 def _work(shape: Shape) -> tuple[int, Shape]:

@@ -1,4 +1,4 @@
-"""The inputs of one program in one buffer of int32 words: filled on the host, copied once, read in the program as views."""
+"""The words of one program's inputs: their places follow from its shape alone."""
 
 from __future__ import annotations
 
@@ -6,73 +6,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from tgi_core.engine.ahead.row_slots import RowSlots
-from tgi_core.engine.ahead.step_layout import StepLayout
+from tgi_core.engine.ahead.step_layout import StepLayout, fill_flat
+from tgi_core.engine.ahead.words import Words
 from tgi_core.engine.static.grid import HeadShape, Shape
-from tgi_core.engine.static.splitting import Call, Part
+from tgi_core.engine.static.splitting import Call
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """The offsets of inputs by name."""
+class Head:
+    """Logits of the tokens `kept` of the call before it, from place `at` on among the step's; the argmax goes to the row slots `sampled`.
 
-    places: Mapping[str, tuple[int, int]]
-    count: int
+    Heads overwrite the padding of those before them.
+    """
 
-    @classmethod
-    def of(cls, **sizes: int) -> Words:
-        """Inputs of these sizes, one after another."""
-        ends = np.cumsum(list(sizes.values())).tolist()
-        return cls({name: (end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}, ends[-1])
+    shape: HeadShape
+    kept: np.ndarray
+    sampled: np.ndarray
+    at: int
 
-    def host(self, words: np.ndarray) -> dict[str, np.ndarray]:
-        """Views to fill."""
-        return {name: words[start:end] for name, (start, end) in self.places.items()}
-
-    def device(self, words: Tensor) -> dict[str, Tensor]:
-        """The inputs, int64."""
-        wide = words.long()
-        return {name: wide[start:end] for name, (start, end) in self.places.items()}
+    @property
+    def end(self) -> int:
+        """The place after its padding."""
+        return self.at + self.shape.kept
 
 
-def body_words(shape: Shape, flat: bool) -> Words:
+def words_of(shape: Shape | HeadShape) -> Words:
     """What a program of this shape reads."""
+    if isinstance(shape, HeadShape):
+        return Words.of(kept=shape.kept, sampled=shape.kept)
     tokens = {"ids": shape.tokens, "positions": shape.tokens, "slots": shape.tokens, "begun": shape.rows}
-    if flat and shape.take == 1:
+    if shape.flat:
         return Words.of(**tokens, blocks=shape.blocks, owners=shape.blocks, offsets=shape.blocks)
     return Words.of(**tokens, blocks=shape.rows * shape.blocks)
 
 
-def head_words(shape: HeadShape) -> Words:
-    """What a program of logits reads: flat tokens, and the row slots that get what is sampled."""
-    return Words.of(kept=shape.kept, sampled=shape.kept)
-
-
-def lay_nothing(shape: Shape, into: Mapping[str, np.ndarray]) -> None:
-    """A body's inputs with nothing but padding, which writes to no block and reads the null block."""
+def lay_nothing(shape: Shape | HeadShape, waste: int, into: Mapping[str, np.ndarray]) -> None:
+    """Nothing but padding: it writes to no block, reads the null block, and what it samples goes to the row slot `waste`."""
+    padding = {"slots": -1, "owners": shape.rows if isinstance(shape, Shape) else 0, "sampled": waste}
     for name, part in into.items():
-        part[:] = {"slots": -1, "owners": shape.rows}.get(name, 0)
+        part[:] = padding.get(name, 0)
 
 
-def lay_body(call: Call, step: StepLayout, row_slots: RowSlots, block_size: int, into: Mapping[str, np.ndarray]) -> None:
-    """A body's inputs for parts of a step."""
-    lay_nothing(call.shape, into)
-    slots = np.array([step.row_slots[part.row] for part in call.parts])
-    starts = np.array([part.start for part in call.parts])
-    takes = np.array([part.take for part in call.parts])
-    ends, tables = starts + takes, row_slots.tables[slots]
-    owners = np.repeat(np.arange(len(slots)), takes)
-    positions = np.repeat(starts, takes) + np.arange(takes.sum()) - np.repeat(np.cumsum(takes) - takes, takes)
-    into["ids"][: len(positions)] = [token for part in call.parts for token in _ids(part, step)]
-    into["positions"][: len(positions)] = positions
-    into["slots"][: len(positions)] = tables[owners, positions // block_size] * block_size + positions % block_size
-    last = ends // block_size
-    begins = (ends % block_size != 0) & (starts <= last * block_size)
-    into["begun"][: len(slots)] = np.where(begins, tables[np.arange(len(slots)), np.minimum(last, row_slots.width - 1)], 0)
-    _lay_blocks(call.shape, tables, starts, -(-ends // block_size), block_size, into)
+def lay(program: Call | Head, step: StepLayout, row_slots: RowSlots, block_size: int, into: Mapping[str, np.ndarray]) -> None:
+    """The inputs of a program of a step."""
+    lay_nothing(program.shape, row_slots.waste, into)
+    if isinstance(program, Head):
+        into["kept"][: len(program.kept)], into["sampled"][: len(program.sampled)] = program.kept, program.sampled
+        return
+    rows = [part.row for part in program.parts]
+    taken = np.array([step.row_slots[row] for row in rows])
+    starts = np.array([part.start for part in program.parts])
+    takes = np.array([part.take for part in program.parts])
+    fill_flat([step.order[row].row for row in rows], taken, starts, takes, row_slots, block_size, into)
+    _lay_blocks(program.shape, row_slots.tables[taken], starts, -(-(starts + takes) // block_size), block_size, into)
 
 
 def _lay_blocks(
@@ -82,22 +70,9 @@ def _lay_blocks(
     rows = np.repeat(np.arange(len(counts)), counts)
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     blocks = tables[rows, places]
-    if "owners" in into:
+    if shape.flat:
         into["blocks"][: len(rows)] = blocks
         into["owners"][: len(rows)] = rows
         into["offsets"][: len(rows)] = starts[rows] - places * block_size
     else:
         into["blocks"].reshape(shape.rows, shape.blocks)[rows, places] = blocks
-
-
-def _ids(part: Part, step: StepLayout) -> list[int]:
-    """The tokens of a part; the newest one, which the host may not have read yet, is given by its row slot."""
-    tokens = step.order[part.row].row.tokens
-    if part.start < len(tokens):
-        return tokens[part.start : part.start + part.take]
-    return [-1 - step.row_slots[part.row]]
-
-
-def ids_of(ids: Tensor, newest: Tensor) -> Tensor:
-    """Input ids [tokens], with those that are given by row slots from the newest tokens [row slots]."""
-    return torch.where(ids < 0, newest.index_select(0, (-1 - ids).clamp_min(0)), ids)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import types
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.backend import CompileFailed
+from tgi_core.engine.ahead.words import Words
 from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.static.attention import BlockStep
-from tgi_core.engine.static.grid import Grid, HeadShape, Shape
-from tgi_core.engine.static.laying import body_words, head_words, ids_of, lay_nothing
+from tgi_core.engine.static.grid import HeadShape, Shape
+from tgi_core.engine.static.laying import lay_nothing, words_of
 from tgi_core.engine.static.regions import Compiled, Forward, by_layer
 
 
@@ -40,111 +43,89 @@ class Maker(Protocol):
 
 
 class Programs:
-    """All programs of one session over one cache; their methods only enqueue."""
+    """All programs of one session over one cache, and the newest token of every row slot, the last of which is for waste."""
 
-    def __init__(
-        self, forward: Forward, grid: Grid, maker: Maker, sampler: StepSampler, row_slots: int, device: torch.device
-    ) -> None:
-        self.grid = grid
-        self._forward, self._maker, self._sampler = forward, maker, sampler
+    def __init__(self, forward: Forward, maker: Maker, sampler: StepSampler, row_slots: int, device: torch.device) -> None:
+        self.maker = maker
+        self._forward, self._sampler, self._waste = forward, sampler, row_slots - 1
         self._newest = torch.zeros(row_slots, dtype=torch.int64, device=device)
-        self._bodies: dict[Shape, Compiled] = {}
-        self._heads: dict[HeadShape, Compiled] = {}
+        self._compiled: dict[Shape | HeadShape, Compiled] = {}
 
-    @property
-    def compiles(self) -> int:
-        """Compiled programs, by the compiler's own counter."""
-        return self._maker.compiles()
+    def run(self, shape: Shape | HeadShape, *inputs: Tensor) -> Any:
+        """Enqueue a program. Raises CompileFailed for a shape that was not warmed.
 
-    def body(self, shape: Shape, words: Tensor) -> Tensor:
-        """Hidden states [outputs, hidden] of a step of this shape, padded behind; its keys and values go to the cache."""
-        hidden: Tensor = _of(self._bodies, shape)(self._forward, self._newest, words)
-        return hidden
-
-    def head(self, shape: HeadShape, hidden: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [kept, vocabulary] of hidden states [tokens, hidden]; int32 [kept, 2] argmax tokens, −1 if not finite, and the
-        bits of their logprobs."""
-        logits, made = _of(self._heads, shape)(self._forward, self._newest, hidden, words)
-        return logits, made
+        A `Shape` takes its words, writes keys and values to the cache, and returns hidden states [outputs, hidden]. A `HeadShape` takes
+        those and its words, and returns the argmax int32 [kept], −1 where logits are not finite, its logprob float32 [kept], and the
+        logits [kept, vocabulary].
+        """
+        found = self._compiled.get(shape)
+        if found is None:
+            raise CompileFailed(f"no program of shape {shape} was warmed up")
+        return found(self._forward, self._newest, *inputs)
 
     @torch.no_grad()
     def warm(self, shape: Shape | HeadShape) -> None:
         """Compile a program, and run it over padding."""
-        if isinstance(shape, Shape):
-            name = f"{shape}, {self.grid.outputs(shape)} hidden states"
-            self._bodies[shape] = self._compiled(shape, name)
-            self.body(shape, self._padding(shape))
-        else:
-            self._heads[shape] = self._maker.compile(_named(_head(shape, self._sampler), shape), str(shape))
-            table = self._forward.decoder.table
-            hidden = torch.zeros(shape.tokens, table.hidden, dtype=self._forward.decoder.final_norm.dtype)
-            self.head(shape, hidden.to(self._newest.device), self._padding(shape))
-
-    def _compiled(self, shape: Shape, name: str) -> Compiled:
-        words_of = body_words(shape, self.grid.flat)
-
-        def prepare(newest: Tensor, words: Tensor) -> dict[str, Tensor]:
-            inputs = words_of.device(words)
-            return {"input_ids": ids_of(inputs.pop("ids"), newest), **inputs}
-
-        def compile(run: Compiled, part: str) -> Compiled:
-            return self._maker.compile(_named(run, shape), f"{name}: {part}")
-
-        outputs = self.grid.outputs(shape)
-        if self._maker.by_layer:
-            return by_layer(shape.rows, shape.take, outputs, prepare, compile)
-
-        def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
-            hidden = forward.hidden(BlockStep(shape.rows, shape.take, **prepare(newest, words)), None)
-            return F.pad(hidden, (0, 0, 0, outputs - shape.tokens))
-
-        return self._maker.compile(_named(body, shape), name)
-
-    def _padding(self, shape: Shape | HeadShape) -> Tensor:
-        layout = body_words(shape, self.grid.flat) if isinstance(shape, Shape) else head_words(shape)
+        layout = words_of(shape)
         words = torch.zeros(layout.count, dtype=torch.int32)
-        if isinstance(shape, Shape):
-            lay_nothing(shape, layout.host(words.numpy()))
-        return words.to(self._newest.device)
+        lay_nothing(shape, self._waste, layout.host(words))
+        inputs = [words.to(self._newest.device)]
+        if isinstance(shape, HeadShape):
+            hidden = torch.zeros(shape.tokens, self._forward.decoder.table.hidden, dtype=self._forward.decoder.final_norm.dtype)
+            inputs.insert(0, hidden.to(self._newest.device))
+        self._compiled[shape] = self._made(shape)
+        self.run(shape, *inputs)
 
-    def seal(self) -> None:
-        """Refuse to compile from now on."""
-        self._maker.seal()
+    def _made(self, shape: Shape | HeadShape) -> Compiled:
+        def compile(run: Compiled, part: str) -> Compiled:
+            return self.maker.compile(_with_code(run, part), part)
+
+        if isinstance(shape, HeadShape):
+            return compile(_head(shape, self._sampler), str(shape))
+        if self.maker.by_layer:
+            prepare = partial(_prepared, words_of(shape))
+            return by_layer(shape.rows, shape.take, shape.outputs, prepare, lambda run, part: compile(run, f"{shape}: {part}"))
+        return compile(_body(shape), str(shape))
 
     def release(self) -> None:
         """Free them all."""
-        self._bodies.clear()
-        self._heads.clear()
-        self._maker.release()
+        self._compiled.clear()
+        self.maker.release()
 
 
-def _of(programs: dict, shape: Shape | HeadShape) -> Compiled:
-    found = programs.get(shape)
-    if found is None:
-        raise CompileFailed(f"no program of shape {shape} was warmed up")
-    return found
-
-
-def _named(run: Compiled, shape: Shape | HeadShape) -> Compiled:
+def _with_code(run: Compiled, name: str) -> Compiled:
     """The same function with a code object of its own: torch's compiler tries all programs of a code object at each call."""
-    word = "body" if isinstance(shape, Shape) else "head"
-    name = "_".join((word, *(str(size) for size in _sizes(shape))))
+    name = re.sub(r"\W+", "_", f"program {name}")
     code = run.__code__.replace(co_name=name, co_qualname=name)
     return types.FunctionType(code, run.__globals__, name, run.__defaults__, run.__closure__)
 
 
-def _sizes(shape: Shape | HeadShape) -> tuple[int, ...]:
-    return (shape.rows, shape.take, shape.blocks) if isinstance(shape, Shape) else (shape.tokens, shape.kept)
+def _prepared(layout: Words, newest: Tensor, words: Tensor) -> dict[str, Tensor]:
+    """What a `BlockStep` holds, with input ids that are all known."""
+    inputs = layout.device(words)
+    given = inputs.pop("ids")
+    ids = torch.where(given < 0, newest.index_select(0, (-1 - given).clamp_min(0)), given)
+    return {"input_ids": ids, **inputs}
+
+
+def _body(shape: Shape) -> Compiled:
+    layout, padding = words_of(shape), shape.outputs - shape.tokens
+
+    def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
+        step = BlockStep(shape.rows, shape.take, **_prepared(layout, newest, words))
+        return F.pad(forward.hidden(step, None), (0, 0, 0, padding))
+
+    return body
 
 
 def _head(shape: HeadShape, sampler: StepSampler) -> Compiled:
-    words_of = head_words(shape)
+    layout = words_of(shape)
 
-    def head(forward: Forward, newest: Tensor, hidden: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        inputs = words_of.device(words)
+    def head(forward: Forward, newest: Tensor, hidden: Tensor, words: Tensor) -> tuple[Tensor, ...]:
+        inputs = layout.device(words)
         logits = forward.logits(hidden.index_select(0, inputs["kept"]))
         tokens, logprobs = sampler.choose(logits, None, inputs["kept"])
         newest.index_copy_(0, inputs["sampled"], tokens.clamp_min(0))
-        return logits, torch.stack((tokens.int(), logprobs.float().view(torch.int32)), 1)
+        return tokens.int(), logprobs.float(), logits
 
     return head

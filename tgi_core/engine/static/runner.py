@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import cast
@@ -12,55 +11,51 @@ from typing import cast
 import torch
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Progress
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.ledger import Work
+from tgi_core.engine.ahead.device import QueuedDevice
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.partition import summed
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.runner import StepLogits
 from tgi_core.engine.static.attention import TableAttention
 from tgi_core.engine.static.device import StaticKit
-from tgi_core.engine.static.grid import Grid, GridRules, HeadShape, Shape
+from tgi_core.engine.static.grid import Grid
 from tgi_core.engine.static.programs import Maker, Programs
 from tgi_core.engine.static.regions import Forward
 from tgi_core.engine.static.steps import StaticSteps, takes_argmax
 
 
-class ProofRules(GridRules):
-    """The grid of the self-check at load: three programs."""
-
-    def row_sizes(self, max_rows: int) -> tuple[int, ...]:
-        """One size."""
-        return (max_rows,)
-
-
 class StaticRunner(PagedDecoderRunner):
-    """A decoder on a static device; its steps are a session's `StaticSteps`."""
+    """A decoder on a static device, or a rank's part of one where there are `collectives`; its steps are a session's `StaticSteps`."""
 
     def __init__(
         self, kit: StaticKit, weights: DecoderWeights, progress: Progress, collectives: Collectives | None = None
     ) -> None:
-        """Load the weights, which are this rank's part where there are `collectives`. Raises UnsupportedFamily."""
+        """Load the weights. Raises UnsupportedFamily."""
         super().__init__(kit, weights, (TorchOperators(),), progress)
-        self._static_kit, self._collectives = kit, collectives
+        self.kit, self.collectives = kit, collectives
         if collectives is not None:
             self.decoder, self.agree = summed(self.decoder, collectives.name), collectives.least
         queue = kit.queue()
         if queue is None:
             raise TypeError("a static device has a queue")
-        self.queue: DeviceQueue = queue
-        self._running: StaticSteps | None = None
+        self.device = QueuedDevice(kit, queue, self.shape)
+        self._steps: StaticSteps | None = None
 
-    def steps(self, capacity: Capacity, grid: Grid, maker: Maker) -> tuple[StaticSteps, Programs]:
-        """Steps over the cache in use, and their programs, none of which is compiled yet."""
+    def steps(self, capacity: Capacity, grid: Grid, maker: Maker, argmax: bool) -> StaticSteps:
+        """Steps over the cache in use, no program of which is compiled; `argmax`: the device samples the rows that it can."""
         rows, width, vocab = capacity.max_rows, -(-capacity.max_row_tokens // self.block_size), self.shape.vocab_size
-        samples = partial(takes_argmax, vocab) if self._collectives is None else _never  # ranks get rank 0's tokens
-        self._running, programs = self._steps(RowSlots(rows, width, vocab, samples), grid, maker)
-        return self._running, programs
+        row_slots = RowSlots(rows, width, vocab, partial(takes_argmax, vocab) if argmax else lambda row: False)
+        provider, queue = cast(TableAttention, self.provider), self.device.queue
+        forward: Forward = DecoderForward(self.decoder, self.operators, provider, self._cache_in_use().layers)
+        programs = Programs(forward, maker, queue.sampler(), row_slots.waste + 1, self.kit.device)
+        logits = torch.zeros(0, vocab, dtype=self.decoder.final_norm.dtype)
+        self._steps = StaticSteps(programs, grid, row_slots, queue, self.kit.device, logits)
+        return self._steps
 
     def fields(self, capacity: Capacity) -> dict[str, str]:
         """What the programs for these limits depend on beside their shapes, by name."""
@@ -69,18 +64,17 @@ class StaticRunner(PagedDecoderRunner):
             "model": f"{self.decoder.table.model_type} {hashlib.sha256(table.encode()).hexdigest()[:16]}",
             "weights": f"{str(self.shape.dtype).removeprefix('torch.')}, {self.shape.weight_bytes} bytes",
             "attention": self.provider.name,
-            "rank": "0 of 1" if self._collectives is None else f"{self._collectives.rank} of {self._collectives.world}",
+            "rank": "0 of 1" if self.collectives is None else f"{self.collectives.rank} of {self.collectives.world}",
             "rows": str(capacity.max_rows),
             "blocks": f"{group.num_blocks} of {group.block_size}",
             "tgi-core": version("tgi-core"),
-            **self._static_kit.compiler(),
+            **self.kit.compiler(),
         }
 
     def run(self, works: Sequence[Work]) -> StepLogits:
         """Compute one step over the cache in use and wait for it: all logits come to the host."""
-        if self._running is None:
-            self._running = self._proof_steps()
-        step = self._running.give(works, {work.row.request.id for work in works})
+        steps = self._steps or self._probe_steps()
+        step = steps.give(works, {work.row.request.id for work in works})
         step.wait()
         if not step.step.waiting:  # chunks of prompts, of which nobody wants logits
             return StepLogits(torch.zeros(0, self.shape.vocab_size))
@@ -88,30 +82,17 @@ class StaticRunner(PagedDecoderRunner):
 
     def release(self) -> None:
         """Free the cache and its programs."""
-        if self._running is not None:
-            self._running.release()
-            self._running = None
+        if self._steps is not None:
+            self._steps.release()
+            self._steps = None
         super().release()
 
-    def _proof_steps(self) -> StaticSteps:
+    def _probe_steps(self) -> StaticSteps:
+        """Steps over the probe cache, of five programs."""
         size = self.block_size
         capacity = Capacity((CacheGroup(CacheKind.FULL, size, 2),), 2, size, size, 2)
-        rules = replace(self._static_kit.rules, takes=(size,))
-        grid = Grid.of(capacity, ProofRules(rules.takes, rules.waste, rules.flat))
-        maker = self._static_kit.maker(self.fields(capacity), None)
-        steps, programs = self._steps(RowSlots(2, 1, self.shape.vocab_size, _never), grid, maker)
-        shapes: list[Shape | HeadShape] = [*grid.bodies(), *(head for head in grid.heads() if head.kept <= 2)]
-        for shape in shapes:
-            self.queue.run(partial(programs.warm, shape))
+        grid = Grid(size, takes=(size,), contexts=(1,), decode={2: (2,)}, flat=self.kit.rules.flat)
+        steps = self.steps(capacity, grid, self.kit.maker(self.fields(capacity), None), argmax=False)
+        for shape in grid.shapes():
+            self.device.queue.run(partial(steps.programs.warm, shape))
         return steps
-
-    def _steps(self, row_slots: RowSlots, grid: Grid, maker: Maker) -> tuple[StaticSteps, Programs]:
-        provider = cast(TableAttention, self.provider)
-        forward: Forward = DecoderForward(self.decoder, self.operators, provider, self._cache_in_use().layers)
-        programs = Programs(forward, grid, maker, self.queue.sampler(), row_slots.waste + 1, self._kit.device)
-        dtype = self.decoder.final_norm.dtype
-        return StaticSteps(programs, self.queue, self._kit.device, row_slots, self.shape.vocab_size, dtype), programs
-
-
-def _never(row: LiveRow) -> bool:
-    return False

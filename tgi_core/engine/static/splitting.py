@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tgi_core.engine.sizes import fitting
 from tgi_core.engine.static.grid import Grid, Shape
-from tgi_core.engine.static.ladder import fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Call:
 def split(starts: Sequence[int], takes: Sequence[int], grid: Grid) -> list[Call]:
     """The programs of a step with rows of these first positions and numbers of tokens: the decode rows', then those of each prompt in
     order. Depends on nothing else, so that all ranks run the same programs."""
-    decoding = [Part(row, start, 1) for row, (start, take) in enumerate(zip(starts, takes, strict=True)) if take == 1]
-    calls = [_decoding(parts, grid) for parts in _together(decoding, grid)]
-    for row, (start, take) in enumerate(zip(starts, takes, strict=True)):
-        if take > 1:
-            calls += _prompt(row, start, take, grid)
+    rows = [Part(row, start, take) for row, (start, take) in enumerate(zip(starts, takes, strict=True))]
+    calls = list(_decoding([part for part in rows if part.take == 1], grid))
+    for part in rows:
+        if part.take > 1:
+            calls += _prompt(part, grid)
     return calls
 
 
@@ -42,36 +42,27 @@ def blocks_of(part: Part, block_size: int) -> int:
     return -(-(part.start + part.take) // block_size)
 
 
-def cost(parts: Sequence[Part], grid: Grid) -> int:
-    """Blocks that decode rows need of their program."""
-    counts = [blocks_of(part, grid.block_size) for part in parts]
-    return sum(counts) if grid.flat else max(counts)
-
-
-def _together(parts: list[Part], grid: Grid) -> Iterator[list[Part]]:
-    """Decode rows in groups that fit in the largest program."""
+def _decoding(parts: list[Part], grid: Grid) -> Iterator[Call]:
+    """Decode rows in groups, as many in each as fit in the largest program."""
     group: list[Part] = []
+    blocks = 0
     for part in parts:
-        if group and (len(group) == grid.max_rows or cost([*group, part], grid) > grid.most_blocks):
-            yield group
-            group = []
+        own = blocks_of(part, grid.block_size)
+        together = blocks + own if grid.flat else max(blocks, own)
+        if group and (len(group) == grid.max_rows or together > grid.most_blocks):
+            yield Call(grid.decoding(len(group), blocks), tuple(group))
+            group, together = [], own
         group.append(part)
+        blocks = together
     if group:
-        yield group
+        yield Call(grid.decoding(len(group), blocks), tuple(group))
 
 
-def _decoding(parts: list[Part], grid: Grid) -> Call:
-    blocks = cost(parts, grid)
-    shape = grid.decoding(len(parts), blocks)
-    if shape is None:
-        raise ValueError(f"no program for {len(parts)} rows over {blocks} blocks")
-    return Call(shape, tuple(parts))
-
-
-def _prompt(row: int, start: int, take: int, grid: Grid) -> Iterator[Call]:
+def _prompt(part: Part, grid: Grid) -> Iterator[Call]:
     """A chunk in the largest size as often as it fits, and the rest in the smallest size that holds it."""
-    while take:
-        size = fitting(grid.takes, take) or grid.takes[-1]
-        part = Part(row, start, min(take, size))
-        yield Call(grid.prompt(size, blocks_of(part, grid.block_size)), (part,))
-        start, take = start + part.take, take - part.take
+    start, left = part.start, part.take
+    while left:
+        size = fitting(grid.takes, left) or grid.takes[-1]
+        piece = Part(part.row, start, min(left, size))
+        yield Call(grid.prompt(size, blocks_of(piece, grid.block_size)), (piece,))
+        start, left = start + piece.take, left - piece.take

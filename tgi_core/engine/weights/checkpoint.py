@@ -1,4 +1,5 @@
-"""A checkpoint: one safetensors file, or several behind an index. Checked without torch, so that damaged ones are refused early."""
+"""A checkpoint: one safetensors file, several behind an index, or a GGUF file. Headers are checked without torch, so that damaged ones are
+refused early."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tgi_core.backend import InvalidModel
+from tgi_core.engine.weights.gguf import read_gguf_header
 from tgi_core.engine.weights.headers import TensorEntry, read_header
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
 SINGLE = "model.safetensors"
+GGUF = "model.gguf"
 INDEX = "model.safetensors.index.json"
 
 
@@ -25,7 +28,8 @@ class Checkpoint:
     def file(self) -> Path:
         """The file to name in messages: the single file, or the index of several."""
         single = self.directory / SINGLE
-        return single if single.exists() else self.directory / INDEX
+        gguf = self.directory / GGUF
+        return single if single.exists() else gguf if gguf.exists() else self.directory / INDEX
 
     @property
     def num_bytes(self) -> int:
@@ -42,6 +46,8 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     """Read and check all headers. Raises InvalidModel that names the file."""
     if (directory / SINGLE).exists():
         return Checkpoint(directory, read_header(directory / SINGLE))
+    if (directory / GGUF).exists():
+        return Checkpoint(directory, read_gguf_header(directory))
     if (directory / INDEX).exists():
         return Checkpoint(directory, _read_sharded(directory))
     raise InvalidModel(f"{directory}: holds neither {SINGLE} nor {INDEX}")

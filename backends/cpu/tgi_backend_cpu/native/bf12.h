@@ -97,6 +97,9 @@ class Bf12Lines {
     return steps;
   }
 
+  // Where the next steps are written.
+  void write_to(unit* room) { to_ = room; }
+
  private:
   Bf12Decoder panel_;
   unit* to_;

@@ -87,6 +87,9 @@ class CodeLines {
     return steps;
   }
 
+  // Where the next steps are written.
+  void write_to(unit* room) { to_ = room; }
+
  private:
   template <int BLOCKS, bool ZEROS>
   TGI_INLINED void decode(unit* to) {

@@ -5,17 +5,17 @@
 // elements is its layout (see layouts.h).
 #pragma once
 
-#include <unistd.h>
-
 #include <type_traits>
 
 #include "layouts.h"
+#include "tiles.h"
 
 namespace tgi {
 
-// Blocks per panel, and rows of x that are multiplied with a panel at a time: as many as fit into the registers.
-constexpr int kPlainBlocks = kRegisters == 32 ? 3 : 1;
-constexpr int kPlainRows = kRegisters == 32 ? 8 : 4;
+// Blocks per panel, and rows of x that are multiplied with a panel at a time: as many as fit into the registers. With the tile unit, two
+// blocks and two tiles of rows fill its registers.
+constexpr int kPlainBlocks = kTiles ? 2 : kRegisters == 32 ? 3 : 1;
+constexpr int kPlainRows = kRegisters == 32 ? (kTiles ? 12 : 8) : (kTiles ? 2 : 4);
 constexpr int kLowBlocks = 1;
 constexpr int kPairBlocks = 2;
 constexpr int kPairRows = kRegisters == 32 ? 12 : 2;
@@ -199,6 +199,14 @@ TGI_INLINED bool apply_epilogue(const Gemm& p, int panel, size_t row, const f32x
   return false;
 }
 
+// Applies the epilogue of a GEMM, whichever it is.
+template <class Op, int ROWS, int BLOCKS>
+TGI_INLINED void apply_any_epilogue(const Gemm& p, int panel, size_t row, const f32x16 (&c)[ROWS][BLOCKS]) {
+  apply_epilogue<Op, Epilogue::gated>(p, panel, row, c) || apply_epilogue<Op, Epilogue::rope>(p, panel, row, c) ||
+      apply_epilogue<Op, Epilogue::add>(p, panel, row, c) || apply_epilogue<Op, Epilogue::floats>(p, panel, row, c) ||
+      apply_epilogue<Op, Epilogue::low>(p, panel, row, c) || apply_epilogue<Op, Epilogue::cast>(p, panel, row, c);
+}
+
 // Adds to c the products of x [ROWS][steps] and the next lines, over steps from…to-1.
 template <class Op, int ROWS, int BLOCKS, class Lines>
 TGI_INLINED void add_products(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps, int from, int to, Lines& lines) {
@@ -243,9 +251,7 @@ void multiply(const Gemm& p, int panel, size_t row, Lines lines) {
     add_groups<Op>(c, x, p.w.steps, lines);
   else
     add_products<Op>(c, x, p.w.steps, 0, p.w.steps, lines);
-  apply_epilogue<Op, Epilogue::gated>(p, panel, row, c) || apply_epilogue<Op, Epilogue::rope>(p, panel, row, c) ||
-      apply_epilogue<Op, Epilogue::add>(p, panel, row, c) || apply_epilogue<Op, Epilogue::floats>(p, panel, row, c) ||
-      apply_epilogue<Op, Epilogue::low>(p, panel, row, c) || apply_epilogue<Op, Epilogue::cast>(p, panel, row, c);
+  apply_any_epilogue<Op>(p, panel, row, c);
 }
 
 template <class Op, int ROWS, int BLOCKS, class Lines>
@@ -275,6 +281,8 @@ class PanelGemm {
         return run_decoded<CodeLines<4>>(scratch);
       case Layout::codes8:
         return run_decoded<CodeLines<8>>(scratch);
+      case Layout::int8:  // see int8.h
+        return;
     }
   }
 
@@ -312,47 +320,5 @@ class PanelGemm {
   const int panel_;
   const size_t first_, rows_, blocks_, parts_;
 };
-
-// How much of a core's own cache a block of rows may take.
-inline size_t cache_for_rows() {
-#ifdef _SC_LEVEL2_CACHE_SIZE
-  static const long known = sysconf(_SC_LEVEL2_CACHE_SIZE);
-#else
-  constexpr long known = 0;
-#endif
-  return (size_t)(known > 0 ? known : 512 << 10) / 4 * 3;
-}
-
-// How a GEMM is divided into tasks: blocks of rows that stay in a core's cache, and runs of panels long enough to be worth claiming. Blocks
-// are few and large, since each decodes the panels again, but enough for all threads.
-struct Tiling {
-  size_t row_blocks, panel_runs;
-  int run;
-  size_t block;
-
-  Tiling(const Gemm& p, size_t threads) {
-    const size_t row_bytes = (size_t)p.w.steps * 4, panel_bytes = row_bytes * 16 * blocks_of(p.epilogue), panels = p.panels();
-    const size_t fitting = std::max<size_t>(1, cache_for_rows() / std::max<size_t>(1, row_bytes) / kBlockRows) * kBlockRows;
-    row_blocks = std::max((p.rows + fitting - 1) / fitting, std::min(p.rows / kManyRows, 4 * threads / std::max<size_t>(1, panels)));
-    block = row_blocks > 1 ? rounded_up((p.rows + row_blocks - 1) / row_blocks, kBlockRows) : std::max<size_t>(1, p.rows);
-    row_blocks = (p.rows + block - 1) / block;
-    const size_t worth = (96u << 10) / (panel_bytes * (1 + block / 32)), even = panels * row_blocks / (threads * 4);
-    run = (int)std::max<size_t>(1, std::min(worth, even));
-    panel_runs = (panels + run - 1) / run;
-  }
-  size_t tasks() const { return row_blocks * panel_runs; }
-
- private:
-  static constexpr size_t kBlockRows = 8;  // blocks are multiples of this, and otherwise equal, since each thread gets its share of them
-  static constexpr size_t kManyRows = 96;  // a smaller block is not worth decoding a panel for
-};
-
-template <class Op>
-void run_task(const Gemm& p, const Tiling& tiling, uint32_t task, Scratch& scratch) {
-  const size_t first = task / tiling.panel_runs * tiling.block;
-  const size_t last = first + tiling.block < p.rows ? first + tiling.block : p.rows;
-  const int from = (int)(task % tiling.panel_runs) * tiling.run, to = from + tiling.run < p.panels() ? from + tiling.run : p.panels();
-  for (int panel = from; panel < to; panel++) PanelGemm<Op>(p, panel, first, last).run(scratch);
-}
 
 }  // namespace tgi

@@ -20,8 +20,8 @@ std::vector<Row> rows_of_step(const int32_t* row, int count, const int32_t* tabl
 
 void run_gemm(Pool& pool, bool bfloat16, const Gemm& p) {
   const Tiling tiling(p, pool.threads());
-  const auto work = [&](uint32_t task, Scratch& scratch, uint64_t) {
-    bfloat16 ? run_task<Bf16>(p, tiling, task, scratch) : run_task<Float>(p, tiling, task, scratch);
+  const auto work = [&](uint32_t task, Scratch& scratch, uint64_t phase) {
+    bfloat16 ? run_task<Bf16>(p, tiling, task, scratch, phase) : run_task<Float>(p, tiling, task, scratch, phase);
   };
   pool.run({phase_of(Part::other, work, tiling.tasks())});
 }
@@ -65,7 +65,10 @@ void add_lora(Pool& pool, const PackedLoras* found, std::vector<Segment> segment
 extern "C" {
 
 // Changes with every signature or structure; kernels.py checks it.
-int32_t tgi_interface() { return 7; }
+int32_t tgi_interface() { return 8; }
+
+// Asks the system for what this variant needs beyond instructions; once per process, before any other function. Returns 0 or an errno.
+int32_t tgi_permit() { return permit_tiles(); }
 
 void* tgi_pool(int32_t threads) { return new Pool(threads); }
 void tgi_pool_free(void* pool) { delete (Pool*)pool; }
@@ -108,6 +111,13 @@ size_t tgi_pack_bf12(void* pool, const unit* weight, size_t panels, size_t panel
 // The bytes that a weight of codes takes, and, if `to` is not null, writes it there.
 size_t tgi_pack_codes(void* pool, const UnpackedCodes* from, char* to) {
   CodeEncoder encoder(*from);
+  if (to) encoder.run(*(Pool*)pool, to);
+  return encoder.size();
+}
+
+// The same for a weight of eight bits whose rows of x are rounded to eight bits.
+size_t tgi_pack_int8(void* pool, const UnpackedCodes* from, char* to) {
+  Int8Encoder encoder(*from);
   if (to) encoder.run(*(Pool*)pool, to);
   return encoder.size();
 }

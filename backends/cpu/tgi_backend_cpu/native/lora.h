@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "gemm.h"
+#include "tasks.h"
 #include "pool.h"
 
 namespace tgi {
@@ -77,7 +77,7 @@ class LoraSums {
   };
   struct Up {
     const LoraSums& all;
-    void operator()(uint32_t task, Scratch& scratch, uint64_t) const { all.run_up(task, scratch); }
+    void operator()(uint32_t task, Scratch& scratch, uint64_t phase) const { all.run_up(task, scratch, phase); }
   };
   // Phases over this object, which must not move. Zeroing runs in the first one.
   template <class Add>
@@ -129,9 +129,9 @@ class LoraSums {
     memset(sums_ + from * columns_, 0, (to - from) * columns_ * sizeof(float));
   }
 
-  void run_up(size_t task, Scratch& scratch) const {
+  void run_up(size_t task, Scratch& scratch, uint64_t phase) const {
     const Item& item = *(std::upper_bound(items_.begin(), items_.end(), task, [](size_t t, const Item& i) { return t < i.up; }) - 1);
-    run_task<Float>(item.gemm, item.tiling, (uint32_t)(task - item.up), scratch);
+    run_task<Float>(item.gemm, item.tiling, (uint32_t)(task - item.up), scratch, phase);
   }
 
   // Rows of x, converted to floats.

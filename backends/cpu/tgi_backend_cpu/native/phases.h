@@ -79,7 +79,7 @@ class Phases {
     Tiling tiling;
     Norm norm;
     void operator()(uint32_t task, Scratch& scratch, uint64_t phase) const {
-      if (!norm.weight) return run_task<Op>(p, tiling, task, scratch);
+      if (!norm.weight) return run_task<Op>(p, tiling, task, scratch, phase);
       Gemm own = p;
       unit* normed = scratch.normed.at_least(p.rows * p.w.steps);
       if (scratch.phase != phase)
@@ -87,7 +87,7 @@ class Phases {
           rms_norm(norm.stream + row * norm.width, norm.weight, norm.epsilon, norm.width, (element*)(normed + row * p.w.steps));
       scratch.phase = phase;
       own.x = normed;
-      run_task<Op>(own, tiling, task, scratch);
+      run_task<Op>(own, tiling, task, scratch, phase);
     }
   };
 

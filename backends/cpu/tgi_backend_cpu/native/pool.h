@@ -20,18 +20,23 @@
 #include <vector>
 
 #include "memory.h"
+#include "tiles.h"
 
 namespace tgi {
 
 // The part of a step that a phase belongs to, for profiling.
 enum class Part : uint32_t { input, norm, qkv, rotary, attention, output, gate_up, down, head, sampling, other, count };
 
-// A thread's own buffers, kept from one task to the next. `phase` is the number of the phase in which `normed` was filled.
+// A thread's own buffers, kept from one task to the next. `phase` is the number of the phase in which `normed` was filled, `tiles_phase` that
+// in which `tiles` were, with rows from `tiles_first` on.
 struct Scratch {
   Buffer<float> floats;
   Buffer<uint32_t> units;
   Buffer<uint32_t> normed;
-  uint64_t phase = 0;
+  Buffer<uint32_t> tiles;
+  Buffer<float> tile_scales;
+  uint64_t phase = 0, tiles_phase = 0;
+  size_t tiles_first = 0;
 };
 
 struct Phase {
@@ -86,6 +91,7 @@ class Pool {
       else if (!over_.load(std::memory_order_acquire))
         pause(idle, seen);
     }
+    release_tiles();
   }
 
  private:
@@ -146,6 +152,7 @@ class Pool {
 
   void pause(unsigned& idle, uint32_t seen) {
     if (++idle < kSpins) return _mm_pause();
+    release_tiles();
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     syscall(SYS_futex, &signal_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);

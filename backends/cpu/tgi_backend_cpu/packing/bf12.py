@@ -10,13 +10,14 @@ from tgi_backend_cpu.packing.panels import Unpacked
 
 
 class Bf12Panels:
-    """Supports weights of every layout, dequantized, in models that run in bfloat16."""
+    """Supports weights of every layout, dequantized, in models that run in bfloat16, unless plain numbers
+    are faster on this processor."""
 
     layout = Layout.BF12
 
     def pack(self, asked: Unpacked, arena: Arena) -> int | None:
         """See `PackedLayout.pack`."""
-        if asked.dtype is not torch.bfloat16:
+        if asked.dtype is not torch.bfloat16 or not asked.kernels.bf12:
             return None
         size = asked.dense_bytes
         dense = Memory(asked.kernels, size)

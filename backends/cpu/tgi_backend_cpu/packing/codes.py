@@ -1,4 +1,5 @@
-"""Codes of four or eight bits, decoded to bfloat16 right before they are multiplied; see `native/codes.h`."""
+"""Codes of four or eight bits: decoded to bfloat16 right before they are multiplied (`native/codes.h`), or multiplied as they are with rows
+that are rounded to eight bits (`native/int8.h`)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class CodePanels:
     """Supports integers with scales, in groups of multiples of eight inputs, in models that run in bfloat16; of the other layout's bits."""
 
     def __init__(self, layout: Layout) -> None:
-        """`layout` is CODES4, for codes from -8 to 7, or CODES8."""
+        """`layout` is CODES4, for codes from -8 to 7, CODES8, or INT8, for codes without zero points in kernels that round rows."""
         self.layout = layout
         self._bits = 4 if layout is Layout.CODES4 else 8
 
@@ -31,10 +32,13 @@ class CodePanels:
         [count], size = groups, weights[0].group_size
         if (count > 1 and size % _STEP) or (self._bits == 4 and not all(_fit_nibbles(weight) for weight in weights)):
             return None
+        has_zeros = any(len(weight.parts) > 2 for weight in weights)
+        if self.layout is Layout.INT8 and (has_zeros or not asked.kernels.int8_rows):
+            return None
         codes = self._panels(asked, [weight.parts[0].to(torch.int16) for weight in weights], asked.depth)
         scales = self._panels(asked, [weight.parts[1].float() for weight in weights], count)
         zeros = None
-        if any(len(weight.parts) > 2 for weight in weights):
+        if has_zeros:
             points = [weight.parts[2] if len(weight.parts) > 2 else torch.zeros(weight.parts[1].shape) for weight in weights]
             zeros = self._panels(asked, [point.float() for point in points], count)
         _, line_bytes = asked.sizes(True, 2)
@@ -50,8 +54,9 @@ class CodePanels:
             self._bits,
         )
         call, pool = asked.kernels.call, asked.kernels.pool
-        to = arena.take(call.tgi_pack_codes(pool, unpacked, None))
-        call.tgi_pack_codes(pool, unpacked, to)
+        write = call.tgi_pack_int8 if self.layout is Layout.INT8 else call.tgi_pack_codes
+        to = arena.take(write(pool, unpacked, None))
+        write(pool, unpacked, to)
         return to
 
     def _panels(self, asked: Unpacked, matrices: list[Tensor], depth: int) -> Memory:

@@ -10,8 +10,14 @@ from tgi_core.engine.quantization.formats.awq import Awq
 from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.bitsandbytes import BitsAndBytes
 from tgi_core.engine.quantization.formats.compressed_tensors import CompressedTensors
+from tgi_core.engine.quantization.formats.eetq import Eetq
+from tgi_core.engine.quantization.formats.exl2 import Exl2
 from tgi_core.engine.quantization.formats.fp8 import FbgemmFp8, Fp8
+from tgi_core.engine.quantization.formats.gguf import Gguf
 from tgi_core.engine.quantization.formats.gptq import Gptq
+from tgi_core.engine.quantization.formats.hqq import Hqq
+from tgi_core.engine.quantization.formats.marlin import Marlin
+from tgi_core.engine.quantization.formats.mxfp4 import Mxfp4
 from tgi_core.errors import StartupError
 from tgi_core.model_files import quantization_method, quantization_settings
 
@@ -19,9 +25,15 @@ FORMATS: dict[str, type[Format]] = {
     "awq": Awq,
     "bitsandbytes": BitsAndBytes,
     "compressed-tensors": CompressedTensors,
+    "eetq": Eetq,
+    "exl2": Exl2,
     "fbgemm_fp8": FbgemmFp8,
     "fp8": Fp8,
+    "gguf": Gguf,
     "gptq": Gptq,
+    "hqq": Hqq,
+    "marlin": Marlin,
+    "mxfp4": Mxfp4,
 }
 """By `quant_method`."""
 

@@ -24,10 +24,18 @@ class Format(ABC):
     def __init__(self, settings: dict[str, Any]) -> None:
         """`settings` is the config's `quantization_config`. Raises ValueError saying which field's value is not supported."""
 
+    def is_mark(self, part: str) -> bool:
+        """Whether a part is the mark."""
+        return part == self.mark
+
     def locate(self, name: str) -> tuple[str, str]:
         """The layer and the part that a tensor's name consists of, as `model.layers.0.mlp.up_proj` and `weight_scale`."""
         layer, _, part = name.rpartition(".")
         return layer, part
+
+    def weight_name(self, layer: str) -> str:
+        """The name that a layer's weight has in an unquantized model."""
+        return f"{layer}.weight"
 
     def unused(self, name: str) -> bool:
         """Whether a tensor outside of quantized layers is not needed, as the scales of a KV cache."""

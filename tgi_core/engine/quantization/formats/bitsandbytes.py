@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.checks import check_field, check_parts, check_tensor
-from tgi_core.engine.quantization.formats.fields import check_finite, grouped
+from tgi_core.engine.quantization.formats.fields import check_scales, grouped
 from tgi_core.engine.quantization.weight import Dense, Weight
 from tgi_core.engine.weights.headers import TensorEntry
 
@@ -83,8 +83,8 @@ class BitsAndBytes(Format):
             nested = torch.arange(absmax.numel()) // state["nested_blocksize"]
             codes = parts["weight.nested_quant_map"][absmax.long()]
             absmax = codes * parts["weight.nested_absmax"][nested] + state["nested_offset"]
-        check_finite(absmax)
-        check_finite(parts["weight.quant_map"])
+        check_scales(absmax, dtype)
+        check_scales(parts["weight.quant_map"], dtype)
         bytes_ = parts["weight"].flatten()
         numbers = parts["weight.quant_map"][torch.stack((bytes_ >> 4, bytes_ & 15), -1).flatten().long()][: rows * columns]
         scales = absmax.repeat_interleave(state["blocksize"])[: rows * columns]

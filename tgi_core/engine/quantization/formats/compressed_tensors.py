@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.checks import check_field, check_parts, check_tensor
-from tgi_core.engine.quantization.formats.fields import by_column, grouped, signed, unpack_fields
+from tgi_core.engine.quantization.formats.fields import by_column, check_groups, grouped, signed, unpack_fields
 from tgi_core.engine.quantization.formats.floats4 import e2m1_codes, power_of_two
 from tgi_core.engine.quantization.formats.scales import blocks, check_scale, scaled
 from tgi_core.engine.quantization.weight import Weight
@@ -52,6 +52,7 @@ class CompressedTensors(Format):
         stored = settings.get("format")
         check_field("format", stored, tuple(_CODES))
         self._stored, self._type, self._bits, self._block = str(stored), "", 0, None
+        self._zero_points = True
         check_field("quantization_status", settings.get("quantization_status", "compressed"), ("compressed", "frozen"))
         check_field("sparsity_config", settings.get("sparsity_config") or None, (None,))
         for name, group in settings["config_groups"].items():
@@ -65,6 +66,7 @@ class CompressedTensors(Format):
             check_field(f"{at}.weights.strategy", weights.get("strategy"), _STRATEGIES)
             block = blocks(f"{at}.weights.block_structure", weights.get("block_structure"))
             self._type, self._bits, self._block = kind, weights["num_bits"], block
+            self._zero_points = self._zero_points and kind == "int" and weights.get("symmetric", True) is False
 
     def unused(self, name: str) -> bool:
         """See `Format.unused`."""
@@ -82,7 +84,8 @@ class CompressedTensors(Format):
             ("weight_packed", ("I32",)) if self._packed else ("weight", ("I8",) if self._type == "int" else ("F8_E4M3",))
         )
         integers = ("weight_zero_point", "weight_shape") if self._type == "int" else ()
-        check_parts(parts, (name, "weight_scale"), (*_OPTIONAL, *integers, "k_scale", "v_scale"))
+        zeros = ("weight_zero_point",) if self._zero_points else ()
+        check_parts(parts, (name, "weight_scale", *zeros), (*_OPTIONAL, *integers, "k_scale", "v_scale"))
         rows, columns = check_tensor(parts, name, dtypes, (None, None)).shape
         if self._packed:
             columns = self._columns_of_words(parts, read, (rows, columns))
@@ -135,10 +138,7 @@ class CompressedTensors(Format):
         group = parts.get("weight_g_idx")
         if group is None or bool((group < 0).all()):
             return grouped(codes, scale, zeros, columns // scale.shape[1], dtype)
-        if bool(((group < 0) | (group >= scale.shape[1])).any()):
-            raise ValueError(
-                f"weight_g_idx names groups from {int(group.min())} to {int(group.max())}; there are {scale.shape[1]}"
-            )
+        check_groups("weight_g_idx", group, scale.shape[1], columns // scale.shape[1])
         return by_column(codes, scale, zeros, group.long(), dtype)
 
     def _integers(self, parts: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:

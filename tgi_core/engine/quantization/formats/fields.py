@@ -34,7 +34,7 @@ def signed(fields: Tensor, bits: int) -> Tensor:
 def grouped(codes: Tensor, scales: Tensor, zeros: Tensor | None, size: int, dtype: torch.dtype) -> Weight:
     """The weight of codes [out, in] in groups of `size` columns, with scales and zero points [out, groups]; zero points that are all 0
     are left out. Dense if the last group is shorter."""
-    check_finite(scales)
+    check_scales(scales, dtype)
     zeros = None if zeros is None or not zeros.any() else zeros
     if codes.shape[1] % size == 0:
         return Scaled([part for part in (codes, scales, zeros) if part is not None], dtype)
@@ -43,13 +43,26 @@ def grouped(codes: Tensor, scales: Tensor, zeros: Tensor | None, size: int, dtyp
 
 def by_column(codes: Tensor, scales: Tensor, zeros: Tensor | None, group: Tensor, dtype: torch.dtype) -> Weight:
     """The dense weight of codes [out, in] whose column k belongs to group[k]; see `Scaled.dequantize`. Raises ValueError."""
-    check_finite(scales)
+    check_scales(scales, dtype)
     wide = torch.promote_types(scales.dtype, dtype)
     plain = codes.to(wide) if zeros is None else codes.to(wide) - zeros.to(wide)[:, group]
     return Dense.of((plain * scales.to(wide)[:, group]).to(dtype))
 
 
-def check_finite(scales: Tensor) -> None:
-    """Raise ValueError unless all scales are finite numbers."""
-    if not bool(torch.isfinite(scales.float()).all()):
-        raise ValueError("the scales hold numbers that are not finite")
+def check_groups(name: str, group: Tensor, count: int, size: int) -> None:
+    """Raise ValueError unless the groups [in] of inputs are 0 to count - 1, and none has more than `size` inputs."""
+    if bool(((group < 0) | (group >= count)).any()):
+        raise ValueError(f"{name} names groups from {int(group.min())} to {int(group.max())}; there are {count}")
+    most = int(torch.bincount(group.long(), minlength=count).max())
+    if most > size:
+        raise ValueError(f"{name} puts {most} inputs in a group of {size}")
+
+
+_LARGEST_CODE = 512
+"""More than any code is: 448 of 8-bit floats, and differences of 8-bit integers."""
+
+
+def check_scales(scales: Tensor, dtype: torch.dtype) -> None:
+    """Raise ValueError unless all scales are numbers with which any code is finite in `dtype`."""
+    if not bool((scales.float().abs() <= torch.finfo(dtype).max / _LARGEST_CODE).all()):
+        raise ValueError("the scales hold numbers that are not finite, or too large")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.checks import FLOATS, check_field, check_parts, check_tensor, group_size_of
-from tgi_core.engine.quantization.formats.fields import by_column, grouped, signed, unpack_fields
+from tgi_core.engine.quantization.formats.fields import by_column, check_groups, grouped, signed, unpack_fields
 from tgi_core.engine.quantization.weight import Weight
 from tgi_core.engine.weights.headers import TensorEntry
 
@@ -31,14 +31,16 @@ class Gptq(Format):
         check_field("bits", settings.get("bits"), (2, 3, 4, 8))
         self._bits = int(settings["bits"])
         self._group = group_size_of("group_size", settings.get("group_size", -1))
-        stored = settings.get("checkpoint_format") or settings.get("format") or "gptq"
+        stored = settings.get("checkpoint_format", settings.get("format", "gptq"))
         check_field("checkpoint_format", stored, ("gptq", "gptq_v2"))
+        self._ordered, self._symmetric = settings.get("desc_act") is True, settings.get("sym", True) is True
         check_field("dynamic", settings.get("dynamic") or None, (None,))
         self._stored_less_one = stored == "gptq"
 
     def shape(self, parts: Mapping[str, TensorEntry], read: Callable[[TensorEntry], Tensor]) -> tuple[int, int]:
         """See `Format.shape`."""
-        check_parts(parts, ("qweight", "qzeros", "scales"), ("g_idx",))
+        order = ("g_idx",)
+        check_parts(parts, ("qweight", "qzeros", "scales", *(order if self._ordered else ())), order)
         words, rows = check_tensor(parts, "qweight", ("I32",), (None, None)).shape
         columns = words * 32 // self._bits
         size = self._group or columns
@@ -56,16 +58,17 @@ class Gptq(Format):
         scales, half = parts["scales"].T.contiguous(), 1 << (self._bits - 1)
         codes = signed(unpack_fields(parts["qweight"], self._bits, 0).T.contiguous(), self._bits)
         stored = unpack_fields(parts["qzeros"], self._bits, 1)
-        if bool((stored == half).all()):
-            zeros = stored
-        elif self._stored_less_one or bool((stored == half - 1).all()):
-            zeros = (stored + 1) & (2 * half - 1)
-        else:
-            zeros = stored
+        less_one = self._less_one(float((stored == half).float().mean()), float((stored == half - 1).float().mean()))
+        zeros = (stored + 1) & (2 * half - 1) if less_one else stored
         centred, size = signed(zeros.T.contiguous(), self._bits), self._group or codes.shape[1]
         group = parts.get("g_idx")
         if group is None or torch.equal(group.long(), torch.arange(codes.shape[1]) // size):
             return grouped(codes, scales, centred, size, dtype)
-        if bool(((group < 0) | (group >= scales.shape[1])).any()):
-            raise ValueError(f"g_idx names groups from {int(group.min())} to {int(group.max())}; there are {scales.shape[1]}")
+        check_groups("g_idx", group, scales.shape[1], size)
         return by_column(codes, scales, centred, group.long(), dtype)
+
+    def _less_one(self, at_half: float, below: float) -> bool:
+        """Whether zero points are stored less one, by the shares of them that are half the range, and one below. Most of them decide for
+        a file that says it is symmetric: it may name the wrong version, and a damaged one of them must not shift all."""
+        enough = 0.5 if self._symmetric else 1
+        return below >= enough or (self._stored_less_one and at_half < enough)

@@ -7,7 +7,7 @@ Conversions of any other kind are not supported here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tgi_core.backend import InvalidModel
 from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
 from tgi_core.engine.quantization.weight import Weight, concatenated
 
@@ -31,6 +32,11 @@ class Source:
         """The tensor to name in messages."""
         return self.pieces[0][0]
 
+    @property
+    def num_bytes(self) -> int:
+        """Size in the files."""
+        return sum(piece.num_bytes for pieces in self.pieces for piece in pieces)
+
     def shape(self) -> tuple[int, ...]:
         """The shape of the whole weight."""
         found = self.pieces[0]
@@ -39,7 +45,7 @@ class Source:
 
     def weight(self, stored: StoredWeights, dtype: torch.dtype, rounded: bool = False) -> Weight | None:
         """The weight in its layout, or `rounded` at load; None for tensors that are not quantized."""
-        if self.stacked or (self.first.format is None and not rounded):
+        if self.stacked or len(self.first.shape) != 2 or (self.first.format is None and not rounded):
             return None
         return concatenated([stored.linear(piece, dtype) for piece in self.pieces[0]])
 
@@ -50,6 +56,24 @@ class Source:
                 stored.tensor(piece) if piece.format is None else stored.weight(piece, dtype).dequantize() for piece in found
             ]
             yield parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def copy_to(self, loaded: Tensor, stored: StoredWeights, cut: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Write the weight to a tensor, and return it; `cut` takes the part that it holds of the tensor, or of each expert's."""
+        for index, value in enumerate(self.read(stored, loaded.dtype)):
+            (loaded[index] if self.stacked else loaded).copy_(value if cut is None else cut(value))
+        return loaded
+
+
+def check_shape(source: Source, name: str, wanted: Sequence[int]) -> None:
+    """Raise InvalidModel naming file and tensor unless the weight has the shape of the model's."""
+    if source.shape() != tuple(wanted):
+        text = f"tensor {name!r} has shape {list(source.shape())}, the model's is {list(wanted)}"
+        raise InvalidModel(f"{source.first.entry.file}: {text}")
+
+
+def keeps_float32(model: PreTrainedModel) -> bool:
+    """Whether transformers keeps some modules in float32, whatever the model's dtype."""
+    return bool(getattr(model, "_keep_in_fp32_modules", None) or getattr(model, "_keep_in_fp32_modules_strict", None))
 
 
 def find_sources(model: PreTrainedModel, stored: StoredWeights) -> dict[str, Source] | None:

@@ -1,0 +1,230 @@
+// GEMMs in which both sides are integers of eight bits: weights with a scale per output, or per group of inputs, and rows of x that are rounded
+// to a scale per group.
+//
+// Sums of a group are exact integers, by whichever instruction; the rest is the same float32 arithmetic in the same order. So the bits are
+// those of every other number of rows and instruction set.
+//
+// A panel is [quad of inputs][block][16 outputs][4] bytes, code + 128, since both VPDPBUSD and TDPBSUD multiply unsigned by signed bytes;
+// 128 times the sum of the row's integers is subtracted. Scales are [panel][group][block][16].
+#pragma once
+
+#include "tile_gemm.h"
+
+namespace tgi {
+
+constexpr size_t kRowGroup = 128;   // inputs of a row that share a scale where the weight has one scale per output
+constexpr size_t kTilesPay = 5;     // rows from which tiles are faster; measured on Sapphire Rapids
+constexpr int kOffset = 128;
+
+// The header of such a weight; places are in bytes from it. `group` is in quads.
+struct Int8 {
+  uint64_t panel_bytes, scale_bytes, scales_at, quads, group, scale_groups;
+
+  const unit* panel(size_t index) const { return (const unit*)((const char*)(this + 1) + kLine - sizeof(Int8) % kLine + index * panel_bytes); }
+  const float* scales(size_t index) const { return (const float*)((const char*)this + scales_at + index * scale_bytes); }
+};
+
+class Int8Encoder {
+ public:
+  explicit Int8Encoder(const UnpackedCodes& from) : from_(from) {
+    head_.quads = (from.steps + 1) / 2;
+    head_.group = from.groups > 1 ? from.group_steps / 2 : kRowGroup / 4, head_.scale_groups = from.groups;
+    head_.panel_bytes = head_.quads * from.blocks * kLine, head_.scale_bytes = from.groups * from.blocks * kLine;
+    head_.scales_at = rounded_up(sizeof head_ + kLine, kLine) + from.panels * head_.panel_bytes;
+  }
+
+  size_t size() const { return head_.scales_at + from_.panels * head_.scale_bytes; }
+
+  void run(Pool& pool, char* to) {
+    memcpy(to, &head_, sizeof head_);
+    const auto work = [&](uint32_t panel, Scratch&, uint64_t) { write(*(const Int8*)to, panel); };
+    pool.run({phase_of(Part::other, work, from_.panels)});
+  }
+
+ private:
+  void write(const Int8& head, size_t panel) const {
+    const int16_t* code = from_.codes + panel * from_.steps * from_.blocks * 32;
+    uint8_t* to = (uint8_t*)head.panel(panel);
+    memset(to, kOffset, head.panel_bytes);
+    for (size_t step = 0; step < from_.steps; step++)
+      for (size_t at = 0; at < from_.blocks * 16; at++, code += 2)
+        for (size_t word = 0; word < 2; word++)
+          to[(step / 2 * from_.blocks * 16 + at) * 4 + step % 2 * 2 + word] = (uint8_t)(code[word] + kOffset);
+    memcpy((float*)head.scales(panel), from_.scales + panel * head.scale_bytes / sizeof(float), head.scale_bytes);
+  }
+
+  const UnpackedCodes from_;
+  Int8 head_ = {};
+};
+
+// Rows of x in integers: tiles [16 rows][16 quads], and of each row and group the scale, and 128 times the sum of its integers.
+struct Int8Rows {
+  const unit* tiles;
+  const float* scales;
+  const int32_t* offsets;
+};
+
+// Rounds `count` inputs to integers and returns their scale. One that is not finite makes it NaN.
+TGI_INLINED float round_to_bytes(const bf16* from, int count, int8_t* to) {
+  f32x16 most = zero(), strange = zero();
+  for (int i = 0; i < count; i += 16) {
+    const f32x16 v = load_first(from + i, count - i);
+    most = max(max(v, sub(zero(), v)), most);
+    strange = fma(v, zero(), strange);
+  }
+  const float top = highest(most), odd = sum(strange);
+  const bool usable = odd == 0 && top > 1e-30f;
+  const f32x16 inverse = splat(usable ? 127.0f / top : 0.0f);
+  for (int i = 0; i < count; i += 16) {
+    int8_t whole[16];
+    store_bytes(whole, usable ? mul(load_first(from + i, count - i), inverse) : zero());
+    memcpy(to + i, whole, (size_t)std::min(16, count - i));
+  }
+  return odd == 0 ? (usable ? top / 127.0f : 0.0f) : odd;
+}
+
+// Kept for the other tasks of a phase, as row_tiles are.
+inline Int8Rows int8_rows(const Gemm& p, const TileSteps& depth, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
+  const size_t rows = last - first, whole = (rows + kTileRows - 1) / kTileRows * kTileRows, inputs = 2 * (size_t)p.w.steps;
+  unit* tiles = scratch.tiles.at_least(whole * depth.tiles() * kTileSteps);
+  float* scales = scratch.tile_scales.at_least(2 * rows * depth.groups);
+  int32_t* offsets = (int32_t*)(scales + rows * depth.groups);
+  if (scratch.tiles_phase == phase && scratch.tiles_first == first) return {tiles, scales, offsets};
+  memset(tiles, 0, whole * depth.tiles() * kTileSteps * sizeof(unit));
+  int8_t* bytes = (int8_t*)scratch.units.at_least(rounded_up(depth.group * 4, kTileBytes) / sizeof(unit));
+  for (size_t r = 0; r < rows; r++)
+    for (size_t g = 0; g < depth.groups; g++) {
+      const size_t from = g * depth.group * 4, count = std::min(inputs, from + depth.group * 4) - from;
+      memset(bytes + count / kTileBytes * kTileBytes, 0, count % kTileBytes ? kTileBytes : 0);
+      scales[r * depth.groups + g] = round_to_bytes((const bf16*)(p.x + (first + r) * p.w.steps) + from, (int)count, bytes);
+      int32_t total = 0;
+      for (size_t i = 0; i < count; i++) total += bytes[i];
+      offsets[r * depth.groups + g] = kOffset * total;
+      unit* to = tiles + (r / kTileRows * depth.tiles() + g * depth.group_tiles) * kTileUnits + r % kTileRows * kTileSteps;
+      for (size_t t = 0; t < depth.tiles_of(g); t++) memcpy(to + t * kTileUnits, bytes + t * kTileBytes, kTileBytes);
+    }
+  scratch.tiles_phase = phase, scratch.tiles_first = first;
+  return {tiles, scales, offsets};
+}
+
+// Rows of x times one panel of BLOCKS blocks.
+template <class Op, int BLOCKS>
+class Int8Panel {
+  static constexpr size_t kWidth = 16 * BLOCKS;
+  static constexpr int kAtOnce = kRegisters == 32 ? 8 : 2;  // rows whose sums fit into the registers
+
+ public:
+  Int8Panel(const Gemm& p, const TileSteps& depth, int panel, size_t first, size_t last, const Int8Rows& x)
+      : p_(p), depth_(depth), w_(*(const Int8*)p.w.data), panel_(panel), first_(first), rows_(last - first), x_(x) {}
+
+  void run(Scratch& scratch) const {
+    const size_t padded = rounded_up(rows_, kPassRows);
+    float* totals = scratch.floats.at_least(padded * kWidth);
+    unit* sums = scratch.units.at_least(kPassRows * kWidth + kTileUnits * BLOCKS);
+    const bool by_tiles = kTiles && BLOCKS == kTileBlocks && rows_ >= kTilesPay;
+    if (by_tiles) use_gemm_tiles(rows_);
+    memset(totals, 0, padded * kWidth * sizeof(float));
+    for (size_t g = 0; g < depth_.groups; g++)
+      for (size_t row = 0; row < rows_; row += kPassRows) {
+        if constexpr (kTiles && BLOCKS == kTileBlocks)
+          by_tiles ? tile_sums(g, row, sums, sums + kPassRows * kWidth) : vector_sums(g, row, sums);
+        else
+          vector_sums(g, row, sums);
+        for (size_t r = row; r < std::min(rows_, row + kPassRows); r++) add_group(g, r, sums + (r - row) * kWidth, totals + r * kWidth);
+      }
+    for (size_t row = 0; row < rows_; row++) {
+      f32x16 c[1][BLOCKS];
+      TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[0][b] = load(totals + row * kWidth + b * 16);
+      apply_any_epilogue<Op>(p_, panel_, first_ + row, c);
+    }
+  }
+
+ private:
+  const unit* lines(size_t g) const { return w_.panel(panel_) + g * depth_.group * kWidth; }
+  const unit* tile(size_t g, size_t row) const {
+    return x_.tiles + (row / kTileRows * depth_.tiles() + g * depth_.group_tiles) * kTileUnits;
+  }
+
+  // Integer sums [32][BLOCKS · 16] of a group for rows from `row` on.
+  void vector_sums(size_t g, size_t row, unit* sums) const {
+    const size_t end = std::min(rows_, row + kPassRows);
+    for (; row + kAtOnce <= end; row += kAtOnce, sums += kAtOnce * kWidth) some_sums<kAtOnce>(g, row, sums);
+    for (; row < end; row++, sums += kWidth) some_sums<1>(g, row, sums);
+  }
+
+  template <int ROWS>
+  void some_sums(size_t g, size_t row, unit* sums) const {
+    const unit* w = lines(g);
+    const unit* x[ROWS];
+    u32x16 c[ROWS][BLOCKS];
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) {
+      x[r] = tile(g, row + r) + (row + r) % kTileRows * kTileSteps;
+      TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = splat_unit(0);
+    }
+    const size_t quads = depth_.end_of(g) - g * depth_.group;
+    for (size_t q = 0; q < quads; q++, w += kWidth) {
+      u32x16 v[BLOCKS];
+      TGI_UNROLL for (int b = 0; b < BLOCKS; b++) v[b] = load_units(w + b * 16), prefetch((const char*)(w + b * 16) + kAhead);
+      const size_t at = q / kTileSteps * kTileUnits + q % kTileSteps;
+      TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
+          c[r][b] = add_byte_products(c[r][b], v[b], splat_unit(x[r][at]));
+    }
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) store_units(sums + r * kWidth + b * 16, c[r][b]);
+  }
+
+  // The same by the tile unit. `room` is for a part of a panel that is not a whole tile.
+  void tile_sums(size_t g, size_t row, unit* sums, unit* room) const {
+    constexpr size_t kStride = kWidth * sizeof(unit), kLineStride = BLOCKS * kLine;
+    const bool second = rows_ > row + kTileRows;
+    const unit *w = lines(g), *x = tile(g, row), *x2 = x + depth_.tiles() * kTileUnits;
+    tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
+    for (size_t t = 0; t < depth_.tiles_of(g); t++, x += kTileUnits, x2 += kTileUnits, w += kTileSteps * kWidth) {
+      const unit* from = w;
+      if (const size_t quads = depth_.steps_of(g, t); quads < (size_t)kTileSteps) {
+        memcpy(room, w, quads * kLineStride);
+        memset(room + quads * kWidth, 0, (kTileSteps - quads) * kLineStride);
+        from = room;
+      }
+      fetch((const char*)w + kTileAhead, kTileSteps * kLineStride);
+      tile_load<6>(from, kLineStride), tile_load<7>(from + 16, kLineStride);
+      tile_load<4>(x, kTileBytes);
+      tile_bytes<0, 4, 6>(), tile_bytes<1, 4, 7>();
+      if (!second) continue;
+      tile_load<5>(x2, kTileBytes);
+      tile_bytes<2, 5, 6>(), tile_bytes<3, 5, 7>();
+    }
+    tile_store<0>(sums, kStride), tile_store<1>(sums + 16, kStride);
+    if (second) tile_store<2>(sums + kTileRows * kWidth, kStride), tile_store<3>(sums + kTileRows * kWidth + 16, kStride);
+  }
+
+  void add_group(size_t g, size_t row, const unit* sums, float* totals) const {
+    const size_t place = row * depth_.groups + g;
+    const float* scales = w_.scales(panel_) + (w_.scale_groups > 1 ? g : 0) * kWidth;
+    const u32x16 offset = splat_unit((unit)x_.offsets[place]);
+    const f32x16 scale = splat(x_.scales[place]);
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
+      const f32x16 whole = float_integers(sub_units(load_units(sums + b * 16), offset));
+      store(totals + b * 16, fma(whole, mul(load(scales + b * 16), scale), load(totals + b * 16)));
+    }
+  }
+
+  const Gemm& p_;
+  const TileSteps& depth_;
+  const Int8& w_;
+  const int panel_;
+  const size_t first_, rows_;
+  const Int8Rows& x_;
+};
+
+// Panels from…to-1 times rows first…last-1.
+template <class Op>
+void multiply_int8(const Gemm& p, int from, int to, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
+  const Int8& weight = *(const Int8*)p.w.data;
+  const TileSteps depth(weight.quads, weight.group);
+  const Int8Rows x = int8_rows(p, depth, first, last, scratch, phase);
+  for (int panel = from; panel < to; panel++)
+    in_pairs(p.epilogue) ? Int8Panel<Op, kPairBlocks>(p, depth, panel, first, last, x).run(scratch)
+                         : Int8Panel<Op, kPlainBlocks>(p, depth, panel, first, last, x).run(scratch);
+}
+
+}  // namespace tgi

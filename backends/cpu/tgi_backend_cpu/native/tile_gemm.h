@@ -1,0 +1,271 @@
+// GEMMs of bfloat16 over the tile unit.
+//
+// A panel of two blocks is, 16 steps at a time, two tiles as they lie in memory. Rows of x are copied to tiles once per thread and GEMM: 16 rows of
+// 64 bytes that are adjacent, since rows a whole x apart would each be a line that no prefetcher expects. Up to 32 rows are multiplied
+// with a panel at a time, in four tiles of sums. If there are more, the panel is processed in parts that stay in the first cache while
+// all rows pass by, and sums wait in memory meanwhile. An element's bits depend on neither: it is the sum over tiles, in order.
+#pragma once
+
+#include "gemm.h"
+#include "tiles.h"
+
+namespace tgi {
+
+constexpr int kTileSteps = kTileBytes / (int)sizeof(unit);
+constexpr size_t kTileUnits = (size_t)kTileRows * kTileSteps;
+constexpr int kTileBlocks = 2;             // per panel
+constexpr size_t kPassRows = 2 * kTileRows;  // rows that are multiplied at a time
+constexpr size_t kSumsWidth = 16 * kTileBlocks;
+constexpr size_t kPanelTile = kTileBlocks * kTileUnits;  // units of a panel's 16 steps
+// 16-step parts of a panel that stay in the first cache, or that are decoded right before they are multiplied by few rows.
+constexpr size_t kDepthTiles = 16, kFewDepthTiles = 2;
+constexpr size_t kTileAhead = 6144;  // bytes that a weight is prefetched ahead: tile loads alone don't keep enough lines in flight
+
+// A weight's steps in tiles. Each group of steps that has scales of its own starts a new one.
+struct TileSteps {
+  size_t steps, group, groups, group_tiles;
+
+  explicit TileSteps(const Linear& w) : TileSteps((size_t)w.steps, group_of(w)) {}
+  TileSteps(size_t steps, size_t most) : steps(steps), group(std::min(steps, most)) {
+    groups = (steps + group - 1) / group;
+    group_tiles = (group + kTileSteps - 1) / kTileSteps;
+  }
+  static size_t group_of(const Linear& w) {
+    const bool coded = w.layout == Layout::codes4 || w.layout == Layout::codes8;
+    return coded ? ((const Codes*)w.data)->group_steps : (size_t)w.steps;
+  }
+  size_t tiles() const { return groups * group_tiles; }
+  size_t end_of(size_t g) const { return std::min(steps, (g + 1) * group); }
+  // Steps of a group's tile, at most 16.
+  size_t steps_of(size_t g, size_t tile) const { return std::min<size_t>(kTileSteps, end_of(g) - g * group - tile * kTileSteps); }
+  size_t tiles_of(size_t g) const { return (end_of(g) - g * group + kTileSteps - 1) / kTileSteps; }
+};
+
+// Rows first…last-1 of x as tiles [16 rows][tile of steps], padded with zeros. Kept for the other tasks of a phase.
+inline const unit* row_tiles(const Gemm& p, const TileSteps& depth, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
+  const size_t whole = (last - first + kTileRows - 1) / kTileRows * kTileRows;
+  unit* tiles = scratch.tiles.at_least(whole * depth.tiles() * kTileSteps);
+  if (scratch.tiles_phase == phase && scratch.tiles_first == first) return tiles;
+  for (size_t r = 0; r < whole; r++) {
+    const unit* x = p.x + (first + r) * depth.steps;
+    unit* to = tiles + r / kTileRows * depth.tiles() * kTileUnits + r % kTileRows * kTileSteps;
+    for (size_t g = 0; g < depth.groups; g++)
+      for (size_t t = 0; t < depth.tiles_of(g); t++) {
+        const size_t some = first + r < last ? depth.steps_of(g, t) : 0;
+        unit* row = to + (g * depth.group_tiles + t) * kTileUnits;
+        if (some) memcpy(row, x + g * depth.group + t * kTileSteps, some * sizeof(unit));
+        if (some < kTileSteps) memset(row + some, 0, (kTileSteps - some) * sizeof(unit));
+      }
+  }
+  scratch.tiles_phase = phase, scratch.tiles_first = first;
+  return tiles;
+}
+
+// Tiles 0–3 are sums of up to 32 rows, 4 and 5 rows, 6 and 7 blocks of a panel. Fewer rows take less time; more are padded with zeros.
+inline void use_gemm_tiles(size_t rows) {
+  const int first = (int)std::min<size_t>(rows, kTileRows);
+  const int second = rows >= kPassRows ? kTileRows : rows > kTileRows ? (int)rows - kTileRows : 0;
+  use_shapes(1u << 16 | first << 8 | second, [=] {
+    TileShapes shapes;
+    for (int t : {0, 1, 4}) shapes.set(t, first);
+    for (int t : {2, 3, 5}) shapes.set(t, std::max(1, second));
+    for (int t : {6, 7}) shapes.set(t, kTileRows);
+    return shapes;
+  });
+}
+
+// Parts of a dense panel, where they are; the last one is copied if it is not a whole tile.
+class DensePanelTiles {
+ public:
+  static constexpr bool kGrouped = false;
+  static constexpr size_t kFewTiles = (size_t)-1;
+
+  DensePanelTiles(const Gemm& p, size_t panel, unit* room) : at_((const unit*)p.w.data + panel * p.w.steps * kTileBlocks * 16), room_(room) {}
+
+  // `tiles` tiles of `steps` steps; those of the next call follow.
+  const unit* next(size_t tiles, size_t steps) {
+    const unit* from = at_;
+    const size_t units = steps * kTileBlocks * 16;
+    at_ += units;
+    if (steps == tiles * kTileSteps) return from;
+    memcpy(room_, from, units * sizeof(unit));
+    memset(room_ + units, 0, (tiles * kPanelTile - units) * sizeof(unit));
+    return room_;
+  }
+  static constexpr bool in_memory = true;
+
+ private:
+  const unit* at_;
+  unit* room_;
+};
+
+// Parts of a panel in another layout, decoded.
+template <class Lines>
+class DecodedPanelTiles {
+ public:
+  static constexpr bool kGrouped = Lines::kGrouped;
+  static constexpr size_t kFewTiles = kFewDepthTiles;
+
+  DecodedPanelTiles(const Gemm& p, size_t panel, unit* room) : lines(p.w.data, panel, room, true), room_(room) {}
+
+  const unit* next(size_t tiles, size_t steps) {
+    lines.write_to(room_);
+    for (size_t s = 0; s < steps; s += Lines::kSteps) lines.template next<kTileBlocks>();
+    const size_t units = steps * kTileBlocks * 16;
+    memset(room_ + units, 0, (tiles * kPanelTile - units) * sizeof(unit));
+    return room_;
+  }
+  static constexpr bool in_memory = false;
+  Lines lines;
+
+ private:
+  unit* room_;
+};
+
+// Rows first…last-1 of x, whose tiles are `x`, times one panel; see the head of this file.
+template <class Op>
+class TilePanel {
+ public:
+  TilePanel(const Gemm& p, const TileSteps& depth, int panel, size_t first, size_t last, const unit* x)
+      : p_(p), depth_(depth), panel_(panel), first_(first), rows_(last - first), passes_((rows_ + kPassRows - 1) / kPassRows), x_(x) {}
+
+  void run(Scratch& scratch) {
+    switch (p_.w.layout) {
+      case Layout::dense:
+        return run_over<DensePanelTiles>(scratch);
+      case Layout::bf12:
+        return run_over<DecodedPanelTiles<Bf12Lines>>(scratch);
+      case Layout::codes4:
+        return run_over<DecodedPanelTiles<CodeLines<4>>>(scratch);
+      case Layout::codes8:
+        return run_over<DecodedPanelTiles<CodeLines<8>>>(scratch);
+      case Layout::int8:
+        return;
+    }
+  }
+
+ private:
+  // Some tiles of a group's steps, from tile `from` of x on; `scales` are the group's, or null.
+  struct Part {
+    const unit* w;
+    size_t from, tiles;
+    bool first, last;  // of the group
+    bool last_group, in_memory;
+    const float* scales;
+  };
+
+  template <class Source>
+  void run_over(Scratch& scratch) {
+    const size_t padded = passes_ * kPassRows;
+    sums_ = scratch.floats.at_least(padded * kSumsWidth * 2);
+    totals_ = sums_ + padded * kSumsWidth;
+    if (Source::kGrouped) memset(totals_, 0, padded * kSumsWidth * sizeof(float));
+    Source source(p_, panel_, scratch.units.at_least(kDepthTiles * kPanelTile));
+    use_gemm_tiles(rows_);
+    const size_t most = passes_ > 1 ? kDepthTiles : Source::kFewTiles;
+    for (size_t g = 0; g < depth_.groups; g++) {
+      const size_t tiles = depth_.tiles_of(g);
+      const float* scales = nullptr;
+      if constexpr (Source::kGrouped) scales = source.lines.scales.template next<kTileBlocks>();
+      for (size_t t = 0, some; t < tiles; t += some) {
+        // Only a group's last tile may be partial: it is a part of its own.
+        some = t + 1 == tiles ? 1 : std::min(most, tiles - 1 - t);
+        const unit* w = source.next(some, some == 1 ? depth_.steps_of(g, t) : some * kTileSteps);
+        multiply_part({w, g * depth_.group_tiles + t, some, t == 0, t + some == tiles, g + 1 == depth_.groups, Source::in_memory, scales});
+      }
+    }
+  }
+
+  // All rows times a part of the panel. A single pass keeps its sums in the tiles from one part to the next.
+  void multiply_part(const Part& part) {
+    for (size_t pass = 0; pass < passes_; pass++) {
+      const unit* x = x_ + (2 * pass * depth_.tiles() + part.from) * kTileUnits;
+      const bool second = rows_ > pass * kPassRows + kTileRows, fetch = part.in_memory && pass == 0;
+      const bool load = !part.first && passes_ > 1, store = part.last || passes_ > 1, done = part.last && part.last_group;
+      if (done && p_.epilogue == Epilogue::add) fetch_results(pass);
+      float* sums = sums_ + pass * kPassRows * kSumsWidth;
+      second ? multiply<true>(x, part.w, part.tiles, sums, part.first, load, store, fetch)
+             : multiply<false>(x, part.w, part.tiles, sums, part.first, load, store, fetch);
+      if (part.last && part.scales) scale(pass, part.scales);
+      if (done) finish(pass, part.scales ? totals_ : sums_);
+    }
+  }
+
+  // Up to 32 rows. `fetch`: the panel comes from memory.
+  template <bool SECOND>
+  void multiply(const unit* x, const unit* w, size_t tiles, float* sums, bool first, bool load, bool store, bool fetch) const {
+    constexpr size_t kStride = kSumsWidth * sizeof(float), kLineStride = kTileBlocks * kLine;
+    float* next = sums + kTileRows * kSumsWidth;
+    const unit* x2 = x + depth_.tiles() * kTileUnits;
+    if (first) {
+      tile_zero<0>(), tile_zero<1>();
+      if (SECOND) tile_zero<2>(), tile_zero<3>();
+    } else if (load) {
+      tile_load<0>(sums, kStride), tile_load<1>(sums + 16, kStride);
+      if (SECOND) tile_load<2>(next, kStride), tile_load<3>(next + 16, kStride);
+    }
+    for (size_t t = 0; t < tiles; t++, x += kTileUnits, x2 += kTileUnits, w += kPanelTile) {
+      if (fetch) {
+        tgi::fetch((const char*)w + kTileAhead, kPanelTile * sizeof(unit));
+      } else if (passes_ > 1) {
+        tgi::fetch(x + 2 * kTileUnits, kTileUnits * sizeof(unit));
+        if (SECOND) tgi::fetch(x2 + 2 * kTileUnits, kTileUnits * sizeof(unit));
+      }
+      tile_load<6>(w, kLineStride);
+      tile_load<4>(x, kTileBytes);
+      tile_bf16<0, 4, 6>();
+      tile_load<7>(w + 16, kLineStride);
+      tile_bf16<1, 4, 7>();
+      if (!SECOND) continue;
+      tile_load<5>(x2, kTileBytes);
+      tile_bf16<2, 5, 6>();
+      tile_bf16<3, 5, 7>();
+    }
+    if (!store) return;
+    tile_store<0>(sums, kStride), tile_store<1>(sums + 16, kStride);
+    if (SECOND) tile_store<2>(next, kStride), tile_store<3>(next + 16, kStride);
+  }
+
+  size_t pass_end(size_t pass) const { return std::min(rows_, (pass + 1) * kPassRows); }
+
+  // Adds a group's sums, times its scales, to the totals.
+  void scale(size_t pass, const float* scales) const {
+    const f32x16 first = load(scales), second = load(scales + 16);
+    for (size_t row = pass * kPassRows; row < pass_end(pass); row++) {
+      const float* sums = sums_ + row * kSumsWidth;
+      float* to = totals_ + row * kSumsWidth;
+      store(to, fma(load(sums), first, load(to)));
+      store(to + 16, fma(load(sums + 16), second, load(to + 16)));
+    }
+  }
+
+  void fetch_results(size_t pass) const {
+    for (size_t row = pass * kPassRows; row < pass_end(pass); row++)
+      fetch((const float*)p_.y + (first_ + row) * p_.y_stride + panel_ * kSumsWidth, kSumsWidth * sizeof(float));
+  }
+
+  void finish(size_t pass, const float* sums) const {
+    constexpr int kAtOnce = 4;
+    const size_t end = pass_end(pass);
+    size_t row = pass * kPassRows;
+    for (; row + kAtOnce <= end; row += kAtOnce) finish_rows<kAtOnce>(row, sums);
+    for (; row < end; row++) finish_rows<1>(row, sums);
+  }
+
+  template <int ROWS>
+  void finish_rows(size_t row, const float* sums) const {
+    f32x16 c[ROWS][kTileBlocks];
+    TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < kTileBlocks; r++)
+        c[m][r] = load(sums + (row + m) * kSumsWidth + r * 16);
+    apply_any_epilogue<Op>(p_, panel_, first_ + row, c);
+  }
+
+  const Gemm& p_;
+  const TileSteps& depth_;
+  const int panel_;
+  const size_t first_, rows_, passes_;
+  const unit* x_;
+  float *sums_ = nullptr, *totals_ = nullptr;
+};
+
+}  // namespace tgi

@@ -1,0 +1,106 @@
+"""Which kernels this machine was found to run fastest, kept from an earlier start, and the libraries that a start needs.
+
+Imports no torch: the process that starts a model builds libraries before it loads torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tgi_backend_cpu.building import (
+    BUILDING,
+    CHOICE,
+    USUAL_S,
+    CannotBuild,
+    Progress,
+    Variant,
+    cache_folder,
+    candidates,
+    library,
+    source_hash,
+)
+from tgi_backend_cpu.limits import cpu_name
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A variant, whether its weights are compressed to twelve bits, and what was measured."""
+
+    variant: str
+    bf12: bool
+    reason: str
+
+
+def is_measured(environment: Mapping[str, str]) -> bool:
+    """Whether kernels are picked by measuring, rather than by name."""
+    return (environment.get(CHOICE, "").strip() or "auto") == "auto"
+
+
+def pick_file(variants: Sequence[Variant]) -> Path:
+    """Where the pick among variants is kept: another processor, other sources or other variants are another file."""
+    key = repr((cpu_name(), [(variant.name, source_hash(variant)) for variant in variants]))
+    return cache_folder() / f"pick-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def kept_pick(variants: Sequence[Variant]) -> Pick | None:
+    """The pick of an earlier start, if there is a valid one among these variants."""
+    try:
+        found = json.loads(pick_file(variants).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or found.get("variant") not in {variant.name for variant in variants}:
+        return None
+    bf12, reason = found.get("bf12"), found.get("reason")
+    return Pick(found["variant"], bf12, reason[:300]) if isinstance(bf12, bool) and isinstance(reason, str) else None
+
+
+def keep_pick(variants: Sequence[Variant], pick: Pick) -> None:
+    """Keep a pick for the next start, if the cache folder can be written."""
+    to = pick_file(variants)
+    with contextlib.suppress(OSError):
+        to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=to.parent, encoding="utf-8", delete=False) as file:
+            json.dump(asdict(pick), file)
+        os.replace(file.name, to)
+
+
+def wanted(environment: Mapping[str, str]) -> tuple[Variant, ...]:
+    """The variants that a start loads: the one picked earlier, or all candidates. Raises CannotBuild if there is none."""
+    variants = candidates(environment)
+    pick = kept_pick(variants) if is_measured(environment) else None
+    return tuple(variant for variant in variants if pick is None or variant.name == pick.variant)
+
+
+def build_ahead(environment: Mapping[str, str], progress: Progress) -> str:
+    """Build the kernels that this process will use, if they are not built yet, and show progress: that takes up to a minute for each, once
+    per machine and version. Return why none can be built, "" if one is there."""
+    start, shown, faults, usual = time.monotonic(), False, [], USUAL_S
+
+    def waiting() -> None:
+        nonlocal shown
+        shown = True
+        progress(BUILDING, min(int(time.monotonic() - start), usual - 1), usual, "s")
+
+    try:
+        variants = wanted(environment)
+    except CannotBuild as error:
+        return str(error)
+    usual *= len(variants)
+    for variant in variants:
+        try:
+            library(variant, waiting)
+        except CannotBuild as error:
+            faults.append(str(error))
+    if len(faults) == len(variants):
+        return faults[0]
+    if shown:
+        progress(BUILDING, usual, usual, "s")
+    return ""

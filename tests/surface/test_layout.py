@@ -1,0 +1,37 @@
+"""The repository's own rules: the size of its files, and the paths that CONTRIBUTING.md names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+LONGER = ("_pb2.py", "tgi_core/backend/types.py")
+"""Ends of the paths that may be longer: generated stubs, and the contract's types, which are kept on one page."""
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    """Python files have at most 400 lines, except those that CONTRIBUTING.md names."""
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    files = [name for name in listed if not name.endswith(LONGER) and (ROOT / name).exists()]
+    lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in files}
+    assert files and {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+def test_contributing_names_paths_that_exist() -> None:
+    """Each path and each test that CONTRIBUTING.md names exists, as seen from the root."""
+    quoted = [word for code in re.findall(r"`([^`\n]+)`", CONTRIBUTING) for word in code.split()]
+    paths = [word for word in quoted if "/" in word and re.fullmatch(r"[\w./-]+", word) and not word.startswith(("/", "build/"))]
+    assert len(paths) > 80
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_contributing_names_targets_that_exist() -> None:
+    """Each `make` target and module that CONTRIBUTING.md names exists."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets, modules = re.findall(r"`make ([\w-]+)", CONTRIBUTING), re.findall(r"`python -m ([\w.]+)", CONTRIBUTING)
+    assert targets and modules
+    assert [name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
+    assert [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []

@@ -1,0 +1,117 @@
+"""The CPU through torch_xla: XLA compiles every program, and counts them itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_xla
+import torch_xla.debug.metrics as metrics
+from tgi_backend_static_cpu.kit import StaticCpuKit
+from torch import Tensor
+
+from tgi_core.backend import BackendError
+from tgi_core.engine.ahead.sampling import TorchSampler
+from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
+from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.regions import Compiled
+
+
+def compiles() -> int:
+    """Programs that XLA has compiled in this process, whether the engine knows of them or not."""
+    return metrics.counter_value("UncachedCompile") or 0
+
+
+def fallbacks() -> dict[str, int]:
+    """Operators that XLA left to the host, and how often."""
+    return {name: metrics.counter_value(name) for name in metrics.counter_names() if name.startswith("aten::")}
+
+
+class XlaQueue:
+    """Work is enqueued when it is given; a copy to the host waits for what it copies."""
+
+    in_flight = 2
+
+    def run(self, work: Work) -> None:
+        """Enqueue it."""
+        work()
+
+    def host(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Plain memory."""
+        return torch.zeros(count, dtype=dtype)
+
+    def record(self) -> XlaQueue:
+        """Itself: waiting is for everything."""
+        return self
+
+    def wait(self) -> None:
+        """Until the device is idle."""
+        torch_xla.sync(wait=True)
+
+    def graphs(self) -> GraphMaker | str:
+        """None: programs take their place."""
+        return "it runs programs"
+
+    def sampler(self) -> StepSampler:
+        """torch's."""
+        return TorchSampler(torch.float32)
+
+    def measured(self, work: Work) -> Usage:
+        """Run the work; memory is not counted on a CPU."""
+        self.run(work)
+        return Usage(0, 0)
+
+    def translated(self, error: Exception) -> BackendError | None:
+        """It has no errors of its own here."""
+        return None
+
+
+class XlaMaker:
+    """Records a function's operators at every call; XLA compiles them where it has not seen the same ones before."""
+
+    by_layer = False
+
+    def __init__(self) -> None:
+        self._before = compiles()
+
+    def compile(self, run: Compiled, name: str) -> Compiled:
+        """See `Maker.compile`."""
+
+        def call(*arguments: Any) -> Any:
+            found = run(*arguments)
+            torch_xla.sync()
+            return found
+
+        return call
+
+    def seal(self) -> None:
+        """XLA always compiles; the test counts."""
+
+    def compiles(self) -> int:
+        """By XLA's counter."""
+        return compiles() - self._before
+
+    def release(self) -> None:
+        """XLA keeps them."""
+
+
+class XlaKit(StaticCpuKit):
+    """static-cpu, with XLA in place of its compiler."""
+
+    def __init__(self, rules: GridRules) -> None:
+        super().__init__(rules)
+        self.device = torch_xla.device()
+
+    def queue(self) -> Any:
+        """XLA's."""
+        return XlaQueue()
+
+    def compiler(self) -> Mapping[str, str]:
+        """Its version."""
+        return {"torch_xla": torch_xla.__version__}
+
+    def maker(self, fields: Mapping[str, str], directory: Path | None) -> Any:
+        """XLA."""
+        return XlaMaker()

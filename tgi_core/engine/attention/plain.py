@@ -1,0 +1,30 @@
+"""What attention in torch's operators shares, whatever the form of a step: it runs anywhere, over keys and values as two plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape
+
+
+class PlainAttention:
+    """The part of an `AttentionProvider` beside `refusal` and `attend`."""
+
+    block_sizes: tuple[int, ...] = BLOCK_SIZES
+    fp8_caches: tuple[torch.dtype, ...] = ()
+
+    def probe(self) -> str:
+        """Nothing is needed."""
+        return ""
+
+    def self_check(self, layers: Sequence[object], dtype: torch.dtype, device: torch.device) -> str:
+        """Empty: the self-check of the whole model runs it."""
+        return ""
+
+    def new_layer(
+        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> LayerCache:
+        """Keys and values as two plain tensors."""
+        return LayerCache(shape, num_blocks, block_size, dtype, device)
