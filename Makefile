@@ -73,14 +73,6 @@ test-transformers4: install
 	.venv-transformers4/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" $(PACKAGES)
 	.venv-transformers4/bin/pytest -n 2 --dist worksteal tests/engine tests/cpu
 
-# the neuron backend over the real host code of optimum-neuron, in a venv of its own; only the vendor's wheels are stubs
-test-neuron:
-	$(PYTHON) -m venv .venv-neuron
-	.venv-neuron/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" "optimum==2.0.*" -e ".[engine]" \
-	    -e backends/neuron pytest pytest-asyncio pytest-timeout
-	.venv-neuron/bin/pip install --disable-pip-version-check -q --no-deps optimum-neuron==0.4.5
-	.venv-neuron/bin/pytest tests/neuron/real
-
 # the static engine over XLA's compiler on this CPU, which counts its compiles itself, in a venv of its own: torch_xla needs torch 2.9, whose wheel
 # brings CUDA's libraries (a download of 3.5 GB); minutes on a quiet machine
 test-xla:
@@ -88,6 +80,14 @@ test-xla:
 	.venv-xla/bin/pip install --disable-pip-version-check -q torch==2.9.0 torch_xla==2.9.0 -e ".[engine]" -e backends/static-cpu \
 	    hypothesis pytest pytest-asyncio pytest-timeout
 	PJRT_DEVICE=CPU OMP_NUM_THREADS=1 .venv-xla/bin/pytest -s -o addopts= -o filterwarnings=default tests/xla/on_xla.py
+
+# the neuron backend over the real host code of optimum-neuron, in a venv of its own; only the vendor's wheels are stubs
+test-neuron:
+	$(PYTHON) -m venv .venv-neuron
+	.venv-neuron/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 "transformers==4.57.*" "optimum==2.0.*" -e ".[engine]" \
+	    -e backends/neuron pytest pytest-asyncio pytest-timeout
+	.venv-neuron/bin/pip install --disable-pip-version-check -q --no-deps optimum-neuron==0.4.5
+	.venv-neuron/bin/pytest tests/neuron/real
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install

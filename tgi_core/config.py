@@ -252,6 +252,9 @@ class Settings:
     validation_workers: int = setting(2, "Number of workers that tokenize and render chat templates.", "Limits", minimum=1)
     enable_prefill_logprobs: bool = setting(False, "Compute prompt logprobs for decoder_input_details.", "Limits")
     disable_grammar_support: bool = setting(False, "Refuse requests that ask for a grammar.", "Limits", scope=_BOTH)
+    max_grammar_bytes: int = setting(
+        65_536, "Maximum size of a JSON schema or regular expression in bytes.", "Limits", minimum=1024, scope=_BOTH
+    )
     # scheduling
     max_batch_size: int | None = setting(None, "Maximum number of requests in a batch.", "Scheduling", minimum=1)
     max_batch_prefill_tokens: int | None = setting(

@@ -10,6 +10,7 @@
     │   │   ├── NotFinite       generation                        424     nan
     │   │   └── ShardLost       generation                        424     generation
     │   └── TemplateFailed      template_error                    422     template
+    ├── FormatViolated          generation                        424     generation
     ├── TimedOut                timeout                           504     timeout
     ├── Incomplete              incomplete_generation             500     incomplete
     │   └── IncompleteStream    incomplete_generation_stream      500     incomplete
@@ -116,6 +117,15 @@ class ShardLost(ShardFailed):
     """The shard was lost with the request; it may be back for a retry."""
 
     retry_after_s = 1.0
+
+
+class FormatViolated(RouterError):
+    """A complete response violates a keyword of its JSON schema that masks do not hold."""
+
+    status = 424
+    error_type = "generation"
+    failure = "generation"
+    prefix = "Request failed during generation: the response violates its JSON schema: "
 
 
 class TimedOut(RouterError):

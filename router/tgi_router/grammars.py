@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,17 +12,28 @@ from typing import Any
 
 from tgi_core.backend import Capabilities, Feature
 from tgi_core.config import Settings
-from tgi_core.grammar import Cost, Grammar, GrammarError, GrammarsBusy, UnsupportedGrammar, parse_grammar
+from tgi_core.grammar import Grammar, GrammarError, GrammarsBusy, Judgement, UnsupportedGrammar, parse_grammar
 from tgi_core.grammar.judging import GrammarJudge
-from tgi_router.errors import ModelOverloaded, ValidationFailed
+from tgi_router.errors import FormatViolated, ModelOverloaded, RouterError, ValidationFailed
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedGrammar:
-    """A valid grammar with the cost of compiling it."""
+    """A valid grammar, and what is known of it."""
 
     grammar: Grammar
-    cost: Cost
+    judgement: Judgement
+
+    @property
+    def warning(self) -> str:
+        """What the masks do not hold, "" if they hold everything."""
+        checked, formats = self.judgement.checked, self.judgement.formats
+        parts = [f"keywords checked only at the end of the response: {', '.join(checked)}"] if checked else []
+        named = [each for each in formats if _NAME.fullmatch(each)]
+        parts += [f"formats not checked: {', '.join(named or ['names that are none'])}"] if formats else []
+        return "; ".join(parts)
 
 
 class GrammarChecker:
@@ -30,7 +42,8 @@ class GrammarChecker:
     def __init__(self, settings: Settings, capabilities: Capabilities) -> None:
         self._possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-parse")
-        self._judge = GrammarJudge()
+        self._judge = GrammarJudge(settings.max_grammar_bytes)
+        self._max_bytes = settings.max_grammar_bytes
 
     async def check(self, shape: Mapping[str, Any], strict: bool) -> CheckedGrammar | None:
         """Return the requested grammar if it compiles; None for plain text. `strict` accepts only TGI's formats.
@@ -40,9 +53,24 @@ class GrammarChecker:
         if not self._possible:
             raise ValidationFailed(str(UnsupportedGrammar()))
         with reporting_errors():
-            parsing = asyncio.get_running_loop().run_in_executor(self._thread, _parsed, shape, strict)
+            parsing = asyncio.get_running_loop().run_in_executor(self._thread, _parsed, shape, strict, self._max_bytes)
             grammar = await parsing
-            return None if grammar is None else CheckedGrammar(grammar, await self._judge.cost(grammar))
+            return None if grammar is None else CheckedGrammar(grammar, await self._judge.judge(grammar))
+
+    async def warning(self, shape: Mapping[str, Any], strict: bool) -> str:
+        """Return what the masks of a grammar do not hold, "" if nothing, or if it is refused."""
+        try:
+            checked = await self.check(shape, strict)
+        except RouterError:
+            return ""
+        return "" if checked is None else checked.warning
+
+    async def verify(self, checked: CheckedGrammar, text: str) -> None:
+        """Check a complete response for what its masks do not hold. Raises FormatViolated, ModelOverloaded."""
+        with reporting_errors():
+            found = await self._judge.violation(checked.grammar, text)
+        if found:
+            raise FormatViolated(found)
 
     async def close(self) -> None:
         """Stop accepting work, and end the worker processes."""
@@ -61,5 +89,5 @@ def reporting_errors() -> Iterator[None]:
         raise ValidationFailed(str(error)) from error
 
 
-def _parsed(shape: Mapping[str, Any], strict: bool) -> Grammar | None:
-    return parse_grammar(shape, strict_tgi=strict)
+def _parsed(shape: Mapping[str, Any], strict: bool, max_bytes: int) -> Grammar | None:
+    return parse_grammar(shape, strict_tgi=strict, max_bytes=max_bytes)

@@ -12,41 +12,21 @@ from typing import Self
 
 from starlette.requests import Request
 
-from tgi_core.backend import RowFaultKind
 from tgi_core.client.grammars import Release
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
-from tgi_core.scheduler.types import (
-    DeadlineExceeded,
-    GenerationRequest,
-    NotRead,
-    Overloaded,
-    RequestFailed,
-    SchedulerError,
-    SchedulingParams,
-    Stopped,
-)
+from tgi_core.scheduler.types import GenerationRequest, NotRead, SchedulerError, SchedulingParams, Stopped
 from tgi_core.telemetry.exchange import Course, Timings, current
 from tgi_core.wire.types import GeneratedText, Generation, PromptToken, Token
 from tgi_router.bodies import Parameters
-from tgi_router.errors import (
-    Incomplete,
-    IncompleteStream,
-    ModelOverloaded,
-    NotFinite,
-    ReadTooSlowly,
-    RouterError,
-    ShardFailed,
-    ShardLost,
-    ShuttingDown,
-    TimedOut,
-    ValidationFailed,
-)
+from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, ShardFailed, ShuttingDown, ValidationFailed
 from tgi_router.generator import Generator
 from tgi_router.grammars import reporting_errors
 from tgi_router.metrics import Metrics
-from tgi_router.permits import Permits, spread
+from tgi_router.permits import Permits
 from tgi_router.request_log import loggable
+from tgi_router.response_checks import ResponseChecks
+from tgi_router.scheduler_errors import router_error
 from tgi_router.scheduling_headers import SchedulingHeaders
 from tgi_router.served_model import ServedModel
 from tgi_router.stream_writer import StreamWriter
@@ -186,6 +166,7 @@ class Call:
         self._tasks: list[asyncio.Task[None]] = []
         self._grammars: list[Release] = []
         self.choices: list[Choice] = []
+        self.checks = ResponseChecks(inference.validator.grammars)
 
     async def __aenter__(self) -> Self:
         self._metrics.asked(self._generations)
@@ -213,7 +194,9 @@ class Call:
         await inference.permits.take(self._scheduling.client, permits, wait=self._gate is None)
         self._permits = permits
         validate = inference.validator.validate
-        requests = [await validate(prompt, parameters, self._extras, self._scheduling) for prompt in self._prompts]
+        valid = [await validate(prompt, parameters, self._extras, self._scheduling) for prompt in self._prompts]
+        requests = [each.request for each in valid]
+        self.checks.add(each.grammar for each in valid)
         await self._prepare(requests)
         if self._gate is not None:
             await self._gate.wait()
@@ -236,7 +219,7 @@ class Call:
         try:
             stream = self._inference.generator.submit(request)
         except SchedulerError as error:
-            raise _router_error(error) from error
+            raise router_error(error) from error
         stream.on_backpressure.append(lambda stalled: self._reader_stalled(stream, stalled))
         counted = sample < self._extras.choices
         self.choices.append(Choice(len(self.choices), prompt, request, stream, sample, counted))
@@ -306,16 +289,26 @@ class Call:
         await asyncio.gather(*self._tasks)
 
     async def _pour_one(self, choice: Choice, take: TakeOne) -> None:
+        withheld: list[Generation] = []
+
         def noted(generation: Generation) -> bool:
             if generation.fault is not None:
                 raise ShardFailed(generation.fault.message)
+            if self.checks.apply_to(choice.request, generation.finished):
+                withheld.append(generation)
+                return True
             self._note(choice, generation)
             return take(choice, generation)
 
         try:
             await choice.stream.pour(noted)
         except SchedulerError as error:
-            raise _router_error(error) from error
+            raise router_error(error) from error
+        for generation in withheld:  # the last result, which makes the text complete
+            if generation.finished is not None:
+                await self.checks.verify(choice.request, generation.finished)
+            self._note(choice, generation)
+            take(choice, generation)
         if choice.finished is None:
             raise IncompleteStream if self._streaming else Incomplete
 
@@ -386,15 +379,3 @@ def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> Gen
 def _waited(stream: GenerationStream) -> float | None:
     """Return the seconds in the queue; None while it waits. Measured with the stream's clock, which may differ from the call's."""
     return None if stream.started_at is None else max(stream.started_at - stream.queued_at, 0.0)
-
-
-def _router_error(error: SchedulerError) -> RouterError:
-    if isinstance(error, Overloaded):
-        return ModelOverloaded(spread(error.retry_after_s))
-    if isinstance(error, Stopped):
-        return ShuttingDown()
-    if isinstance(error, NotRead):
-        return ReadTooSlowly()
-    if isinstance(error, RequestFailed):
-        return NotFinite(str(error)) if error.kind is RowFaultKind.NAN else ShardFailed(str(error))
-    return TimedOut() if isinstance(error, DeadlineExceeded) else ShardLost(str(error))

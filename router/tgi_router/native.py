@@ -18,6 +18,7 @@ from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Choice, Inference, Result, in_order, mean_logprob
 from tgi_router.json_text import number, quote
 from tgi_router.request_examples import COMPAT, GENERATE, STREAM
+from tgi_router.request_fields import WARNING
 from tgi_router.sse import EventStream, event
 from tgi_router.stream_writer import StreamWriter
 from tgi_router.validation import Prompt
@@ -83,7 +84,7 @@ class NativeRoutes:
             update={"parameters": body.parameters.model_copy(update={"return_full_text": True if full is None else full})}
         )
         if body.stream:
-            return self._stream(request, body)
+            return await self._stream(request, body)
         return await answer_unless_left(request, self._complete(request, body, "[{}]"))
 
     async def generate(self, request: Request) -> Response:
@@ -105,17 +106,23 @@ class NativeRoutes:
             self._inference.check_room(request)
         except ModelOverloaded as error:
             return Response(event(error_json(error)), media_type="text/event-stream", headers=self._headers.stream(0))
-        return self._stream(request, await read_body(request, GenerateBody, self._limit))
+        return await self._stream(request, await read_body(request, GenerateBody, self._limit))
 
     async def _complete(self, request: Request, body: GenerateBody, frame: str) -> Response:
         async with self._call(request, body, streaming=False) as call:
             best, others = _best(in_order(await call.results()))
         answer = frame.replace("{}", _answer_json(best, others, body))
-        return Response(answer, media_type="application/json", headers=self._headers.complete_one(best))
+        headers = self._headers.complete_one(best)
+        call.checks.warn(headers)
+        return Response(answer, media_type="application/json", headers=headers)
 
-    def _stream(self, request: Request, body: GenerateBody) -> EventStream:
-        writer = StreamWriter.of(request.scope)
-        return EventStream(self._events(request, body, writer), writer, self._headers.stream(len(body.inputs)))
+    async def _stream(self, request: Request, body: GenerateBody) -> EventStream:
+        writer, headers = StreamWriter.of(request.scope), self._headers.stream(len(body.inputs))
+        shape = body.parameters.grammar
+        if shape is not None:  # the headers precede the validation of a native stream
+            warning = await self._inference.validator.grammars.warning(shape.given(), self._inference.settings.strict_tgi)
+            headers |= {WARNING: warning} if warning else {}
+        return EventStream(self._events(request, body, writer), writer, headers)
 
     async def _events(self, request: Request, body: GenerateBody, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
         try:

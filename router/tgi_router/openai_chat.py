@@ -124,7 +124,7 @@ class ChatRoutes:
     async def _stream(self, preparing: Awaitable[Chat], scheduling: SchedulingParams, writer: StreamWriter) -> Response:
         chat = await preparing
         headers = {**self._headers.stream(len(chat.prompt.text)), **chat.warnings}
-        return await open_stream(self._dialect, self._chunks(chat, scheduling, writer), writer, headers)
+        return await open_stream(self._dialect, self._chunks(chat, scheduling, writer, headers), writer, headers)
 
     async def chat_tokenize(self, request: Request) -> Response:
         """Render and tokenize a chat.
@@ -185,7 +185,7 @@ class ChatRoutes:
         if not body.tools:
             return None
         with reporting_errors():
-            return parse_grammar(shape.given())
+            return parse_grammar(shape.given(), max_bytes=self._inference.settings.max_grammar_bytes)
 
     def _draft(self, body: ChatBody, tools: ToolUse | None) -> bytes:
         templates = self._model.chat_templates
@@ -215,14 +215,17 @@ class ChatRoutes:
             results = self._dialect.ordered(await call.results())
         stops = self._dialect.stops(chat.parameters)
         answer = answer_json(self._dialect, self._envelope(body), results, stops, chat.names, bool(body.logprobs))
-        return Response(
-            answer, media_type="application/json", headers={**self._headers.complete_choices(results), **chat.warnings}
-        )
+        headers = {**self._headers.complete_choices(results), **chat.warnings}
+        call.checks.warn(headers)
+        return Response(answer, media_type="application/json", headers=headers)
 
-    async def _chunks(self, chat: Chat, scheduling: SchedulingParams, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
+    async def _chunks(
+        self, chat: Chat, scheduling: SchedulingParams, writer: StreamWriter, headers: dict[str, str]
+    ) -> AsyncGenerator[bytes, None]:
         body, stops = chat.body, self._dialect.stops(chat.parameters)
         chunks = Chunks(self._dialect, self._envelope(body), stops, chat.names, bool(body.logprobs))
         async with self._call(chat, scheduling) as call:
+            call.checks.warn(headers)
             yield OPENED
             await call.write_to(writer, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage:

@@ -74,8 +74,8 @@ class CompletionRoutes:
             return await answer_unless_left(request, self._complete(call, body, parameters, warnings))
         characters = sum(len(prompt.text) for prompt in prompts)
         writer = StreamWriter.of(request.scope)
-        chunks = self._chunks(call, body, parameters, writer)
         headers = {**self._headers.stream(characters), **warnings}
+        chunks = self._chunks(call, body, parameters, writer, headers)
         opening = open_stream(self._dialect, chunks, writer, headers)
         return await answer_unless_left(request, opening)
 
@@ -149,13 +149,16 @@ class CompletionRoutes:
         best = 1 if self._dialect.strict or body.n is None else body.n
         stops = self._dialect.stops(parameters)
         answer = answer_json(self._dialect, self._envelope(), results, stops, *self._shown(body), best)
-        return Response(answer, media_type="application/json", headers={**self._headers.complete(results), **warnings})
+        headers = {**self._headers.complete(results), **warnings}
+        call.checks.warn(headers)
+        return Response(answer, media_type="application/json", headers=headers)
 
     async def _chunks(
-        self, call: Call, body: CompletionBody, parameters: Parameters, writer: StreamWriter
+        self, call: Call, body: CompletionBody, parameters: Parameters, writer: StreamWriter, headers: dict[str, str]
     ) -> AsyncGenerator[bytes, None]:
         chunks = Chunks(self._dialect, self._envelope(), self._dialect.stops(parameters), *self._shown(body))
         async with call:
+            call.checks.warn(headers)
             yield OPENED
             await call.write_to(writer, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage and not self._dialect.strict:

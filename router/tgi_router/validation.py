@@ -75,6 +75,14 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """A valid request, and its grammar, if it has one."""
+
+    request: GenerationRequest
+    grammar: CheckedGrammar | None
+
+
 class Validator:
     """Validates requests against the settings, the limits and the backend's capabilities."""
 
@@ -103,9 +111,7 @@ class Validator:
             if best_of > largest:
                 raise ValidationFailed(f"`best_of` must be > 0 and <= {largest}. Given: {best_of}")
 
-    async def validate(
-        self, prompt: Prompt, parameters: Parameters, extras: Extras, scheduling: SchedulingParams
-    ) -> GenerationRequest:
+    async def validate(self, prompt: Prompt, parameters: Parameters, extras: Extras, scheduling: SchedulingParams) -> Validated:
         """Check all other rules, and build the request. Raises ValidationFailed."""
         if self._settings.strict_tgi:  # TGI ignores unknown names
             parameters = parameters.model_copy(update=dict.fromkeys(FurtherSampling.model_fields))
@@ -121,16 +127,17 @@ class Validator:
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)
-        return GenerationRequest(
+        request = GenerationRequest(
             input_ids=ids,
             sampling=_sampling(parameters, extras),
             stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop), extras.ignore_eos),
             want=self._want(parameters, extras),
             adapter=self._names.find(parameters.adapter_id),
             grammar=None if checked is None else checked.grammar,
-            grammar_cost=None if checked is None else checked.cost,
+            grammar_cost=None if checked is None else checked.judgement.cost,
             scheduling=scheduling,
         )
+        return Validated(request, checked)
 
     async def _ids(self, prompt: Prompt, keep: int) -> tuple[int, tuple[int, ...]]:
         """Return the number of the prompt's tokens, and the ids of the last `keep`."""

@@ -82,7 +82,7 @@ RUNS = (
 
 def main(reports: Path) -> int:
     """The status to end with."""
-    programs = {run.tool: install(run.tool) for run in RUNS}
+    programs = {run.tool: install(run.tool).parent for run in RUNS}
     rows: list[tuple[str, ...]] = []
     failed = 0
     with server() as running:

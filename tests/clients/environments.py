@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ REQUIREMENTS = Path(__file__).parent / "requirements"
 CONSTRAINTS = ROOT / "constraints.txt"
 HOME = ROOT / ".venv-clients"
 
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE")
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "CHROMIUM")
 
 
 def environment() -> dict[str, str]:
@@ -24,7 +26,10 @@ def environment() -> dict[str, str]:
 
 
 def install(name: str) -> Path:
-    """The folder of a client's programs, installed unless what is asked for is there. Raises CalledProcessError."""
+    """The interpreter for a client's scripts, with its packages, installed unless what is asked for is there. Raises
+    CalledProcessError, and OSError without npm."""
+    if (REQUIREMENTS / f"{name}.json").exists():
+        return _install_npm(name)
     requirements = REQUIREMENTS / f"{name}.txt"
     folder, stamp = HOME / name, HOME / name / "installed.txt"
     wanted = requirements.read_text() + CONSTRAINTS.read_text()
@@ -42,9 +47,33 @@ def install(name: str) -> Path:
         ]
         subprocess.run(pip, check=True)
         stamp.write_text(wanted)
-    return folder / "bin"
+    return folder / "bin" / "python"
+
+
+def _install_npm(name: str) -> Path:
+    """The same for packages of npm. Node is the machine's."""
+    wanted = (REQUIREMENTS / f"{name}.json").read_text()
+    folder = HOME / name
+    stamp = folder / "package.json"
+    node = shutil.which("node")
+    if node is None:
+        raise FileNotFoundError("there is no program `node`")
+    if not stamp.exists() or stamp.read_text() != wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+        stamp.unlink(missing_ok=True)
+        (folder / "wanted.json").write_text(wanted)
+        command = ["npm", "install", "--prefix", folder, "--silent", "--no-audit", "--no-fund", "--no-save", *_pinned(wanted)]
+        subprocess.run(command, check=True)
+        stamp.write_text(wanted)
+    return Path(node)
+
+
+def _pinned(wanted: str) -> list[str]:
+    return [f"{package}@{version}" for package, version in json.loads(wanted)["dependencies"].items()]
 
 
 def versions(name: str) -> str:
     """What is pinned, as it is written."""
+    if (REQUIREMENTS / f"{name}.json").exists():
+        return " ".join(_pinned((REQUIREMENTS / f"{name}.json").read_text()))
     return " ".join((REQUIREMENTS / f"{name}.txt").read_text().split())

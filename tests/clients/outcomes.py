@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.clients.environments import environment
+from tests.clients.environments import HOME, environment
 from tests.serve.process import ServerProcess, served
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -47,11 +47,16 @@ def server() -> Iterator[ServerProcess]:
         yield started
 
 
-def outcomes(python: Path, script: str, url: str, names: Sequence[str] = ()) -> list[Outcome]:
-    """What the calls of a script came to. A script that breaks off is one more call that failed."""
-    command: list[str | Path] = [python, SCRIPTS / f"{script}.py", url, KEY, *names]
+def outcomes(interpreter: Path, script: str, url: str, names: Sequence[str] = (), packages: Path = HOME) -> list[Outcome]:
+    """What the calls of a script came to. One for Node finds its packages in the folder `packages`.
+
+    A script that breaks off is one more call that failed.
+    """
+    file = SCRIPTS / f"{script}{'.mjs' if interpreter.name == 'node' else '.py'}"
+    command: list[str | Path] = [interpreter, file, url, KEY, *names]
+    known = environment() | {"CLIENT_PACKAGES": str(packages)}
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment(), check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=known, check=False)
     except subprocess.TimeoutExpired as error:
         return [Outcome(script, False, _SECONDS, f"not over after {_SECONDS} s: {error.stdout!r}")]
     made = [Outcome(**json.loads(line)) for line in ended.stdout.splitlines()]

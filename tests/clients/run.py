@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from time import monotonic
 
-from tests.clients.environments import install, versions
+from tests.clients.environments import HOME, install, versions
 from tests.clients.outcomes import Outcome, outcomes, server
 from tests.clients.report import show
 
@@ -24,10 +24,16 @@ CLIENTS = {
     "text-generation": ("call_text_generation",),
     "langchain": ("call_langchain",),
     "litellm": ("call_litellm",),
+    "langchain-agents": ("call_langchain_agents",),
+    "pydantic-ai": ("call_pydantic_ai",),
+    "llama-index": ("call_llama_index",),
+    "instructor": ("call_instructor",),
+    "smolagents": ("call_smolagents",),
+    "npm": ("call_npm", "call_browser"),
 }
 """The scripts of each client."""
 
-ENOUGH = 80
+ENOUGH = 200
 """Fewer calls than this show too little."""
 
 
@@ -39,11 +45,15 @@ def main(wanted: list[str]) -> int:
     failed: list[tuple[str, Outcome]] = []
     rows: list[tuple[str, ...]] = []
     total = 0
-    pythons = {name: _installed(name) for name in names}
+    interpreters = {name: _installed(name) for name in names}
     with server() as running:
         for name in names:
             started = monotonic()
-            made = [outcome for script in CLIENTS[name] for outcome in outcomes(pythons[name] / "python", script, running.url)]
+            made = [
+                outcome
+                for script in CLIENTS[name]
+                for outcome in outcomes(interpreters[name], script, running.url, packages=HOME / name)
+            ]
             wrong = [outcome for outcome in made if not outcome.ok]
             failed += [(name, outcome) for outcome in wrong]
             total += len(made)
@@ -58,7 +68,7 @@ def main(wanted: list[str]) -> int:
 def _installed(name: str) -> Path:
     try:
         return install(name)
-    except subprocess.CalledProcessError as error:
+    except (subprocess.CalledProcessError, OSError) as error:
         sys.exit(f"{name} cannot be installed: {error}")
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tgi_core.grammar import matching, trial
 from tgi_core.grammar.limits import QUICK_SECONDS
-from tgi_core.grammar.value import Grammar, GrammarKind
 from tgi_core.workers.serving import serve
 
 GATES = Path(os.environ["GATES"])
@@ -40,9 +39,8 @@ def main() -> None:
     seconds = float(sys.argv[2])
 
     def answer(request: bytes) -> bytes:
-        kind, source = json.loads(request)
-        suffer(source, seconds <= QUICK_SECONDS)
-        return json.dumps(trial.judged(vocabulary, Grammar(GrammarKind(kind), source))).encode()
+        suffer(json.loads(request)[1], seconds <= QUICK_SECONDS)
+        return trial.answered(vocabulary, request)
 
     serve(answer, seconds, trial.MEMORY_BYTES)
 

@@ -43,7 +43,7 @@ def test_what_cannot_end_is_refused(schema: dict[str, Any]) -> None:
     """A schema whose references lead only back to themselves is invalid before anything is generated."""
     with pytest.raises(InvalidGrammar, match="no finite value can match it"):
         without_endless(schema)
-    fault, _, _ = judged(BYTES, json_grammar(schema))
+    fault, _ = judged(BYTES, json_grammar(schema))
     assert fault.startswith("no finite value can match it")
 
 
@@ -102,11 +102,11 @@ _nodes: st.SearchStrategy[Any] = st.recursive(
 def test_no_walk_is_stuck(root: dict[str, Any], definitions: dict[str, Any], turns: Any) -> None:
     """What is accepted never leads to a place where nothing is allowed, whatever bytes are chosen."""
     grammar = json_grammar({**root, "$defs": definitions})
-    fault, _, _ = judged(BYTES, grammar)
+    fault, _ = judged(BYTES, grammar)
     if fault:
         assert fault.startswith(("no finite value can match it", "circular references", "it is too complex")), fault
         return
-    matcher = matching.start(BYTES, matching.engine_source(grammar))
+    matcher = matching.start(BYTES, matching.translate(grammar).text)
     ending = set(BYTES.eos_tokens)
     for _ in range(60):
         mask = int.from_bytes(matcher.compute_bitmask(), "little")

@@ -71,7 +71,7 @@ async def test_what_a_grammar_costs() -> None:
 async def test_who_only_wants_to_know_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judgement is the workers' alone: nothing is read or compiled in this process."""
     monkeypatch.setattr(engine, "start", lambda *_: pytest.fail("compiled in this process"))
-    monkeypatch.setattr(engine, "engine_source", lambda *_: pytest.fail("read in this process"))
+    monkeypatch.setattr(engine, "translate", lambda *_: pytest.fail("read in this process"))
     async with opened() as judge:
         await judge.cost(USUAL)
         with pytest.raises(InvalidGrammar, match="look-around"):

@@ -87,7 +87,7 @@ def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> Gra
     if tokenizer.num_added > _MOST_ADDED:
         _log.warning("%s: grammars are not supported with %d added tokens", directory / "tokenizer.json", tokenizer.num_added)
         return None
-    return GrammarMasks.for_model(directory, tokenizer.eos_ids)
+    return GrammarMasks.for_model(directory, tokenizer.eos_ids, settings.max_grammar_bytes)
 
 
 class InProcess:

@@ -1,7 +1,16 @@
 """Grammars that constrain generated text. For compiling them, see `tgi_core.grammar.compiler`."""
 
 from tgi_core.grammar.shapes import parse_grammar
-from tgi_core.grammar.value import Cost, Grammar, GrammarError, GrammarKind, GrammarsBusy, InvalidGrammar, UnsupportedGrammar
+from tgi_core.grammar.value import (
+    Cost,
+    Grammar,
+    GrammarError,
+    GrammarKind,
+    GrammarsBusy,
+    InvalidGrammar,
+    Judgement,
+    UnsupportedGrammar,
+)
 
 __all__ = [
     "Cost",
@@ -10,6 +19,7 @@ __all__ = [
     "GrammarKind",
     "GrammarsBusy",
     "InvalidGrammar",
+    "Judgement",
     "UnsupportedGrammar",
     "parse_grammar",
 ]

@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from tgi_core.grammar import matching
 from tgi_core.grammar.cache import LARGE_BYTES, SMALL_BYTES, CompiledCache, Entry
 from tgi_core.grammar.judging import JudgeThread
-from tgi_core.grammar.limits import NICENESS, QUICK_SECONDS
+from tgi_core.grammar.limits import MAX_BYTES, NICENESS, QUICK_SECONDS
 from tgi_core.grammar.value import Cost, Grammar, InvalidGrammar
 
 _log = logging.getLogger(__name__)
@@ -60,12 +60,14 @@ class GrammarCompiler:
     process.
     """
 
-    def __init__(self, vocabulary: LLTokenizer, small_bytes: int = SMALL_BYTES, large_bytes: int = LARGE_BYTES) -> None:
-        self._vocabulary = vocabulary
+    def __init__(
+        self, vocabulary: LLTokenizer, small_bytes: int = SMALL_BYTES, large_bytes: int = LARGE_BYTES, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._vocabulary, self._max_bytes = vocabulary, max_bytes
         self._kept: CompiledCache[CompiledGrammar] = CompiledCache(small_bytes, large_bytes)
         self._lock = threading.Lock()
         self._quick, self._slow = (ThreadPoolExecutor(1, f"grammar-{name}", initializer=_give_way) for name in ("quick", "slow"))
-        self._judge = JudgeThread()
+        self._judge = JudgeThread(max_bytes)
 
     @property
     def vocab_size(self) -> int:
@@ -88,11 +90,12 @@ class GrammarCompiler:
         return self._kept.size
 
     @classmethod
-    def for_model(cls, directory: Path, eos_ids: frozenset[int]) -> GrammarCompiler | None:
-        """Create a compiler for a model directory; None, with a warning, if its tokenizer does not support grammars."""
+    def for_model(cls, directory: Path, eos_ids: frozenset[int], max_bytes: int = MAX_BYTES) -> GrammarCompiler | None:
+        """Create a compiler for a model directory; None, with a warning, if its tokenizer does not support grammars. `max_bytes`
+        limits the texts of grammars."""
         try:
             text = (directory / "tokenizer.json").read_text(encoding="utf-8")
-            return cls(matching.vocabulary_of(text, eos_ids))
+            return cls(matching.vocabulary_of(text, eos_ids), max_bytes=max_bytes)
         except (OSError, ValueError) as error:
             _log.warning("grammars are not supported with this model: %s", error)
             return None
@@ -148,7 +151,7 @@ class GrammarCompiler:
 
     def _make(self, entry: KeptGrammar, grammar: Grammar, cost: Cost) -> None:
         try:
-            compiled = CompiledGrammar(self._vocabulary, matching.engine_source(grammar), cost.seconds)
+            compiled = CompiledGrammar(self._vocabulary, matching.translate(grammar, self._max_bytes).text, cost.seconds)
         except BaseException as error:  # noqa: BLE001  raised by the future
             with self._lock:
                 self._kept.drop(entry)

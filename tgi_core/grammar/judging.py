@@ -1,4 +1,4 @@
-"""Validation and cost measurement of grammars in worker processes that can be killed.
+"""Validation and cost measurement of grammars, and checks of responses, in worker processes that can be killed.
 
 An unknown grammar goes to a quick worker with a small time limit. The few that need more time wait for a separate slow worker, so
 that they do not delay other requests. Results are remembered, and known grammars do not wait.
@@ -12,8 +12,8 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from tgi_core.grammar.limits import MAX_SECONDS, QUICK_SECONDS
-from tgi_core.grammar.value import Cost, Grammar, GrammarsBusy, InvalidGrammar
+from tgi_core.grammar.limits import MAX_BYTES, MAX_SECONDS, QUICK_SECONDS
+from tgi_core.grammar.value import Cost, Grammar, GrammarsBusy, InvalidGrammar, Judgement
 from tgi_core.workers.command import python
 from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost, WorkerPool
 
@@ -24,24 +24,41 @@ _TRIAL = Path(__file__).with_name("trial.py")
 _QUICK_WORKERS = 2
 _QUICK_WAITING, _SLOW_WAITING = 64, 4
 """Maximum number of grammars waiting for a worker."""
+_CHECKS_WAITING = 256
+"""Maximum number of responses waiting for their check, which takes a millisecond."""
 _WAIT_S = 10.0
 _TOO_COMPLEX = "it is too complex"
 
-Verdict = Cost | str
-"""Cost of a valid grammar, or what is wrong with an invalid one."""
+Verdict = Judgement | str
+"""What is known of a valid grammar, or what is wrong with an invalid one."""
 
 
 class GrammarJudge:
     """Tries grammars, only in worker processes, and remembers the results. Not thread-safe: use it from one event loop."""
 
-    def __init__(self) -> None:
-        self._quick = _lane(QUICK_SECONDS, _QUICK_WORKERS, _QUICK_WAITING)
-        self._slow = _lane(MAX_SECONDS, 1, _SLOW_WAITING)
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._quick = _lane(QUICK_SECONDS, max_bytes, _QUICK_WORKERS, _QUICK_WAITING)
+        self._slow = _lane(MAX_SECONDS, max_bytes, 1, _SLOW_WAITING)
+        self._checks = _lane(MAX_SECONDS, max_bytes, 1, _CHECKS_WAITING)
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._trying: dict[bytes, asyncio.Task[Verdict]] = {}
 
     async def cost(self, grammar: Grammar) -> Cost:
         """Return the cost of a grammar, immediately if known. Raises InvalidGrammar, GrammarsBusy."""
+        return (await self.judge(grammar)).cost
+
+    async def violation(self, grammar: Grammar, text: str) -> str:
+        """Return how a complete response violates its schema, "" if it is valid. Raises GrammarsBusy."""
+        try:
+            found: str = json.loads(await self._checks.ask(json.dumps({"violation": [grammar.source, text]}).encode()))
+        except (TooCostly, WorkerCrashed):
+            return "its schema takes too long to check"
+        except (PoolBusy, WorkerLost):
+            raise GrammarsBusy from None
+        return found
+
+    async def judge(self, grammar: Grammar) -> Judgement:
+        """Return what is known of a grammar, immediately if known. Raises InvalidGrammar, GrammarsBusy."""
         digest = grammar.digest
         verdict = self._known.get(digest)
         if verdict is None:
@@ -56,6 +73,7 @@ class GrammarJudge:
         """Stop the workers and wait until pending trials have failed."""
         self._quick.close()
         self._slow.close()
+        self._checks.close()
         await asyncio.gather(*self._trying.values(), return_exceptions=True)
 
     async def _tried(self, grammar: Grammar, digest: bytes) -> Verdict:
@@ -88,8 +106,8 @@ class GrammarJudge:
                 answer = await self._slow.ask(request)
             except TooCostly:
                 return _TOO_COMPLEX
-        fault, size, seconds = json.loads(answer)
-        return fault or Cost(size, seconds)
+        fault, size, seconds, checked, formats = json.loads(answer)
+        return fault or Judgement(Cost(size, seconds), tuple(checked), tuple(formats))
 
     def _done(self, trying: asyncio.Task[Verdict], digest: bytes) -> None:
         del self._trying[digest]
@@ -100,9 +118,9 @@ class GrammarJudge:
 class JudgeThread:
     """A judge in a thread with its own event loop, for callers without one. Thread-safe; the thread starts on first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._judge = GrammarJudge()
+        self._judge = GrammarJudge(max_bytes)
         self._starting = threading.Lock()
 
     def cost(self, grammar: Grammar) -> Cost:
@@ -127,5 +145,5 @@ class JudgeThread:
             loop.close()
 
 
-def _lane(seconds: float, size: int, waiting: int) -> WorkerPool:
-    return WorkerPool(python(_TRIAL), [str(seconds)], size=size, waiting=waiting, wait_s=_WAIT_S)
+def _lane(seconds: float, max_bytes: int, size: int, waiting: int) -> WorkerPool:
+    return WorkerPool(python(_TRIAL), [str(seconds), str(max_bytes)], size=size, waiting=waiting, wait_s=_WAIT_S)

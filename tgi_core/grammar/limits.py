@@ -12,7 +12,8 @@ from typing import Any
 from tgi_core.grammar.value import InvalidGrammar
 
 MAX_BYTES = 64 * 1024
-"""Maximum size of a schema's JSON text or of a regular expression, in UTF-8."""
+"""Default maximum size of a schema's JSON text or of a regular expression, in UTF-8. With a larger one, the numbers of containers
+and entries grow in proportion."""
 MAX_DEPTH = 64
 """Maximum nesting of containers in a schema: 32 nested objects, since `properties` is a container too."""
 MAX_NODES = 4096
@@ -30,18 +31,20 @@ NICENESS = 10
 """Niceness of threads and processes that compile, below steps and request handling."""
 
 
-def check_text(text: str) -> None:
+def check_text(text: str, max_bytes: int = MAX_BYTES) -> None:
     """Check the length and encoding of a regular expression or a schema's text. Raises InvalidGrammar."""
     try:
         length = len(text.encode())
     except UnicodeEncodeError:
         raise InvalidGrammar("it contains characters that are not Unicode") from None
-    if length > MAX_BYTES:
-        raise InvalidGrammar(f"it has {length} bytes, more than {MAX_BYTES}")
+    if length > max_bytes:
+        raise InvalidGrammar(f"it has {length} bytes, more than {max_bytes}; the server's --max-grammar-bytes sets the limit")
 
 
-def check_document(document: Any) -> None:
-    """Check the depth and size of a schema. Raises InvalidGrammar."""
+def check_document(document: Any, max_bytes: int = MAX_BYTES, expansion: int = 1) -> None:
+    """Check the depth and size of a schema. A rewritten one may be larger, by the factor `expansion`. Raises InvalidGrammar."""
+    scale = max(max_bytes / MAX_BYTES, 1) * expansion
+    deepest, most_nodes, most_entries = MAX_DEPTH * expansion, int(MAX_NODES * scale), int(MAX_ENTRIES * scale)
     nodes = 0
     pending = [(document, 1)]
     while pending:
@@ -49,12 +52,12 @@ def check_document(document: Any) -> None:
         if not isinstance(value, dict | list):
             continue
         nodes += 1
-        if depth > MAX_DEPTH:
-            raise InvalidGrammar(f"it is nested deeper than {MAX_DEPTH}")
-        if nodes > MAX_NODES:
-            raise InvalidGrammar(f"it has more than {MAX_NODES} objects and arrays")
-        if len(value) > MAX_ENTRIES:
-            raise InvalidGrammar(f"one of its arrays or objects has {len(value)} entries, more than {MAX_ENTRIES}")
+        if depth > deepest:
+            raise InvalidGrammar(f"it is nested deeper than {deepest}")
+        if nodes > most_nodes:
+            raise InvalidGrammar(f"it has more than {most_nodes} objects and arrays")
+        if len(value) > most_entries:
+            raise InvalidGrammar(f"one of its arrays or objects has {len(value)} entries, more than {most_entries}")
         pending += [(child, depth + 1) for child in _children(value)]
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
-from tgi_core.grammar.documents import read_schema, write_schema
+from tgi_core.grammar.documents import read_schema
 from tgi_core.grammar.finite import without_endless
-from tgi_core.grammar.limits import check_text
+from tgi_core.grammar.keywords import rewrite
+from tgi_core.grammar.limits import MAX_BYTES, check_document, check_text
 from tgi_core.grammar.preparing import prepare
 from tgi_core.grammar.value import Grammar, GrammarKind, InvalidGrammar
 
@@ -30,35 +33,63 @@ LIMITS = LLParserLimits(
 _OPTIONS: JsonCompileOptions = {
     "whitespace_pattern": "[ ]?",  # as in TGI; with unlimited whitespace, some models generate nothing else
     "lenient": False,  # unsupported keywords are errors, so that every complete answer is valid
-    "coerce_one_of": False,
+    "coerce_one_of": True,  # `tgi_core.grammar.keywords` proves that alternatives exclude each other, or has the response checked
 }
 _PREFIX = re.compile(r"^(at \d+\(\d+\): )?(invalid regex .*\(in regex\): )?", re.DOTALL)
 _CAUSE = re.compile(r"^error: (.+)$", re.MULTILINE)
-_OVERLAP = (
-    "the alternatives of `oneOf` are not known to exclude each other; give them different types or constants, or use `anyOf`"
-)
 _CLEARER = {
-    "oneOf constraints are not supported.": _OVERLAP,
     "Unimplemented keys: ": "these keywords are not supported: ",
 }
 """llguidance's messages that name its own options, and what they mean to a client."""
 _LONGEST = 200
+_EXPANSION = 8
+"""Maximum growth of a schema by rewriting, in multiples of the limits of schemas."""
 
 
-def engine_source(grammar: Grammar) -> str:
+@dataclass(frozen=True, slots=True)
+class EngineGrammar:
+    """A grammar in llguidance's notation.
+
+    `checked`: keywords of a JSON schema that the masks do not hold, so the complete response must be checked. `formats`: unknown
+    formats, which nothing holds.
+    """
+
+    text: str
+    checked: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+
+
+def translate(grammar: Grammar, max_bytes: int = MAX_BYTES) -> EngineGrammar:
     """Translate a grammar to llguidance's notation. Raises InvalidGrammar."""
     if grammar.kind is GrammarKind.REGEX:
-        return _regex_source(grammar.source)
-    schema = write_schema(without_endless(prepare(read_schema(grammar.source))))
+        return EngineGrammar(_regex_source(grammar.source, max_bytes))
     try:
-        return LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
+        rewritten = rewrite(read_schema(grammar.source, max_bytes), _holds)
+    except RecursionError:  # of references that lead from one to the next
+        raise InvalidGrammar("its references are nested too deeply") from None
+    if not isinstance(rewritten.schema, dict):
+        raise InvalidGrammar("nothing can match it")
+    schema = without_endless(prepare(rewritten.schema))
+    check_document(schema, max_bytes, expansion=_EXPANSION)
+    try:
+        source = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_OPTIONS)
     except ValueError as error:
         raise InvalidGrammar(readable(str(error))) from None
+    return EngineGrammar(source, rewritten.checked, rewritten.formats)
 
 
-def _regex_source(regex: str) -> str:
+def _holds(schema: dict[str, Any]) -> bool:
+    """Return whether llguidance can hold a schema."""
+    try:
+        source = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_OPTIONS)
+    except ValueError:
+        return False
+    return not LLMatcher.validate_grammar(source, limits=LIMITS)
+
+
+def _regex_source(regex: str, max_bytes: int) -> str:
     r"""Translate a regex. `\d`, `\w` and `\s` match ASCII only, as in TGI, since clients parse digits with `int` or JavaScript."""
-    check_text(regex)
+    check_text(regex, max_bytes)
     if (len(regex) - len(regex.rstrip("\\"))) % 2:  # llguidance would drop the backslash
         raise InvalidGrammar("it ends in the middle of an escape sequence")
     return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(regex, 'dws')}/")
@@ -109,7 +140,7 @@ def readable(error: str) -> str:
     line = lines[0].strip() if lines else ""
     for beginning, meaning in _CLEARER.items():
         if line.startswith(beginning):
-            line = meaning + line.removeprefix(beginning) if meaning.endswith(": ") else meaning
+            line = meaning + line.removeprefix(beginning)
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tgi_core.grammar.keywords.strings import FORMATS
+
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties")
 _JOINS = ("anyOf", "oneOf", "$ref")
 _OPENERS = ("additionalProperties", "unevaluatedProperties", "patternProperties", "minProperties")
-_FORMATS = frozenset(("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
 _TELLING = ("type", "enum", "const", "allOf", *_JOINS)
 _OPTIONS = "x-guidance"
 """Key from which llguidance reads options; removed, since clients must not set them."""
@@ -74,7 +75,7 @@ def _prepare(schema: Any, closing: bool) -> Any:
 
 
 def _says_nothing(key: str, value: object) -> bool:
-    return (key == "format" and isinstance(value, str) and value not in _FORMATS) or (key == "uniqueItems" and value is False)
+    return (key == "format" and isinstance(value, str) and value not in FORMATS) or (key == "uniqueItems" and value is False)
 
 
 def _lists_all_it_has(node: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tgi_core.grammar.documents import read_schema, write_schema
-from tgi_core.grammar.limits import check_text
+from tgi_core.grammar.limits import MAX_BYTES, check_text
 from tgi_core.grammar.value import Grammar, GrammarKind, InvalidGrammar, UnsupportedGrammar
 
 ANY_OBJECT = {"type": "object"}
@@ -37,17 +37,17 @@ _PLACES = {
 }
 
 
-def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False) -> Grammar | None:
+def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False, max_bytes: int = MAX_BYTES) -> Grammar | None:
     """Parse a grammar, or return None for plain text. Raises GrammarError with TGI's messages.
 
     Every route accepts all shapes. `strict_tgi` accepts only TGI's shapes and, like TGI, requires `properties` in a schema. Does
-    not compile the grammar; a schema of 64 KiB takes a few milliseconds.
+    not compile the grammar; a schema of 64 KiB, the default of `max_bytes`, takes a few milliseconds.
     """
     kind = shape.get("type")
     if not isinstance(kind, str) or kind not in TYPES:
         raise InvalidGrammar(f"unknown type; expected one of {', '.join(TYPES)}")
     if strict_tgi:
-        return _parse_tgi(kind, shape, strict_tgi)
+        return _parse_tgi(kind, shape, strict_tgi, max_bytes)
     given = [name for name in FIELDS if shape.get(name) is not None]
     for name in given:
         if name not in _FIELDS_OF[kind]:
@@ -57,19 +57,19 @@ def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False) -> Gram
     if kind == "text":
         return None
     if kind == "json_object":
-        return _schema(shape[given[0]] if given else ANY_OBJECT, strict_tgi)
+        return _schema(shape[given[0]] if given else ANY_OBJECT, strict_tgi, max_bytes)
     if kind == "json_schema" and given != ["value"]:
-        return _schema(_member(shape.get("json_schema"), "json_schema"), strict_tgi)
-    return _parse_tgi(kind, shape, strict_tgi)
+        return _schema(_member(shape.get("json_schema"), "json_schema"), strict_tgi, max_bytes)
+    return _parse_tgi(kind, shape, strict_tgi, max_bytes)
 
 
-def _parse_tgi(kind: str, shape: Mapping[str, Any], strict_tgi: bool) -> Grammar:
+def _parse_tgi(kind: str, shape: Mapping[str, Any], strict_tgi: bool, max_bytes: int) -> Grammar:
     if "value" not in shape:
         raise InvalidGrammar("missing field `value`")
     value = shape["value"]
     if kind == "regex":
-        return _regex(value)
-    return _schema(_member(value, "value") if kind == "json_schema" else value, strict_tgi)
+        return _regex(value, max_bytes)
+    return _schema(_member(value, "value") if kind == "json_schema" else value, strict_tgi, max_bytes)
 
 
 def _member(value: object, holder: str) -> object:
@@ -80,19 +80,19 @@ def _member(value: object, holder: str) -> object:
     return found
 
 
-def _regex(value: object) -> Grammar:
+def _regex(value: object, max_bytes: int) -> Grammar:
     if not isinstance(value, str):
         raise InvalidGrammar("a regex must be a string")
-    check_text(value)
+    check_text(value, max_bytes)
     return Grammar(GrammarKind.REGEX, value)
 
 
-def _schema(value: object, strict_tgi: bool) -> Grammar:
+def _schema(value: object, strict_tgi: bool, max_bytes: int) -> Grammar:
     if isinstance(value, str):
-        value = read_schema(value)
+        value = read_schema(value, max_bytes)
     if not isinstance(value, dict):
         raise UnsupportedGrammar
-    text = write_schema(value)
+    text = write_schema(value, max_bytes)
     if strict_tgi and "properties" not in value:
         raise InvalidGrammar("Grammar must have a 'properties' field")
     return Grammar(GrammarKind.JSON, text)

@@ -36,6 +36,16 @@ class Cost:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is known of a valid grammar. `checked`: keywords of a JSON schema that masks do not hold, so that a complete response must
+    be checked. `formats`: unknown formats, which nothing holds."""
+
+    cost: Cost
+    checked: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+
+
 class GrammarError(ValueError):
     """A grammar cannot be used. The message is TGI's and may be shown to the client."""
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tgi_core.backend import MaskRow
 from tgi_core.grammar import Cost, Grammar, GrammarError, InvalidGrammar
 from tgi_core.grammar.compiler import CompiledGrammar, GrammarCompiler, KeptGrammar
+from tgi_core.grammar.limits import MAX_BYTES
 from tgi_core.grammar.matching import readable
 
 _log = logging.getLogger(__name__)
@@ -98,10 +99,10 @@ class GrammarMasks:
         self._ending = b""
 
     @classmethod
-    def for_model(cls, directory: Path, eos_ids: frozenset[int]) -> GrammarMasks | None:
+    def for_model(cls, directory: Path, eos_ids: frozenset[int], max_bytes: int = MAX_BYTES) -> GrammarMasks | None:
         """Create masks for the model in a directory; None, with a warning, if its tokenizer does not support grammars. Takes up to
         1 s."""
-        compiler = GrammarCompiler.for_model(directory, eos_ids)
+        compiler = GrammarCompiler.for_model(directory, eos_ids, max_bytes)
         return None if compiler is None else cls(compiler)
 
     def attach(self, vocab_size: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import types
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -12,12 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.backend import CompileFailed
-from tgi_core.engine.ahead.words import Words
 from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.static.attention import BlockStep
 from tgi_core.engine.static.grid import HeadShape, Shape
 from tgi_core.engine.static.laying import lay_nothing, words_of
-from tgi_core.engine.static.regions import Compiled, Forward, by_layer
+from tgi_core.engine.static.regions import Compiled, Forward, Prepare, by_layer
 
 
 class Maker(Protocol):
@@ -73,19 +71,19 @@ class Programs:
         if isinstance(shape, HeadShape):
             hidden = torch.zeros(shape.tokens, self._forward.decoder.table.hidden, dtype=self._forward.decoder.final_norm.dtype)
             inputs.insert(0, hidden.to(self._newest.device))
-        self._compiled[shape] = self._made(shape)
+        self._compiled[shape] = self._program(shape)
         self.run(shape, *inputs)
 
-    def _made(self, shape: Shape | HeadShape) -> Compiled:
-        def compile(run: Compiled, part: str) -> Compiled:
-            return self.maker.compile(_with_code(run, part), part)
+    def _program(self, shape: Shape | HeadShape) -> Compiled:
+        def compile(run: Compiled, part: str = "") -> Compiled:
+            name = f"{shape}: {part}" if part else str(shape)
+            return self.maker.compile(_with_code(run, name), name)
 
         if isinstance(shape, HeadShape):
-            return compile(_head(shape, self._sampler), str(shape))
+            return compile(_head(shape, self._sampler))
         if self.maker.by_layer:
-            prepare = partial(_prepared, words_of(shape))
-            return by_layer(shape.rows, shape.take, shape.outputs, prepare, lambda run, part: compile(run, f"{shape}: {part}"))
-        return compile(_body(shape), str(shape))
+            return by_layer(shape.rows, shape.take, shape.outputs, _prepare(shape), compile)
+        return compile(_body(shape))
 
     def release(self) -> None:
         """Free them all."""
@@ -100,19 +98,23 @@ def _with_code(run: Compiled, name: str) -> Compiled:
     return types.FunctionType(code, run.__globals__, name, run.__defaults__, run.__closure__)
 
 
-def _prepared(layout: Words, newest: Tensor, words: Tensor) -> dict[str, Tensor]:
-    """What a `BlockStep` holds, with input ids that are all known."""
-    inputs = layout.device(words)
-    given = inputs.pop("ids")
-    ids = torch.where(given < 0, newest.index_select(0, (-1 - given).clamp_min(0)), given)
-    return {"input_ids": ids, **inputs}
+def _prepare(shape: Shape) -> Prepare:
+    layout = words_of(shape)
+
+    def prepare(newest: Tensor, words: Tensor) -> dict[str, Tensor]:
+        inputs = layout.device(words)
+        given = inputs.pop("ids")
+        ids = torch.where(given < 0, newest.index_select(0, (-1 - given).clamp_min(0)), given)
+        return {"input_ids": ids, **inputs}
+
+    return prepare
 
 
 def _body(shape: Shape) -> Compiled:
-    layout, padding = words_of(shape), shape.outputs - shape.tokens
+    prepare, padding = _prepare(shape), shape.outputs - shape.tokens
 
     def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
-        step = BlockStep(shape.rows, shape.take, **_prepared(layout, newest, words))
+        step = BlockStep(shape.rows, shape.take, **prepare(newest, words))
         return F.pad(forward.hidden(step, None), (0, 0, 0, padding))
 
     return body
