@@ -52,7 +52,7 @@ def test_few_programs(positions: int, most: int) -> None:
     blocks = 32 * positions // 128
     capacity = Capacity((CacheGroup(CacheKind.FULL, 128, blocks),), 32, positions, 1056, 32)
     grid = Grid.of(capacity, NativeKit.rules)
-    assert isinstance(NativeKit.rules, NeuronRules) and grid.count <= most, str(grid)
+    assert isinstance(NativeKit.rules, NeuronRules) and len(grid.shapes()) <= most, str(grid)
 
 
 def test_nothing_is_compiled_in_traffic(llama: Path) -> None:

@@ -16,7 +16,7 @@ from tgi_core.backend import BackendError
 from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
 from tgi_core.engine.static.grid import GridRules
-from tgi_core.engine.static.programs import Compiled
+from tgi_core.engine.static.regions import Compiled
 
 
 def compiles() -> int:
