@@ -2,7 +2,7 @@
 
 `tool_like` stands for the hard half of schemas that describe data and the arguments of functions; `configuration_like` for those of
 configuration files, which use all that the language has: conditions, patterns that look around, references to other servers. The
-shares are rounded from published counts and are rather too high than too low.
+shares are estimates, and rather too high than too low: nobody counted a public collection for them.
 """
 
 from __future__ import annotations
