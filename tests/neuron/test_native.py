@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tgi_backend_neuron import finding, native_plugin
-from tgi_backend_neuron.native import NativeKit, NeuronMaker, NeuronQueue, NeuronRules
+from tgi_backend_neuron.native import NativeKit, NeuronRules
 from torch import Tensor
 
 from tests.engine.static.test_compiling import Traffic
@@ -76,8 +76,7 @@ def doubled(numbers: Tensor) -> Tensor:
 
 def test_the_compiler() -> None:
     """A program is compiled once; after warm-up another shape is an error that names it, and so is what cannot be compiled."""
-    NativeKit(0, 0.9)  # registers the compiler
-    maker = NeuronMaker(runtime())
+    maker = NativeKit(0, 0.9).maker({"test": "the compiler"}, None)
     program = maker.compile(doubled, "twice")
     assert program(torch.ones(3)).tolist() == [2.0] * 3 and maker.compiles() == 1
     with pytest.raises(CompileFailed, match="float64, which is not supported"):
@@ -89,20 +88,17 @@ def test_the_compiler() -> None:
     assert maker.compiles() == 1
 
 
-def test_a_device_that_fails() -> None:
+@pytest.mark.parametrize(("text", "raised"), [("NRT_EXEC_HW_ERR_NC_UE", DeviceLost), ("shapes differ", RuntimeError)])
+def test_a_device_that_fails(text: str, raised: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the device failed with comes when it is waited for, as the contract's error; others stay what they are."""
 
-    class Failing:
-        def __init__(self, text: str) -> None:
-            self.text = text
+    def fail() -> None:
+        raise RuntimeError(text)
 
-        def synchronize(self) -> None:
-            raise RuntimeError(self.text)
-
-    with pytest.raises(DeviceLost, match="NRT_EXEC_HW_ERR_NC_UE"):
-        NeuronQueue(Failing("NRT_EXEC_HW_ERR_NC_UE")).record().wait()
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        NeuronQueue(Failing("shapes differ")).record().wait()
+    queue = NativeKit(0, 0.9).queue()
+    monkeypatch.setattr(runtime(), "synchronize", fail)
+    with pytest.raises(raised, match=text):
+        queue.record().wait()
 
 
 def test_more_ranks_than_cores() -> None:
