@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from tgi_core.backend import BackendError, Group, PeerLost
 
@@ -24,7 +26,7 @@ STEP_S = 60
 """How long a rank waits for the others in the middle of a step."""
 
 LOADING_S = 3600
-"""How long for a rank that is still loading weights; the server notices a rank that ends meanwhile."""
+"""How long for a rank that is still loading weights or compiling; the server notices a rank that ends meanwhile."""
 
 FILE = "file:"
 """Prefix of a rendezvous that is a file in a private folder, for ranks of one machine."""
@@ -37,6 +39,7 @@ class Collectives:
         self.rank, self.world = rank, world
         self._store, self._device = store, device
         self._meetings = 0
+        self._patience_s = LOADING_S
 
     @property
     def leads(self) -> bool:
@@ -54,7 +57,7 @@ class Collectives:
     def reduce(self, tensor: Tensor) -> Tensor:
         """All-reduce: the sum over the ranks, with the same bits on each; in place if `tensor` is contiguous."""
         tensor = tensor.contiguous()
-        with _peers():
+        with _peers(self._patience_s):
             dist.all_reduce(tensor)
         return tensor
 
@@ -63,31 +66,41 @@ class Collectives:
         widest = max(sizes)
         padded = F.pad(tensor, (0, widest - tensor.shape[-1])).contiguous()
         parts = [torch.empty_like(padded) for _ in sizes]
-        with _peers():
+        with _peers(self._patience_s):
             dist.all_gather(parts, padded)
         return torch.cat([part[..., :size] for part, size in zip(parts, sizes, strict=True)], dim=-1)
 
     def least(self, value: int) -> int:
         """The smallest of the ranks' values."""
         found = torch.tensor([value], dtype=torch.int64, device=self._device)
-        with _peers():
+        with _peers(self._patience_s):
             dist.all_reduce(found, op=dist.ReduceOp.MIN)
         return int(found.item())
 
     def tell(self, values: Sequence[int]) -> list[int]:
         """Broadcast: rank 0's values, on every rank; the others pass a list of the same length."""
         told = torch.tensor(values, dtype=torch.int64, device=self._device)
-        with _peers():
+        with _peers(self._patience_s):
             dist.broadcast(told, src=0)
         return told.tolist()
 
     def meet(self) -> None:
         """Barrier: wait until all ranks have loaded."""
         self._meetings += 1
-        with _peers():
+        with _peers(self._patience_s):
             self._store.set(f"meeting-{self._meetings}-{self.rank}", "here")
             names = [f"meeting-{self._meetings}-{rank}" for rank in range(self.world)]
             self._store.wait(names, timedelta(seconds=LOADING_S))
+
+    def start_serving(self) -> None:
+        """End of warm-up: from now on the ranks run at one pace, and one that needs more than `STEP_S` for its part of a step is lost.
+
+        Until then each compiles at its own pace. Device kinds whose backend torch cannot set this for keep `LOADING_S`.
+        """
+        self._patience_s = STEP_S
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            _set_pg_timeout(timedelta(seconds=STEP_S))
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
@@ -96,21 +109,23 @@ class Collectives:
 
 
 @contextmanager
-def _peers() -> Iterator[None]:
+def _peers(patience_s: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # torch's DistError is one
         reason = " ".join(str(error).split())[:200]
-        raise PeerLost(f"another rank is gone, or needs more than {STEP_S} s for its part of a step: {reason}") from error
+        raise PeerLost(f"another rank is gone, or needs more than {patience_s} s for its part of a step: {reason}") from error
 
 
 def open_collectives(group: Group, backend: str, device: torch.device) -> Collectives:
     """Connect to the other ranks at the group's rendezvous. `backend` is torch.distributed's name. Raises PeerLost."""
-    with _peers():
+    with _peers(LOADING_S):
         store = _store(group)
         if backend == "gloo" and group.local_world == group.world:
             _stay_on_this_machine()
-        dist.init_process_group(backend, store=store, rank=group.rank, world_size=group.world, timeout=timedelta(seconds=STEP_S))
+        dist.init_process_group(
+            backend, store=store, rank=group.rank, world_size=group.world, timeout=timedelta(seconds=LOADING_S)
+        )
     found = Collectives(group.rank, group.world, store, device)
     try:
         found.meet()

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tgi_core.backend import BackendBug, Capabilities, Closed, Feature, Kernel, MaskSource, Row, RowFault, RowFaultKind, hookimpl
+from tgi_core.backend import (
+    BackendBug,
+    Capabilities,
+    Capacity,
+    Closed,
+    Feature,
+    Kernel,
+    MaskSource,
+    Progress,
+    Row,
+    RowFault,
+    RowFaultKind,
+    WarmupPlan,
+    hookimpl,
+)
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.models.shape import ModelShape
@@ -33,6 +47,13 @@ class RankSession(SyncSession):
         if collectives.tell([int(masks is not None)])[0]:  # only rank 0 has masks, but all ranks take the same requests
             features = self._capabilities.features | {Feature.MASKS}
             self._capabilities: Capabilities = replace(self._capabilities, features=features)
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """See `SyncSession.warmup`; the ranks reserve and compile each at its own pace, and run steps at one."""
+        capacity = super().warmup(plan, progress)
+        self._collectives.start_serving()
+        return capacity
 
     @hookimpl
     def close(self) -> Closed:
