@@ -20,11 +20,9 @@ from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.build import text_config
+from tgi_core.engine.models.cache_names import CACHE_NAMES, cache_name
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits, prompt_positions
-
-CACHE_NAMES = ("past_key_values", "cache_params", "state")
-"""Names of the cache arguments and results of transformers' models."""
 
 
 class HFCacheModel:
@@ -35,15 +33,15 @@ class HFCacheModel:
         self._takes = set(inspect.signature(model.forward).parameters)
         # One row has no padding, so a mask of ones has no effect, unless positions are computed from it. State-space models
         # compute wrong results with one: they multiply it into their tokens.
-        if "position_ids" in self._takes or "cache_params" in self._takes:
+        if "position_ids" in self._takes or model._is_stateful:
             self._takes.discard("attention_mask")
 
     def new_cache(self) -> dict[str, Any]:
         """The cache of a row before its first token, by argument name."""
         if not self._model._supports_default_dynamic_cache():
             return {}
-        name = "cache_params" if "cache_params" in self._takes else "past_key_values"
-        return {name: DynamicCache(config=text_config(self._model.config))} if name in self._takes else {}
+        name = cache_name(self._model)
+        return {name: DynamicCache(config=text_config(self._model.config))} if name else {}
 
     def run(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> Tensor:
         """Logits [keep, vocabulary] of the last `keep` of tokens start…; changes `cache`."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tgi_core.engine.models.cache_names import cache_name
 from tgi_core.errors import StartupError
 
 
@@ -26,10 +27,10 @@ def sampled_rows(model: PreTrainedModel, rows: int, length: int, seed: int) -> T
     config = model.config.get_text_config(decoder=True)
     first = config.bos_token_id if isinstance(config.bos_token_id, int) else 0
     generator = torch.Generator().manual_seed(seed)
-    ids, past = torch.full((rows, 1), first), None
+    ids, past, name = torch.full((rows, 1), first), None, cache_name(model)
     while ids.shape[1] < length:
-        output = model(ids if past is None else ids[:, -1:], past_key_values=past, use_cache=True)
-        past = output.past_key_values
+        output = model(ids if past is None else ids[:, -1:], use_cache=True, **{name: past})
+        past = output[name]
         following = torch.multinomial(output.logits[:, -1].float().softmax(-1), 1, generator=generator)
         ids = torch.cat((ids, following), 1)
     return ids

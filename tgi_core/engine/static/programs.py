@@ -75,15 +75,15 @@ class Programs:
         self.run(shape, *inputs)
 
     def _program(self, shape: Shape | HeadShape) -> Compiled:
-        def compile(run: Compiled, part: str = "") -> Compiled:
+        def compiled(run: Compiled, part: str = "") -> Compiled:
             name = f"{shape}: {part}" if part else str(shape)
             return self.maker.compile(_with_code(run, name), name)
 
         if isinstance(shape, HeadShape):
-            return compile(_head(shape, self._sampler))
+            return compiled(_head(shape, self._sampler))
         if self.maker.by_layer:
-            return by_layer(shape.rows, shape.take, shape.outputs, _prepare(shape), compile)
-        return compile(_body(shape))
+            return by_layer(shape.rows, shape.take, shape.outputs, _prepare(shape), compiled)
+        return compiled(_body(shape))
 
     def release(self) -> None:
         """Free them all."""

@@ -22,8 +22,8 @@ Prepare = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 """The tensors of a `BlockStep` by name, given the newest tokens and the words."""
 
 
-def by_layer(rows: int, take: int, outputs: int, prepare: Prepare, compile: Callable[[Compiled, str], Compiled]) -> Compiled:
-    """A function of (forward, newest tokens, words) that returns `outputs` hidden states, of three parts compiled by `compile`."""
+def by_layer(rows: int, take: int, outputs: int, prepare: Prepare, compiled: Callable[[Compiled, str], Compiled]) -> Compiled:
+    """A function of (forward, newest tokens, words) that returns `outputs` hidden states, of three parts made by `compiled`."""
 
     def begin(forward: Forward, newest: Tensor, words: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         inputs = dict(prepare(newest, words))
@@ -43,7 +43,7 @@ def by_layer(rows: int, take: int, outputs: int, prepare: Prepare, compile: Call
     def end(normed: Tensor) -> Tensor:
         return F.pad(normed, (0, 0, 0, outputs - rows * take))
 
-    begin, layer, end = compile(begin, "begin"), compile(layer, "layer"), compile(end, "end")
+    begin, layer, end = compiled(begin, "begin"), compiled(layer, "layer"), compiled(end, "end")
 
     def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
         inputs, stream, normed = begin(forward, newest, words)

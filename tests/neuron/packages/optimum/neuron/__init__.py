@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tgi_core.engine.models.cache_names import cache_name
+
 EXPORTS: list[str] = []
 """The directory of every model that was compiled in this process."""
 _MODELS = ("llama", "mixtral", "phi3", "qwen2", "qwen3", "granite")
@@ -201,7 +203,8 @@ class NeuronModelForCausalLM:
     @torch.no_grad()
     def _run(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         mask = mask.to(self._model.dtype)
-        out = self._model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self._cache, use_cache=True)
+        cache = {cache_name(self._model): self._cache}
+        out = self._model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **cache)
         return out.logits
 
     def _load(self, directory: Path) -> None:
