@@ -25,7 +25,7 @@ from tgi_router.clients import Clients
 from tgi_router.cloud import CloudRoutes
 from tgi_router.cors import cors
 from tgi_router.docs_page import DocumentRoutes
-from tgi_router.endpoints import Endpoint, Gate, make_routes
+from tgi_router.endpoints import Endpoint, Gate, make_routes, methods_by_path
 from tgi_router.errors import BodyRejected, NoRoute, NotServing, RouterError, ShuttingDown, WrongMethod
 from tgi_router.generator import Generator
 from tgi_router.headers import ComputeHeaders
@@ -160,7 +160,7 @@ def _endpoints(
 
 def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middleware]:
     """Return the middleware. CORS comes first: a browser's preflight request has no key."""
-    stack = cors(settings)
+    stack = cors(settings, methods_by_path(endpoints))
     if settings.api_key is not None:
         stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
     return stack

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from tgi_backend_gaudi import finding, plugin
 
 from tests.engine.tiny_models import save_tiny
@@ -23,7 +25,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in (*plugin.IGNORED, finding.VISIBLE):
         os.environ.pop(name, None)
     os.environ["PT_HPU_LAZY_MODE"] = "0"  # as the plugin sets it
+    if imported := sys.modules.get("habana_frameworks.torch.hpu"):
+        torch.hpu = imported.device_module  # type: ignore[attr-defined]
     yield root
+    if hasattr(torch, "hpu"):
+        del torch.hpu  # torch's own fake tensors ask whether there is one
     os.environ.clear()
     os.environ.update(kept)
 

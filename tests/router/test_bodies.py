@@ -270,10 +270,16 @@ def test_cors(hello: Served) -> None:
 
 
 def test_options_without_a_preflight(hello: Served) -> None:
-    """OPTIONS alone is answered to every path alike, with the origin's headers where there is one."""
-    for path in ("/generate", "/v1/models", "/nowhere"):
+    """OPTIONS alone is answered with the methods of the path, and with the origin's headers where there is one."""
+    paths = {
+        "/generate": "OPTIONS, POST",
+        "/v1/models": "GET, HEAD, OPTIONS",
+        "/": "GET, HEAD, OPTIONS, POST",
+        "/nowhere": "OPTIONS",
+    }
+    for path, methods in paths.items():
         answer = hello.client.options(path, headers={"origin": "http://a.example"})
-        assert (answer.status_code, answer.content, answer.headers["allow"]) == (200, b"", "GET, HEAD, OPTIONS, POST")
+        assert (answer.status_code, answer.content, answer.headers["allow"]) == (200, b"", methods)
         assert answer.headers["access-control-allow-origin"] == "*"
 
 
