@@ -99,7 +99,9 @@ class Dialect:
         )
 
     def _further(self, body: OpenAIBody, greedy: bool) -> dict[str, Any]:
-        """Return the parameters that vLLM has, and TGI has only on its native routes."""
+        """Return the parameters that vLLM has, and TGI has only on its native routes. Raises ValidationFailed."""
+        if body.truncate_prompt_tokens is not None and body.truncate_prompt_tokens < -1:
+            raise ValidationFailed("`truncate_prompt_tokens` must be -1, for as many as fit, or a number of tokens")
         return {
             "top_k": None if greedy or body.top_k in (-1, 0) else body.top_k,
             "repetition_penalty": body.repetition_penalty,

@@ -169,6 +169,11 @@ def test_compressed_bodies(serve: Serve) -> None:
         ("chat/completions", {"truncate_prompt_tokens": 0}, "`truncate_prompt_tokens` must be strictly positive"),
         (
             "chat/completions",
+            {"truncate_prompt_tokens": -2},
+            "`truncate_prompt_tokens` must be -1, for as many as fit, or a number of tokens",
+        ),
+        (
+            "chat/completions",
             {"messages": [{"role": "user", "content": "a " * 90}]},
             "`messages` tokens + `max_tokens` must be <= 64.",
         ),
