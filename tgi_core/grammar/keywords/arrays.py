@@ -7,6 +7,7 @@ from typing import Any
 
 from tgi_core.grammar.keywords.merging import NotSimple, merge
 from tgi_core.grammar.keywords.notes import Notes
+from tgi_core.grammar.keywords.unevaluated import rewrite_unevaluated
 from tgi_core.grammar.keywords.values import exact_values, types_of
 
 _PERMUTED = 4
@@ -19,23 +20,12 @@ _MOST_CONTAINED = 8
 def rewrite_arrays(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
     """Rewrite the keywords of arrays."""
     if "unevaluatedItems" in node:
-        node = _evaluated(node, notes)
+        node = rewrite_unevaluated(node, notes, "unevaluatedItems", "items", ("contains",))
     if any(key in node for key in ("contains", "minContains", "maxContains")):
         node = _contain(node, notes)
     if node.get("uniqueItems") is True:
         node = _unique({key: value for key, value in node.items() if key != "uniqueItems"}, notes)
     return node
-
-
-def _evaluated(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    kept = dict(node)
-    given = kept.pop("unevaluatedItems")
-    if given is True or given == {}:
-        return kept
-    if any(key in node for key in ("allOf", "anyOf", "oneOf", "if", "contains", "$ref")):
-        notes.check("unevaluatedItems")
-        return kept
-    return {"items": given, **kept}
 
 
 def _contain(node: dict[str, Any], notes: Notes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from tgi_core.grammar.finite import resolve
 from tgi_core.grammar.keywords.notes import Notes
 from tgi_core.grammar.keywords.strings import compiles
+from tgi_core.grammar.keywords.unevaluated import rewrite_unevaluated
 from tgi_core.grammar.keywords.values import ANNOTATIONS, Schema, exact_values, properties_of, required_of, types_of
 
 Compiles = Callable[[dict[str, Any]], bool]
@@ -18,7 +19,7 @@ Compiles = Callable[[dict[str, Any]], bool]
 def rewrite_objects(node: dict[str, Any], notes: Notes, holds: Compiles) -> dict[str, Any]:
     """Rewrite the keywords of objects."""
     if "unevaluatedProperties" in node:
-        node = _evaluated(node, notes)
+        node = rewrite_unevaluated(node, notes, "unevaluatedProperties", "additionalProperties", ("dependentSchemas",))
     if "propertyNames" in node:
         node = _named(node, notes)
     if isinstance(node.get("patternProperties"), dict):
@@ -26,17 +27,6 @@ def rewrite_objects(node: dict[str, Any], notes: Notes, holds: Compiles) -> dict
     if "minProperties" in node or "maxProperties" in node:
         node = _counted(node, notes, holds)
     return node
-
-
-def _evaluated(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    kept = dict(node)
-    given = kept.pop("unevaluatedProperties")
-    if given is True or given == {}:
-        return kept
-    if any(key in node for key in ("allOf", "anyOf", "oneOf", "if", "$ref", "dependentSchemas")):
-        notes.check("unevaluatedProperties")
-        return kept
-    return {"additionalProperties": given, **kept}
 
 
 def _named(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
