@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch_xla
 import torch_xla.debug.metrics as metrics
 from tgi_backend_static_cpu.kit import StaticCpuKit
-from torch import Tensor
 
-from tgi_core.backend import BackendError
-from tgi_core.engine.ahead.sampling import TorchSampler
-from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
+from tgi_core.engine.plain_queue import PlainQueue
 from tgi_core.engine.static.grid import GridRules
 from tgi_core.engine.static.regions import Compiled
 
@@ -29,43 +25,12 @@ def fallbacks() -> dict[str, int]:
     return {name: metrics.counter_value(name) for name in metrics.counter_names() if name.startswith("aten::")}
 
 
-class XlaQueue:
-    """Work is enqueued when it is given; a copy to the host waits for what it copies."""
+class XlaEvent:
+    """Waiting is for everything; a copy to the host waits for what it copies."""
 
-    in_flight = 2
-
-    def run(self, work: Work) -> None:
-        """Enqueue it."""
-        work()
-
-    def host(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Plain memory."""
-        return torch.zeros(count, dtype=dtype)
-
-    def record(self) -> XlaQueue:
-        """Itself: waiting is for everything."""
-        return self
-
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Until the device is idle."""
         torch_xla.sync(wait=True)
-
-    def graphs(self) -> GraphMaker | str:
-        """None: programs take their place."""
-        return "it runs programs"
-
-    def sampler(self) -> StepSampler:
-        """torch's."""
-        return TorchSampler(torch.float32)
-
-    def measured(self, work: Work) -> Usage:
-        """Run the work; memory is not counted on a CPU."""
-        self.run(work)
-        return Usage(0, 0)
-
-    def translated(self, error: Exception) -> BackendError | None:
-        """It has no errors of its own here."""
-        return None
 
 
 class XlaMaker:
@@ -105,8 +70,8 @@ class XlaKit(StaticCpuKit):
         self.device = torch_xla.device()
 
     def queue(self) -> Any:
-        """XLA's."""
-        return XlaQueue()
+        """Work is enqueued when it is given. XLA has no errors of its own here."""
+        return PlainQueue(XlaEvent, lambda error: None, in_flight=2)
 
     def compiler(self) -> Mapping[str, str]:
         """Its version."""

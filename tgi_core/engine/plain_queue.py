@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tgi_core.backend import BackendError
+from tgi_core.engine.accelerator.queue import DeviceEvent, StreamEvent, Translate
 from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
-
-
-class Mark(Protocol):
-    """A place in the device's stream."""
-
-    def synchronize(self) -> None:
-        """Return when all before it is done. Raises what that failed with."""
-
-
-Translate = Callable[[Exception], BackendError | None]
-
-
-class PlainEvent:
-    """See `Event`."""
-
-    def __init__(self, mark: Mark, translate: Translate) -> None:
-        self._mark, self._translate = mark, translate
-
-    def wait(self) -> None:
-        """Return when all that was enqueued before is done. Raises what that failed with."""
-        try:
-            self._mark.synchronize()
-        except RuntimeError as error:
-            raise self._translate(error) or error from error
 
 
 class PlainQueue:
     """See `DeviceQueue`. `mark` records a place at the end of the device's stream."""
 
-    def __init__(self, mark: Callable[[], Mark], translate: Translate, in_flight: int) -> None:
+    def __init__(self, mark: Callable[[], DeviceEvent], translate: Translate, in_flight: int) -> None:
         self.in_flight = in_flight
         self._mark, self._translate = mark, translate
 
@@ -52,9 +28,9 @@ class PlainQueue:
         """Plain memory."""
         return torch.zeros(count, dtype=dtype)
 
-    def record(self) -> PlainEvent:
+    def record(self) -> StreamEvent:
         """The end as it is now."""
-        return PlainEvent(self._mark(), self._translate)
+        return StreamEvent(self._mark(), self._translate)
 
     def graphs(self) -> GraphMaker | str:
         """None."""

@@ -22,11 +22,6 @@ _MENDED = "2.12"
 """The first torch that ends the allocator's part of a capture itself."""
 
 
-def new_pool(runtime: Runtime) -> Any:
-    """A handle of a new pool."""
-    return runtime.graph_pool_handle()
-
-
 def abandon_pool(device: torch.device, pool: Any) -> None:
     """End allocation from the pool of a capture that failed, and release the pool, where torch has left that undone."""
     if torch.torch_version.TorchVersion(TORCH) >= _MENDED:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import BackendError
-from tgi_core.engine.accelerator.graph_pool import abandon_pool, new_pool, syncs_refused
+from tgi_core.engine.accelerator.graph_pool import abandon_pool, syncs_refused
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.device_queue import CannotCapture, StepSampler, Usage, Work
 
@@ -33,10 +33,17 @@ class TorchGraph(Protocol):
 NewGraph = Callable[[], TorchGraph]
 
 
+class DeviceEvent(Protocol):
+    """A place in a device's stream, as torch's device modules have it."""
+
+    def synchronize(self) -> None:
+        """Return when all before it is done. Raises RuntimeError for what that failed with."""
+
+
 class StreamEvent:
     """An event in the stream."""
 
-    def __init__(self, event: Any, translate: Translate) -> None:
+    def __init__(self, event: DeviceEvent, translate: Translate) -> None:
         self._event, self._translate = event, translate
 
     def wait(self) -> None:
@@ -87,7 +94,7 @@ class StreamGraphs:
 
     def _record(self, graph: TorchGraph, work: Work) -> None:
         if self._pool is None:
-            self._pool = new_pool(self._queue.runtime)
+            self._pool = self._queue.runtime.graph_pool_handle()
         # Other threads may allocate or wait meanwhile: what they do is no fault of this capture.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
