@@ -104,7 +104,7 @@ def test_what_is_no_number_shows_in_its_row(rounding: Kernels) -> None:
 
 
 def test_rows_are_rounded_only_if_asked(kernels: Kernels) -> None:
-    """Without the setting, and for codes with zero points or of four bits, inputs keep their numbers."""
+    """Without the setting, and for codes with zero points or of four bits, inputs are not rounded."""
     assert pack(kernels, Arena(kernels), [codes(32, 64, 1, 8, False, 1)]).layout == Layout.CODES8
     kernels.int8_rows = True
     try:

@@ -60,7 +60,7 @@ def test_no_software(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_torch(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch that was installed over the image's is BROKEN, with both versions; another patch level is fine."""
+    """A torch installed over the image's makes the probe BROKEN and names both versions; another patch level is fine."""
     gaudi(root)
     monkeypatch.setattr(finding, "torch_build", lambda: torch_build() | {"__version__": "2.11.0a0"})
     found = probe({})

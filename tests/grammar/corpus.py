@@ -2,7 +2,7 @@
 
 `tool_like` stands for the hard half of schemas that describe data and the arguments of functions; `configuration_like` for those of
 configuration files, which use all that the language has: conditions, patterns that look around, references to other servers. The
-shares are estimates, and rather too high than too low: nobody counted a public collection for them.
+shares are estimates, and meant to err on the high side; they were not counted in a public collection.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Gptq(Format):
         return by_column(codes, scales, centred, group.long(), dtype)
 
     def _less_one(self, at_half: float, below: float) -> bool:
-        """Whether zero points are stored less one, by the shares of them that are half the range, and one below. Most of them decide for
-        a file that says it is symmetric: it may name the wrong version, and a damaged one of them must not shift all."""
+        """Whether zero points are stored less one, by the shares of them that are half the range, and one below. In a file that says it
+        is symmetric the majority decides: it may name the wrong version, and one damaged zero point must not shift a whole layer."""
         enough = 0.5 if self._symmetric else 1
         return below >= enough or (self._stored_less_one and at_half < enough)
