@@ -70,8 +70,7 @@ def serving(
     """Serve the app that `create` makes of the generator that `opening` yields; `settings` are those of the connections.
     `send_buffer` is what the kernel keeps for a client that does not read, in bytes."""
     policy = ConnectionPolicy.of(settings or Settings())
-    # asyncio switches Nagle's delay off only for sockets that name their protocol
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if send_buffer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     listener.bind(("127.0.0.1", 0))

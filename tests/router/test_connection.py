@@ -183,3 +183,14 @@ def series(served: Served) -> set[str]:
     """All series of the metrics."""
     lines = served.client.get("/metrics").text.splitlines()
     return {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}
+
+
+def test_no_answer_waits_for_an_acknowledgement(plain: Served) -> None:
+    """Nagle's algorithm is off, whatever listener a connection came from: it would hold each part of an answer back for 40 ms."""
+    with plain.connect() as connection:
+        connection.sendall(WHOLE)
+        read_until(connection, b"}")
+        transports = [each.transport for each in plain.server.server_state.connections]
+        options = [each.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in transports]
+    assert options
+    assert all(options)
