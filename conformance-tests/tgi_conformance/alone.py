@@ -32,8 +32,6 @@ from tgi_core.backend.session import Session
 Key = tuple[tuple[int, ...], int, Sampling, OutputOptions, bool, int | None, str | None]
 """Tokens, prompt length, sampling, wants, masked, the phase of its masks, adapter."""
 
-_AT_LEAST = 8
-"""Tokens made at once: most rows need no more."""
 _ROUNDS = itertools.count(2_000_000 // PHASES)
 """Ids of requests that run alone are a round of PHASES each, above those that scenarios use: both may run in one session."""
 
@@ -100,7 +98,8 @@ class Alone:
             *(shift, request.adapter),
         )
         if len(self._made.get(key, ())) < count:
-            self._made[key] = self._run(request, 1 if count == 1 else max(_AT_LEAST, 3 * count if count > _AT_LEAST else 0))
+            # one more than needed: sessions that count the same steps would hide a defect that depends on their number
+            self._made[key] = self._run(request, count + (count > 1))
         return self._made[key]
 
     def close(self) -> None:

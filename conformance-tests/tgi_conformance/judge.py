@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -9,7 +10,7 @@ from typing import Protocol
 
 from tgi_conformance.fields import FILTERS
 from tgi_conformance.masks import AFTER, DOOMED, FAILING, allows, phase
-from tgi_conformance.oracle import Part
+from tgi_conformance.oracle import OracleRow, Part
 from tgi_conformance.sessions import Occupied
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Request, Row, RowFaultKind, Rows, Sampling, TopToken
@@ -69,14 +70,18 @@ def _stretch(request: Request) -> float:
 
 
 class RowJudge:
-    """Holds the rows of steps against the oracle's parts and a yardstick. Rows that left the exact path are in `strayed`."""
+    """Holds the rows of steps against the oracle's parts and a yardstick. Rows that left the exact path are in `strayed`.
+
+    What can be judged from a step alone is judged at once. A row is compared with the yardstick when it has left its session, so that
+    the yardstick runs each request once, for as many tokens as are needed.
+    """
 
     def __init__(self, yardstick: Yardstick, dtype: str, mask_kind: str | None, *, bits: bool = False) -> None:
         """`bits`: no rounding is forgiven, whatever the dtype."""
         self._yardstick, self._mask_kind, self._bits = yardstick, mask_kind, bits
         self._exact, self._tolerance = bits or dtype == "float32", TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
         self.strayed: set[int] = set()
-        self._later: list[tuple[Part, Row]] = []
+        self._waiting: dict[OracleRow, list[tuple[Part, Row]]] = {}
 
     @property
     def yardstick(self) -> Yardstick:
@@ -88,11 +93,23 @@ class RowJudge:
         """Whether tokens must be identical."""
         return self._exact
 
+    def settle_left(self) -> None:
+        """Compare rows that have left their session. Raises Violation. Rows wait if the device has no room for the yardstick's session."""
+        with contextlib.suppress(Occupied):
+            self._settle([row for row in self._waiting if not row.live or row.failed])
+
     def settle(self) -> None:
-        """Judge what could not be judged before, for want of room for the yardstick's session. Raises Violation."""
-        later, self._later = self._later, []
-        for part, row in later:
-            self._compare(part, row)
+        """Compare all rows. Raises Violation, and Occupied while the device has no room for the yardstick's session."""
+        self._settle(list(self._waiting))
+
+    def _settle(self, rows: Sequence[OracleRow]) -> None:
+        for each in rows:
+            results = self._waiting[each]
+            if (last := results[-1][0].makes) is not None:
+                self._yardstick.row(each.request, last)
+            for part, row in results:
+                self._compare(part, row)
+            del self._waiting[each]
 
     def step(self, step_id: int, parts: Sequence[Part], result: Rows) -> None:
         """All rows of one step. Raises Violation. Marks rows that failed as they had to."""
@@ -149,10 +166,7 @@ class RowJudge:
             raise Violation(
                 "top", f"row {row.request_id}: {len(row.top)} lists of top tokens for {made} tokens, want {want.top_n}"
             )
-        try:
-            self._compare(part, row)
-        except Occupied:
-            self._later.append((part, row))
+        self._waiting.setdefault(part.row, []).append((part, row))
 
     def _masked(self, part: Part, row: Row) -> None:
         """A masked row makes what the suite's mask source has allowed it."""

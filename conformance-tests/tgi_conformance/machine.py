@@ -19,7 +19,7 @@ from tgi_conformance.scene import Scene
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Feature, Grant, Mixing, Request, UnknownBatch
 
-EXAMPLES, STEPS = 60, 24
+EXAMPLES, STEPS = 45, 24
 
 _some = st.integers(0, 29)
 

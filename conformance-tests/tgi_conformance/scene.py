@@ -63,6 +63,12 @@ class Scene:
         if self.plays:
             self.plays[-1].leave()
 
+    def settle(self) -> None:
+        """End an interrupted scenario's session and compare its rows. Raises Violation for one that is wrong."""
+        if self.plays and not self.plays[-1].failed:
+            self.plays[-1].drop()
+            self.plays[-1].settle()
+
     def opened(self, open: Callable[[], _T]) -> _T:
         """Leave the session and call `open`, which opens something on the device; close idle sessions if it needs room."""
         self.leave()

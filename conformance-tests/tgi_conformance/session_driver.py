@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -14,7 +15,7 @@ from tgi_conformance.judge import RowJudge, Yardstick
 from tgi_conformance.masks import AFTER, ALTERNATING, BREAKING, DOOMED, LOSING, OWN, SLOW, Masks
 from tgi_conformance.oracle import Expected, Oracle
 from tgi_conformance.origin import raised_at
-from tgi_conformance.sessions import Breaker, Lent, Wanted
+from tgi_conformance.sessions import Breaker, Lent, Occupied, Wanted
 from tgi_conformance.situations import reached
 from tgi_conformance.target import LONG_ROW_TOKENS, MAX_ROW_TOKENS, MAX_ROWS, Target, plan_of
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
@@ -147,8 +148,8 @@ class SessionDriver:
         return self.oracle.capacity
 
     def leave(self) -> None:
-        """Be done with the session: where nothing went wrong in it, it is cleared for the next. What could not be judged while it was
-        open is judged now. Raises Violation."""
+        """Be done with the session: where nothing went wrong in it, it is cleared for the next. Rows that were not compared yet are
+        compared now. Raises Violation."""
         lent, self._lent = self._lent, None
         if lent is None:
             return
@@ -156,13 +157,17 @@ class SessionDriver:
             self.alone.sessions.drop(lent)
         else:
             self.alone.sessions.give_back(lent)
-        if self.failed:
-            return
+        if not self.failed:
+            self.settle()
+
+    def settle(self) -> None:
+        """Compare the rows that are still to be compared. Raises Violation, and Occupied while the device has no room for the
+        yardstick's session."""
         try:
             self.judge.settle()
         except Violation as violation:
-            self.failed = violation
-            raise
+            self.failed = self._explained(violation)
+            raise self.failed from violation
 
     def drop(self) -> None:
         """End the session, whatever state it is in."""
@@ -208,8 +213,11 @@ class SessionDriver:
         self.trace.append((ref, call))
         try:
             self._judged(ref, call, expected)
+            self.judge.settle_left()
         except Violation as violation:
             self.failed = self._explained(violation)
+            with suppress(Occupied):
+                self.settle()  # what went wrong before is the cause
             raise self.failed from violation
         return ref
 
@@ -303,8 +311,9 @@ class SessionDriver:
             self.unread |= before - self.oracle.steps.keys()
             self.situations["a step failed late"] += 1
             return
-        name, place = type(error).__name__, raised_at(error, self._target)
+        name = type(error).__name__
         if not expected.errors:
+            place = raised_at(error, self._target)
             where = f" (raised at {place})" if place else ""
             raise Violation("refusal", f"{text} raised {name}: {error}{where}; this call is valid and must succeed") from error
         if type(error) not in {kind for kind, _ in expected.errors}:

@@ -68,8 +68,7 @@ def _outcome(clause: Clause, scene: Scene) -> Result:
             return Result(clause.id, Verdict.UNSUPPORTED, f"does not declare {names}")
         if clause.rows > 1 and (room := scene.declared[1].max_rows) < clause.rows:
             return Result(clause.id, Verdict.UNSUPPORTED, f"needs {clause.rows} rows at a time, but max_rows is {room}")
-        clause.check(scene)
-        scene.leave()
+        _check(clause, scene)
     except Violation as violation:
         return _failed(clause, scene, violation)
     except DoesNotApply as reason:
@@ -84,6 +83,16 @@ def _outcome(clause: Clause, scene: Scene) -> Result:
     if unreached:
         return Result(clause.id, Verdict.INCONCLUSIVE, f"never reached: {', '.join(unreached)}")
     return Result(clause.id, Verdict.PASS)
+
+
+def _check(clause: Clause, scene: Scene) -> None:
+    """Run the scenario. If it stops early, rows that are wrong come before the reason why it stopped."""
+    try:
+        clause.check(scene)
+    except (Violation, DoesNotApply, NotReached):
+        scene.settle()
+        raise
+    scene.leave()
 
 
 def _where(error: Exception) -> str:

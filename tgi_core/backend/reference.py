@@ -118,6 +118,11 @@ def _likely(state: int, vocab_size: int) -> dict[int, float]:
     return logits
 
 
+@lru_cache(maxsize=4096)
+def _likely_logprobs(state: int, vocab_size: int) -> dict[int, float]:
+    return sampling.log_softmax(_likely(state, vocab_size))
+
+
 class ReferenceSession:
     """One rank of the toy model. `faults` maps a step id to the error that reading it raises."""
 
@@ -268,7 +273,7 @@ class ReferenceSession:
         for position in range(work.start, work.start + work.take):
             state = self._write(row, position)
             if wants_prompt and position + 1 < row.request.prompt_len:
-                logprobs = sampling.log_softmax(toy_logits(state, self._vocab_size))
+                logprobs = _likely_logprobs(state, self._vocab_size)
                 prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
         row_result: dict[str, Any] = self._sample(work, state) if work.yields else {}
         return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
@@ -301,7 +306,7 @@ class ReferenceSession:
             self._failed.add(row.request.id)
             return {"fault": RowFault(RowFaultKind.SAMPLER, f"choosing its token failed: {type(error).__name__}")}
         row.tokens.append(token)
-        top = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[: want.top_n]
+        top = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[: want.top_n] if want.top_n else ()
         return {
             "tokens": (token,),
             "logprobs": (logprobs[token],) if want.logprobs else (),
