@@ -21,6 +21,8 @@ MAX_ROWS, MAX_ROW_TOKENS, MAX_STEP_TOKENS = 6, 64, 96
 WIDE_ROWS = 66
 """Two more than 64: past 32-bit and 64-bit words, full warps and tiles, with an even and an odd place behind them."""
 MIXED_ROW_TOKENS, LONG_ROW_TOKENS = 160, 2064
+OWNED_TOKENS = 60
+"""Tokens for which the owner of a prefix may go on."""
 
 
 def quiet(what: str, done: int, total: int, unit: str) -> None:
@@ -98,8 +100,16 @@ def wide_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
 
 
 def mixed_plan(block_sizes: tuple[int, ...]) -> WarmupPlan:
-    """Return a plan for many rows of every kind, some with long prompts."""
-    return plan_of(block_sizes, WIDE_ROWS, MIXED_ROW_TOKENS, 512)
+    """Return a plan for many rows of every kind, some with long prompts; a row may own a prefix of a block and go on for long."""
+    size = small_plan(block_sizes).block_size or 0
+    return plan_of(block_sizes, WIDE_ROWS, max(MIXED_ROW_TOKENS, size + OWNED_TOKENS + 4), 512)
+
+
+def prefix_plan(block_sizes: tuple[int, ...]) -> WarmupPlan | None:
+    """Return a plan for rows behind two whole blocks; None if rows of the small plan are long enough."""
+    size = small_plan(block_sizes).block_size
+    length = 0 if size is None else 2 * size + 12
+    return plan_of((size,), MAX_ROWS, length, length) if size is not None and length > MAX_ROW_TOKENS else None
 
 
 def plan_of(block_sizes: tuple[int, ...], rows: int, row_tokens: int, step_tokens: int) -> WarmupPlan:

@@ -228,13 +228,21 @@ class Company:
         return batches
 
     def groups(self, specs: Sequence[Spec]) -> Iterator[Sequence[Spec]]:
-        """Yield as many specs at a time as fit, leaving one place for an owner."""
+        """Yield as many specs at a time as fit, leaving one place for an owner. A prefix takes blocks beside those of its row."""
         promised = self.stage.capacity
         size = promised.groups[0].block_size
-        blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, MIXED_ROW_TOKENS) // size)
-        room = max(1, min(promised.max_rows - 1, promised.max_step_tokens, blocks - 1, WIDE_ROWS - 1))
-        for first in range(0, len(specs), room):
-            yield specs[first : first + room]
+        blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, MIXED_ROW_TOKENS) // size) - 1
+        room = max(1, min(promised.max_rows - 1, promised.max_step_tokens, WIDE_ROWS - 1))
+        group, held = list[Spec](), 0
+        for spec in specs:
+            needs = 2 if spec.shares else 1
+            if group and (len(group) == room or held + needs > blocks):
+                yield group
+                group, held = [], 0
+            group.append(spec)
+            held += needs
+        if group:
+            yield group
 
     def run(self, specs: Sequence[Spec], steps: int = 2) -> None:
         """Start rows, merge them, decode, and remove them in turn, the last two while a row of another batch stays."""

@@ -14,6 +14,7 @@ from tgi_conformance.golden import Case, Golden, adapted_golden
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_driver import Setup
 from tgi_conformance.stage import PLAIN, Stage
+from tgi_conformance.target import prefix_plan
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import Feature, OutputOptions, Request, Unsupported
 
@@ -152,14 +153,17 @@ def same_prompt(scene: Scene) -> None:
 )
 def prefix(scene: Scene) -> None:
     """A one-block prefix, for the base model and for each adapter."""
-    stage = _stage(scene)
+    plan = prefix_plan(scene.declared[0].block_sizes)
+    setup = Setup(plan, golden=adapted_transcripts(scene).name, adapters=True, alone=True)
+    stage = Stage(scene.play(setup), scene.seed)
     size = stage.capacity.groups[0].block_size
     for case in _greedy(scene, 1):
-        if size >= len(case.prompt):
-            raise NotReached(f"the prompt has {len(case.prompt)} tokens, and a block holds {size}")
-        owner = stage.start(case_request(stage, case))
-        (row,) = stage.play.oracle.batches[owner]
-        sharer = stage.request(case.prompt, cached=size, shares=row.request, adapter=case.adapter)
+        prompt = case.prompt * (size // len(case.prompt) + 1)
+        if len(prompt) + 3 > min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens):
+            raise NotReached(f"a prefix of one {size}-token block does not fit a row of {stage.capacity.max_row_tokens} tokens")
+        owner = stage.request(prompt, adapter=case.adapter)
+        stage.start(owner)
+        sharer = stage.request(prompt, cached=size, shares=owner, adapter=case.adapter)
         stage.decode(stage.start(sharer), steps=3)
         stage.clear(None)
 

@@ -8,6 +8,7 @@ from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
+from tgi_conformance.target import prefix_plan
 from tgi_conformance.verdict import DoesNotApply, Level, NotReached
 from tgi_core.backend import Grant, InvalidRequest, Mixing, Request, UnknownRequest, Unsupported
 
@@ -159,7 +160,7 @@ def _sharing(stage: Stage, first: Request, cached: int, tail: tuple[int, ...], t
 )
 def prefix(scene: Scene) -> None:
     """Two requests share the prefix while its owner lives and decodes; the owner leaves, and its prefix is still read."""
-    stage = scene.stage()
+    stage = scene.stage(prefix_plan(scene.declared[0].block_sizes))
     size = stage.capacity.groups[0].block_size
     if 2 * size + 10 > stage.capacity.max_row_tokens:
         raise NotReached(f"a prefix of whole {size}-token blocks does not fit a row of {stage.capacity.max_row_tokens} tokens")
@@ -183,7 +184,7 @@ def prefix(scene: Scene) -> None:
 )
 def prefix_chunks(scene: Scene) -> None:
     """A one-block prefix, then chunks of two tokens."""
-    stage = scene.stage()
+    stage = scene.stage(prefix_plan(scene.declared[0].block_sizes))
     size = stage.capacity.groups[0].block_size
     if size + 12 > stage.capacity.max_row_tokens:
         raise NotReached(f"a prefix of one {size}-token block does not fit a row of {stage.capacity.max_row_tokens} tokens")

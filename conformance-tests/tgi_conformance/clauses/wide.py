@@ -16,7 +16,7 @@ from tgi_conformance.clauses.invariant import invariant_stages
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import Stage
-from tgi_conformance.target import WIDE_ROWS, small_plan
+from tgi_conformance.target import OWNED_TOKENS, WIDE_ROWS, small_plan
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Grant, Mixing, OutOfMemory, Request, UnknownBatch
 
@@ -128,7 +128,10 @@ def _short_rows(stage: Stage) -> int:
 def _owner(here: Company) -> Request:
     """Build a plain request for whose first block others have a use, if a row has the room."""
     stage = here.stage
-    size, most = stage.capacity.groups[0].block_size, min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - _SHORT
+    size, most = (
+        stage.capacity.groups[0].block_size,
+        min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - OWNED_TOKENS,
+    )
     return here.request(Spec(want=here.full), size + 1 if size < most else 2)
 
 

@@ -81,6 +81,21 @@ class TinyBlocks(Sound):
         return super().warmup(replace(plan, block_size=1), progress)
 
 
+@mutant("large-blocks")
+class LargeBlocks(Sound):
+    """Blocks that are longer than most rows."""
+
+    @hookimpl
+    def capabilities(self) -> Capabilities:
+        """Declare no other size."""
+        return replace(super().capabilities(), block_sizes=(128,))
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Use blocks of 128 even if the plan leaves the size open."""
+        return super().warmup(replace(plan, block_size=128), progress)
+
+
 @mutant("slots")
 class Slots(Sound):
     """A device with fixed slots: a block holds a whole row, and nothing can be chunked, mixed or shared."""
