@@ -106,11 +106,18 @@ def _session(
 NewRunner = Callable[[DecoderWeights, Progress], TableRunner]
 
 
-def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress, make: NewRunner | None = None) -> TableRunner:
-    """The device's own step over the model's table, checked against plain torch. `make` replaces the kit's `table_runner`.
+def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> TableRunner:
+    """The device's own step over the model's table, checked against plain torch. Raises UnsupportedFamily with the reason, Unsupported."""
+    runner, check = load_table(options, kit, progress, kit.table_runner)
+    check()
+    return runner
 
-    Raises UnsupportedFamily with the reason, Unsupported.
-    """
+
+def load_table(
+    options: OpenOptions, kit: DeviceKit, progress: Progress, make: NewRunner
+) -> tuple[TableRunner, Callable[[], None]]:
+    """A step over the model's table, and what checks it against plain torch: both raise UnsupportedFamily with the reason. Raises
+    Unsupported."""
     if reason := kit.table_refusal():
         raise UnsupportedFamily(reason)
     directory = Path(options.model)
@@ -125,14 +132,17 @@ def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress, make: N
         weights = DecoderWeights(table, open_weights(directory, options.quantize), dtype, adapters)
     except InvalidModel as error:
         raise UnsupportedFamily(str(error)) from error
-    runner = (make or kit.table_runner)(weights, progress)
-    try:
-        prove(runner, _expected(weights), RAGGED_CHUNKS)
-    except NotRagged as error:
-        raise UnsupportedFamily(f"its step from the table fails the self-check: {error}") from error
+    runner, expected = make(weights, progress), _expected(weights)
     weights.forget()
-    _log.info("%s runs from its table", table.model_type)
-    return runner
+
+    def check() -> None:
+        try:
+            prove(runner, expected, RAGGED_CHUNKS)
+        except NotRagged as error:
+            raise UnsupportedFamily(f"its step from the table fails the self-check: {error}") from error
+        _log.info("%s runs from its table", table.model_type)
+
+    return runner, check
 
 
 def _expected(weights: DecoderWeights) -> Expected:

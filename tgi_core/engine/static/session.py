@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from tgi_core.backend import Capacity, InvalidModel, Kernel, OpenOptions, Progress, Unsupported, WarmupPlan
@@ -12,41 +14,59 @@ from tgi_core.engine.collectives import Collectives, open_collectives
 from tgi_core.engine.decoder.partition import RankWeights
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.open_model import open_table
+from tgi_core.engine.open_model import load_table
 from tgi_core.engine.rank_session import RankSession
 from tgi_core.engine.static.device import StaticKit
 from tgi_core.engine.static.runner import StaticRunner
 from tgi_core.engine.static.steps import StaticSteps
-from tgi_core.engine.static.warming import warmed
+from tgi_core.engine.static.warming import planned, warmed
 
+Check = Callable[[], None]
+"""Compares a runner's step with plain torch. Raises UnsupportedFamily."""
 _PROGRAMS = Kernel("programs", "one per shape", "none is compiled in traffic")
 
 
 class StaticSession(AheadSession):
     """The session over a whole model on a static device."""
 
-    def __init__(self, runner: StaticRunner, options: OpenOptions) -> None:
+    def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions) -> None:
         super().__init__(runner, runner.device, options.masks, (), runner.kit.choices(), _PROGRAMS)
-        self._static_runner, self._compile_cache = runner, options.compile_cache
+        self._warm = partial(_warmed, runner, check, options.compile_cache)
 
     def _warmed(self, plan: WarmupPlan, progress: Progress) -> tuple[StaticSteps, Capacity]:
-        return warmed(self._static_runner, plan, self._compile_cache, progress)
+        return self._warm(plan, progress)
 
 
 class StaticRankSession(RankSession):
     """One rank's session among several, in lock step with the others': rank 0 samples."""
 
-    def __init__(self, runner: StaticRunner, options: OpenOptions, collectives: Collectives) -> None:
+    def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions, collectives: Collectives) -> None:
         super().__init__(runner, runner.shape, options.masks, collectives, (*runner.kit.choices(), _PROGRAMS))
-        self._static_runner, self._compile_cache = runner, options.compile_cache
+        self._warm = partial(_warmed, runner, check, options.compile_cache)
         self._static_steps: StaticSteps | None = None
 
     def _reserve(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        self._static_steps, capacity = warmed(self._static_runner, plan, self._compile_cache, progress)
+        self._static_steps, capacity = self._warm(plan, progress)
         return replace(capacity, in_flight=1)
 
     def _compiles(self) -> int:
         return 0 if self._static_steps is None else self._static_steps.compiles
+
+
+def _warmed(
+    runner: StaticRunner, check: Check, compile_cache: str, plan: WarmupPlan, progress: Progress
+) -> tuple[StaticSteps, Capacity]:
+    """Plan, check, compile. The check compiles programs of its own, so a plan for which there is no memory fails before it."""
+    capacity, grid = planned(runner, plan)
+    try:
+        check()
+    except UnsupportedFamily as reason:
+        raise _refused(reason) from reason
+    return warmed(runner, capacity, grid, compile_cache, progress)
+
+
+def _refused(reason: UnsupportedFamily) -> InvalidModel:
+    return InvalidModel(f"static devices run decoder tables; this model is not one: {reason}")
 
 
 def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> BaseSession:
@@ -55,10 +75,11 @@ def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> Bas
         raise Unsupported("--lora-adapters: static devices run decoders from their tables, which hold no adapters; leave it out")
     try:
         if options.group.world == 1:
-            return StaticSession(cast(StaticRunner, open_table(options, kit, progress)), options)
+            runner, check = load_table(options, kit, progress, kit.table_runner)
+            return StaticSession(cast(StaticRunner, runner), check, options)
         return _open_rank(options, kit, progress)
     except UnsupportedFamily as reason:
-        raise InvalidModel(f"static devices run decoder tables; this model is not one: {reason}") from reason
+        raise _refused(reason) from reason
 
 
 def _open_rank(options: OpenOptions, kit: StaticKit, progress: Progress) -> StaticRankSession:
@@ -68,7 +89,8 @@ def _open_rank(options: OpenOptions, kit: StaticKit, progress: Progress) -> Stat
         return StaticRunner(kit, RankWeights(weights, options.group), progress, collectives)
 
     try:
-        return StaticRankSession(cast(StaticRunner, open_table(options, kit, progress, make)), options, collectives)
+        runner, check = load_table(options, kit, progress, make)
+        return StaticRankSession(cast(StaticRunner, runner), check, options, collectives)
     except BaseException:
         collectives.close()
         raise

@@ -18,9 +18,10 @@ from tgi_core.engine.static.steps import StaticSteps
 _log = logging.getLogger("tgi_core.engine")
 
 
-def warmed(runner: StaticRunner, plan: WarmupPlan, compile_cache: str, progress: Progress) -> tuple[StaticSteps, Capacity]:
-    """Steps over the real cache, with all programs compiled, and the limits that follow. Raises OutOfMemory, Unsupported."""
-    capacity, grid = planned(runner, plan)
+def warmed(
+    runner: StaticRunner, capacity: Capacity, grid: Grid, compile_cache: str, progress: Progress
+) -> tuple[StaticSteps, Capacity]:
+    """Steps over the real cache, with all programs compiled, and the limits as they are then. Raises OutOfMemory, Unsupported."""
     runner.device.now(lambda: runner.allocate(capacity))
     fields = runner.fields(capacity)
     cache = CompileCache(Path(compile_cache), fields) if compile_cache else None
