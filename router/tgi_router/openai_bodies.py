@@ -40,8 +40,14 @@ class StructuredOutputs(Body):
     structural_tag: Any = Field(default=None, description="Not supported.", examples=[None])
 
 
+def _text_or_list(value: Any) -> Any:
+    if value is not None and not isinstance(value, str | list):
+        raise ValueError("invalid type, expected a string or a list")
+    return value
+
+
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    return [value] if isinstance(_text_or_list(value), str) else value
 
 
 def _as_prompts(value: Any) -> Any:
@@ -207,7 +213,7 @@ class MessageChunk(Body):
 
 
 def _as_chunks(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+    return [{"type": "text", "text": value}] if isinstance(_text_or_list(value), str) else value
 
 
 class Message(Body):

@@ -100,7 +100,7 @@ def test_many_faults_are_one_fault(hello: Served) -> None:
             "tool_choice.allowed_tools.mode: invalid value, expected 'auto' or 'required'",
         ),
         ({"messages": [{"role": "user"}]}, "messages.0: missing field `content` or `tool_calls`"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: invalid type, expected a list"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: invalid type, expected a string or a list"),
         (
             {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
             "messages.0.content.0.type: invalid value, expected 'text',",
@@ -110,6 +110,7 @@ def test_many_faults_are_one_fault(hello: Served) -> None:
         ({"max_tokens": 1.5}, "max_tokens: invalid type, expected an integer"),
         ({"temperature": "x"}, "temperature: invalid type, expected a number"),
         ({"stream": "x"}, "stream: invalid type, expected a boolean"),
+        ({"stop": 1}, "stop: invalid type, expected a string or a list"),
         ({"stop": [1]}, "stop.0: invalid type, expected a string"),
     ],
 )
@@ -124,7 +125,7 @@ def test_types_in_words_of_json(hello: Served, more: dict[str, Any], text: str) 
 @pytest.mark.parametrize(
     ("prompt", "text"),
     [
-        (5, "prompt: invalid type, expected a list"),
+        (5, "prompt: invalid type, expected a string or a list"),
         (["a", 1.5], "prompt.1: invalid type, expected a string or a list"),
         ([[1, "a"]], "prompt.0.1: invalid type, expected an integer"),
         ([[-1]], "prompt.0.0: invalid value, expected a number >= 0"),
