@@ -49,6 +49,7 @@ def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, ShapeRecorder]:
     if getattr(text_config(model.config), "index_topk", None):
         raise NotRagged("its layers select visible positions with an index of their own")
     model.set_attn_implementation(NAME)
+    _skip_padding_check(model)
     call = calling_convention(model)
     seen = probe_forward(model, call)
     if not seen.shapes:
@@ -61,6 +62,14 @@ def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, ShapeRecorder]:
     ):
         raise NotRagged("its config has a sliding window that its layers don't pass to attention")
     return call, seen
+
+
+def _skip_padding_check(model: PreTrainedModel) -> None:
+    """Keep transformers from looking for padding: some models compare input ids with `pad_token_id` on the host, which waits for the device
+    and cannot be captured. Ragged steps have no padding."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) and getattr(module.config, "pad_token_id", None) is not None:
+            module.config.pad_token_id = None
 
 
 def probe_forward(model: PreTrainedModel, call: Call) -> ShapeRecorder:
