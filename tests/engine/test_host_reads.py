@@ -12,7 +12,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tgi_core.engine.attention.interface import attending
 from tgi_core.engine.models.attention_layers import ShapeRecorder, use_ragged_attention
 
-
 READS = (torch.ops.aten.item, torch.ops.aten._local_scalar_dense)
 """A read of one value, as inference mode dispatches it and as other modes do."""
 

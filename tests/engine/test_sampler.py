@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from tgi_core.backend import SAMPLING, OutputOptions, Request, RowFaultKind, Sampling, SamplingSpec, SamplingStage
@@ -121,6 +122,29 @@ def test_empty_mask_is_a_row_fault() -> None:
 def test_top_tokens_break_ties_by_id() -> None:
     """Of equally likely tokens the lowest ids are named, in rising order."""
     assert [token.id for token in likeliest(torch.zeros(50).log_softmax(-1), 5)] == [0, 1, 2, 3, 4]
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most elements that an operator's result has."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and not made._is_view():
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+def test_prompt_logprobs_of_a_long_prompt() -> None:
+    """The scores in float32 are those of 512 positions at most, and the logprobs those of all positions at once."""
+    scores = torch.randn(2000, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    following = [(7 * i) % 64 for i in range(2000)]
+    whole = scores.float().log_softmax(-1)[torch.arange(2000), following].tolist()
+    with LargestTensor() as largest:
+        found = prompt_logprobs(scores, following)
+    assert found == whole
+    assert largest.elements <= 512 * 64
 
 
 def test_prompt_logprobs() -> None:

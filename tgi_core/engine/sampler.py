@@ -31,6 +31,8 @@ FIELDS = FILTER_FIELDS | {
 """Sampling fields that a session with this sampler declares."""
 
 NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
+PROMPT_CHUNK = 512
+"""Prompt positions whose logprobs are computed at a time."""
 _UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
 _MASKED = RowFault(RowFaultKind.MASK, "the mask allows no token")
 
@@ -231,7 +233,12 @@ def likeliest(logprobs: Tensor, count: int, ids: Tensor | None = None) -> tuple[
 
 
 def prompt_logprobs(logits: Tensor, following: Sequence[int]) -> list[float]:
-    """Logprob of each next prompt token: `logits` [positions, vocabulary], `following` the token after each position."""
-    scores = logits.float()
-    targets = torch.tensor(following, device=scores.device).unsqueeze(-1)
-    return scores.log_softmax(-1).gather(-1, targets).squeeze(-1).tolist()
+    """Logprob of each next prompt token: `logits` [positions, vocabulary], `following` the token after each position.
+
+    Takes `PROMPT_CHUNK` positions at a time, to bound the memory of float32 scores and of their logprobs."""
+    targets = torch.tensor(following, device=logits.device).unsqueeze(-1)
+    parts = [
+        part.float().log_softmax(-1).gather(-1, wanted)
+        for part, wanted in zip(logits.split(PROMPT_CHUNK), targets.split(PROMPT_CHUNK), strict=True)
+    ]
+    return torch.cat(parts).squeeze(-1).tolist()
