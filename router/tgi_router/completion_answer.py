@@ -9,6 +9,7 @@ from tgi_core.wire.types import GeneratedText, Generation, Token
 from tgi_router.inference import Choice, Result, mean_logprob, tokens_of
 from tgi_router.json_text import dumps, quote, shortest
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage, usage_of
+from tgi_router.shown_text import HIDDEN, ShownText
 from tgi_router.sse import event
 from tgi_router.stop_strings import StopFilter, cut
 
@@ -16,8 +17,9 @@ from tgi_router.stop_strings import StopFilter, cut
 class _Logprobs:
     """Renders OpenAI's logprobs of one text, with the offset of each token in it, in characters."""
 
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
+    def __init__(self, shown: ShownText) -> None:
+        self._offset = 0
+        self._shown = shown
 
     def of(self, tokens: Sequence[Token]) -> str:
         """Render the logprobs of the next tokens, as JSON."""
@@ -32,7 +34,7 @@ class _Logprobs:
 
     def _advance(self, token: Token) -> int:
         here = self._offset
-        self._offset += 0 if token.special else len(token.text)
+        self._offset += 0 if token.special and not self._shown.special else len(token.text)
         return here
 
 
@@ -48,11 +50,20 @@ def _top(token: Token) -> dict[str, float | None]:
 class Chunks:
     """Renders the chunks of one stream. With `echo`, each text begins with its prompt."""
 
-    def __init__(self, dialect: Dialect, envelope: Envelope, stops: Sequence[str], echo: bool, logprobs: bool) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        envelope: Envelope,
+        stops: Sequence[str],
+        echo: bool,
+        logprobs: bool,
+        shown: ShownText = HIDDEN,
+    ) -> None:
         self.envelope = envelope
         self._dialect = dialect
         self._echo = echo
         self._with_logprobs = logprobs
+        self._shown = shown
         self._filters: dict[int, StopFilter] = defaultdict(lambda: StopFilter(stops))
         self._logprobs: dict[int, _Logprobs] = {}
 
@@ -65,9 +76,11 @@ class Chunks:
         usage."""
         prompt = choice.prompt.text if self._echo and choice.index not in self._filters else ""
         filter = self._filters[choice.index]
-        text = filter.push("" if token.special else token.text) + ("" if ending is None else filter.finish())
-        reason = self._dialect.completion_chunk_reason(None if ending is None else ending.finish_reason)
-        rendered = _choice_json(choice.index, prompt + text, reason, self._logprobs_of(choice, token))
+        reason = None if ending is None else ending.finish_reason
+        text = filter.push(self._shown.of(choice, token, reason)) + ("" if ending is None else filter.finish())
+        rendered = _choice_json(
+            choice.index, prompt + text, self._dialect.completion_chunk_reason(reason), self._logprobs_of(choice, token)
+        )
         if ending is not None:
             return final_json(self.envelope, rendered, usage([choice]))
         return (
@@ -78,19 +91,26 @@ class Chunks:
     def _logprobs_of(self, choice: Choice, token: Token) -> str:
         if not self._with_logprobs:
             return "null"
-        return self._logprobs.setdefault(choice.index, _Logprobs(0)).of((token,))
+        return self._logprobs.setdefault(choice.index, _Logprobs(self._shown)).of((token,))
 
 
 def answer_json(
-    dialect: Dialect, envelope: Envelope, results: Sequence[Result], stops: Sequence[str], echo: bool, logprobs: bool, best: int
+    dialect: Dialect,
+    envelope: Envelope,
+    results: Sequence[Result],
+    stops: Sequence[str],
+    echo: bool,
+    logprobs: bool,
+    best: int,
+    shown: ShownText = HIDDEN,
 ) -> str:
     """Render a complete response with the `best` texts of each prompt; the usage includes all texts."""
     choices = [
         _choice_json(
             index,
-            (result.choice.prompt.text if echo else "") + cut(result.text.text, stops),
+            (result.choice.prompt.text if echo else "") + cut(shown.whole(result), stops),
             dialect.finish_reason(result.text.finish_reason),
-            _Logprobs(0).of(result.tokens) if logprobs else "null",
+            _Logprobs(shown).of(result.tokens) if logprobs else "null",
         )
         for index, result in _chosen(results, best)
     ]
