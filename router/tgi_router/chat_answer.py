@@ -10,6 +10,7 @@ from tgi_core.wire.types import FinishReason, Generation, Token
 from tgi_router.inference import Choice, Result, tokens_of
 from tgi_router.json_text import dumps, quote
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage_of
+from tgi_router.prompt_logprobs import rendered
 from tgi_router.shown_text import HIDDEN, ShownText
 from tgi_router.sse import event
 from tgi_router.stop_strings import StopFilter, cut
@@ -44,6 +45,7 @@ def answer_json(
                 "finish_reason": dialect.finish_reason(result.text.finish_reason, called),
             }
         )
+    prompt = {"prompt_logprobs": rendered(results[0].prompt)} if results[0].choice.request.want.prompt_logprobs else {}
     return dumps(
         {
             "object": "chat.completion",
@@ -53,6 +55,7 @@ def answer_json(
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
             "usage": usage_of(results),
+            **prompt,
         }
     )
 

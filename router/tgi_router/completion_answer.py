@@ -9,6 +9,7 @@ from tgi_core.wire.types import GeneratedText, Generation, Token
 from tgi_router.inference import Choice, Result, mean_logprob, tokens_of
 from tgi_router.json_text import dumps, quote, shortest
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage, usage_of
+from tgi_router.prompt_logprobs import rendered
 from tgi_router.shown_text import HIDDEN, ShownText
 from tgi_router.sse import event
 from tgi_router.stop_strings import StopFilter, cut
@@ -111,6 +112,7 @@ def answer_json(
             (result.choice.prompt.text if echo else "") + cut(shown.whole(result), stops),
             dialect.finish_reason(result.text.finish_reason),
             _Logprobs(shown).of(result.tokens) if logprobs else "null",
+            dumps(rendered(result.prompt)) if result.choice.request.want.prompt_logprobs else "",
         )
         for index, result in _chosen(results, best)
     ]
@@ -137,6 +139,7 @@ def final_json(envelope: Envelope, choices: str, tokens: dict[str, int]) -> str:
     )
 
 
-def _choice_json(index: int, text: str, reason: str | None, logprobs: str) -> str:
-    rendered = "null" if reason is None else quote(reason)
-    return f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{rendered}}}'
+def _choice_json(index: int, text: str, reason: str | None, logprobs: str, prompt_logprobs: str = "") -> str:
+    ended = "null" if reason is None else quote(reason)
+    prompt = f',"prompt_logprobs":{prompt_logprobs}' if prompt_logprobs else ""
+    return f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{ended}{prompt}}}'

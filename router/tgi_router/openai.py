@@ -135,6 +135,7 @@ class Dialect:
             ignore_eos=bool(body.ignore_eos),
             stop_ids=_distinct(body.stop_token_ids or []),
             min_new_tokens=body.min_tokens or 0,
+            prompt_logprobs=_prompt_logprobs(body),
             presence_penalty=body.presence_penalty or 0.0,
             logit_bias=tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
         )
@@ -257,6 +258,17 @@ class Dialect:
         if isinstance(error, BodyRejected):
             return self.body_response(error) if self.speaks(path) else body_response(error)
         return self.error_response(error, path) if self.speaks(path) else error_response(error)
+
+
+def _prompt_logprobs(body: OpenAIBody) -> bool:
+    asked = body.prompt_logprobs
+    if asked is None:
+        return False
+    if asked != 0:
+        raise ValidationFailed(f"`prompt_logprobs` must be 0, for the prompt's own tokens; others have none. Given: {asked}")
+    if body.stream:
+        raise ValidationFailed("`prompt_logprobs` is not supported when streaming tokens")
+    return True
 
 
 def _distinct(ids: list[int]) -> tuple[int, ...]:

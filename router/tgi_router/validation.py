@@ -73,6 +73,7 @@ class Extras:
     ignore_eos: bool = False
     stop_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0
+    prompt_logprobs: bool = False
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -208,6 +209,9 @@ class Validator:
             self._prompt_logprobs(given) and Feature.PROMPT_LOGPROBS not in features,
             "`decoder_input_details` is not supported by this backend",
         )
+        if extras.prompt_logprobs:
+            yield not self._settings.enable_prefill_logprobs, "`prompt_logprobs` needs the server's --enable-prefill-logprobs"
+            yield Feature.PROMPT_LOGPROBS not in features, "`prompt_logprobs` is not supported by this backend"
         unranked = Feature.LOGPROBS not in features
         yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"
         yield ((given.best_of or 1) > 1 or extras.ranked) and unranked, "`best_of` > 1 is not supported by this backend"
@@ -263,7 +267,7 @@ class Validator:
         return OutputOptions(
             logprobs=(extras.logprobs is not False or extras.ranked) and Feature.LOGPROBS in self._capabilities.features,
             top_n=given.top_n_tokens or 0,
-            prompt_logprobs=self._prompt_logprobs(given),
+            prompt_logprobs=self._prompt_logprobs(given) or extras.prompt_logprobs,
         )
 
 

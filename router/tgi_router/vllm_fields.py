@@ -57,6 +57,12 @@ class VllmFields(FurtherSampling):
         description="With false, the text has the special tokens that were generated, but for the one that ends it. vLLM's.",
         examples=[True],
     )
+    prompt_logprobs: I32 | None = Field(
+        default=None,
+        description="With 0, return the log probabilities of the prompt's tokens. More, the most probable tokens at each position, is "
+        "not supported. Needs the server's `--enable-prefill-logprobs`, and cannot be streamed. vLLM's.",
+        examples=[None, 0],
+    )
     truncate_prompt_tokens: Annotated[I32, schema_keywords(minimum=-1)] | None = Field(
         default=None,
         description="Truncate the prompt to this many tokens from its end; -1 for as many as the server allows. vLLM's.",

@@ -1,9 +1,10 @@
-"""stop_token_ids, min_tokens and skip_special_tokens under /v1, over the whole path to the demo model and back."""
+"""stop_token_ids, min_tokens, skip_special_tokens and prompt_logprobs under /v1, over the whole path to the demo model and back."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,7 +126,29 @@ def test_special_tokens_are_shown(served: Served, model: ServedModel) -> None:
     assert plain.startswith(complete(served)["text"][:3])
 
 
+def test_logprobs_of_the_prompt(served: Served) -> None:
+    """`prompt_logprobs: 0` returns what /generate returns of the prompt: with each text of a completion, once with a chat."""
+    body = {"inputs": GREEDY["prompt"], "parameters": {"max_new_tokens": 1, "decoder_input_details": True}}
+    first, *others = served.client.post("/generate", json=body).json()["details"]["prefill"]
+    choice = complete(served, prompt_logprobs=0)
+    assert first["logprob"] is None and choice["prompt_logprobs"] == [
+        None,
+        *({str(each["id"]): {"logprob": each["logprob"], "rank": None, "decoded_token": each["text"]}} for each in others),
+    ]
+    both = served.client.post(
+        "/v1/completions", json={**GREEDY, "prompt": ["Hi you", "Hi you"], "prompt_logprobs": 0, "n": 2}
+    ).json()
+    assert len({json.dumps(each["prompt_logprobs"]) for each in both["choices"]}) == 1
+    answer = served.client.post("/v1/chat/completions", json={**CHAT, "prompt_logprobs": 0}).json()
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+    assert "prompt_logprobs" not in served.client.post("/v1/chat/completions", json=CHAT).json()
+
+
 REFUSED = [
+    ({"prompt_logprobs": 1}, "`prompt_logprobs` must be 0, for the prompt's own tokens; others have none. Given: 1"),
+    ({"prompt_logprobs": -1}, "`prompt_logprobs` must be 0"),
+    ({"prompt_logprobs": 0, "stream": True}, "`prompt_logprobs` is not supported when streaming tokens"),
+    ({"prompt_logprobs": True}, "prompt_logprobs"),
     ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
     ({"stop_token_ids": [2048]}, "`stop_token_ids` names tokens by their ids, which are >= 0 and < 2048"),
     ({"stop_token_ids": list(range(129))}, "`stop_token_ids` supports up to 128 tokens. Given: 129"),
@@ -154,3 +177,14 @@ def test_a_backend_without_masks(model: ServedModel) -> None:
         answer = bare.client.post("/v1/chat/completions", json={**CHAT, "min_tokens": 2})
         assert answer.status_code == 422 and "`min_tokens` is not supported by this backend" in answer.text
         assert bare.client.post("/v1/chat/completions", json={**CHAT, "stop_token_ids": [5]}).status_code == 200
+        answer = bare.client.post("/v1/chat/completions", json={**CHAT, "prompt_logprobs": 0})
+        assert answer.status_code == 422 and "`prompt_logprobs` needs the server's --enable-prefill-logprobs" in answer.text
+
+
+def test_a_shard_of_tgi(model: ServedModel) -> None:
+    """TGI's shards know no stop tokens: they are refused, not ignored."""
+    generator = ScriptedGenerator(lambda request: says("aa"))
+    generator.info = replace(generator.info, api=(0, 0))
+    with serving(lambda made: create_app(Settings(), model, made), already(generator)) as foreign:
+        answer = foreign.client.post("/v1/completions", json={**GREEDY, "stop_token_ids": [5]})
+        assert answer.status_code == 422 and "`stop_token_ids` is not supported by TGI's shards; use `stop`" in answer.text
