@@ -156,7 +156,9 @@ class PromptLogprob(Answer):
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 _PROMPT = [None, {"42": {"logprob": -0.34, "rank": None, "decoded_token": " kind"}}]
-_PROMPT_LOGPROBS = "Log probabilities of the prompt's tokens by their ids, if `prompt_logprobs` was set; null for the first token, which has none."
+_PROMPT_LOGPROBS = (
+    "Log probabilities of the prompt's tokens by their ids, if `prompt_logprobs` was set; null for the first token."
+)
 
 
 class ChatCompletion(Answer):
