@@ -10,6 +10,8 @@ from tgi_core.wire.types import FinishReason, Generation, Token
 from tgi_router.inference import Choice, Result, tokens_of
 from tgi_router.json_text import dumps, quote
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage_of
+from tgi_router.prompt_logprobs import rendered
+from tgi_router.shown_text import HIDDEN, ShownText
 from tgi_router.sse import event
 from tgi_router.stop_strings import StopFilter, cut
 from tgi_router.tool_calls import Piece, ToolCallReader
@@ -22,12 +24,18 @@ _REST = '"logprobs":null,"finish_reason":null}],"usage":null}'
 
 
 def answer_json(
-    dialect: Dialect, envelope: Envelope, results: Sequence[Result], stops: Sequence[str], names: Names, logprobs: bool
+    dialect: Dialect,
+    envelope: Envelope,
+    results: Sequence[Result],
+    stops: Sequence[str],
+    names: Names,
+    logprobs: bool,
+    shown: ShownText = HIDDEN,
 ) -> str:
     """Render a complete response. `names` are the functions that may be called. Raises ToolFailed where TGI does."""
     choices = []
     for result in results:
-        pieces = _read(cut(result.text.text, stops), names)
+        pieces = _read(cut(shown.whole(result), stops), names)
         called = any(piece.call is not None for piece in pieces)
         choices.append(
             {
@@ -37,6 +45,7 @@ def answer_json(
                 "finish_reason": dialect.finish_reason(result.text.finish_reason, called),
             }
         )
+    prompt = {"prompt_logprobs": rendered(results[0].prompt)} if results[0].choice.request.want.prompt_logprobs else {}
     return dumps(
         {
             "object": "chat.completion",
@@ -46,6 +55,7 @@ def answer_json(
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
             "usage": usage_of(results),
+            **prompt,
         }
     )
 
@@ -84,14 +94,23 @@ class _Speaker:
 class Chunks:
     """Renders the chunks of one stream; repeated parts are rendered only once."""
 
-    def __init__(self, dialect: Dialect, envelope: Envelope, stops: Sequence[str], names: Names, logprobs: bool) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        envelope: Envelope,
+        stops: Sequence[str],
+        names: Names,
+        logprobs: bool,
+        shown: ShownText = HIDDEN,
+    ) -> None:
         self._head = (
             f'{{"object":"chat.completion.chunk","id":{quote(envelope.id)},"created":{envelope.created},'
             f'"model":{quote(envelope.model)},"system_fingerprint":{quote(FINGERPRINT)},"choices":['
         )
         self._dialect = dialect
         self._logprobs = logprobs
-        self._plain = not (stops or names or logprobs)
+        self._shown = shown
+        self._plain = not (stops or names or logprobs or shown.special)
         self._role = _ROLE if dialect.strict else ""
         self._speakers: dict[int, _Speaker] = defaultdict(lambda: _Speaker(stops, names))
 
@@ -115,7 +134,7 @@ class Chunks:
     def _token(self, choice: Choice, token: Token, ending: FinishReason | None) -> Iterator[str]:
         """Render the chunks of a token; without tools, exactly one."""
         speaker = self._speakers[choice.index]
-        pieces = speaker.push("" if token.special else token.text, ending is not None)  # special tokens add no text
+        pieces = speaker.push(self._shown.of(choice, token, ending), ending is not None)
         reason = None if ending is None else self._dialect.finish_reason(ending, speaker.called)
         deltas = [self._delta(speaker, piece) for piece in pieces]
         if reason is not None and speaker.called:

@@ -9,6 +9,8 @@ from tgi_core.wire.types import GeneratedText, Generation, Token
 from tgi_router.inference import Choice, Result, mean_logprob, tokens_of
 from tgi_router.json_text import dumps, quote, shortest
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage, usage_of
+from tgi_router.prompt_logprobs import rendered
+from tgi_router.shown_text import HIDDEN, ShownText
 from tgi_router.sse import event
 from tgi_router.stop_strings import StopFilter, cut
 
@@ -16,8 +18,9 @@ from tgi_router.stop_strings import StopFilter, cut
 class _Logprobs:
     """Renders OpenAI's logprobs of one text, with the offset of each token in it, in characters."""
 
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
+    def __init__(self, shown: ShownText) -> None:
+        self._offset = 0
+        self._shown = shown
 
     def of(self, tokens: Sequence[Token]) -> str:
         """Render the logprobs of the next tokens, as JSON."""
@@ -32,7 +35,7 @@ class _Logprobs:
 
     def _advance(self, token: Token) -> int:
         here = self._offset
-        self._offset += 0 if token.special else len(token.text)
+        self._offset += 0 if token.special and not self._shown.special else len(token.text)
         return here
 
 
@@ -48,11 +51,20 @@ def _top(token: Token) -> dict[str, float | None]:
 class Chunks:
     """Renders the chunks of one stream. With `echo`, each text begins with its prompt."""
 
-    def __init__(self, dialect: Dialect, envelope: Envelope, stops: Sequence[str], echo: bool, logprobs: bool) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        envelope: Envelope,
+        stops: Sequence[str],
+        echo: bool,
+        logprobs: bool,
+        shown: ShownText = HIDDEN,
+    ) -> None:
         self.envelope = envelope
         self._dialect = dialect
         self._echo = echo
         self._with_logprobs = logprobs
+        self._shown = shown
         self._filters: dict[int, StopFilter] = defaultdict(lambda: StopFilter(stops))
         self._logprobs: dict[int, _Logprobs] = {}
 
@@ -65,9 +77,11 @@ class Chunks:
         usage."""
         prompt = choice.prompt.text if self._echo and choice.index not in self._filters else ""
         filter = self._filters[choice.index]
-        text = filter.push("" if token.special else token.text) + ("" if ending is None else filter.finish())
-        reason = self._dialect.completion_chunk_reason(None if ending is None else ending.finish_reason)
-        rendered = _choice_json(choice.index, prompt + text, reason, self._logprobs_of(choice, token))
+        reason = None if ending is None else ending.finish_reason
+        text = filter.push(self._shown.of(choice, token, reason)) + ("" if ending is None else filter.finish())
+        rendered = _choice_json(
+            choice.index, prompt + text, self._dialect.completion_chunk_reason(reason), self._logprobs_of(choice, token)
+        )
         if ending is not None:
             return final_json(self.envelope, rendered, usage([choice]))
         return (
@@ -78,19 +92,27 @@ class Chunks:
     def _logprobs_of(self, choice: Choice, token: Token) -> str:
         if not self._with_logprobs:
             return "null"
-        return self._logprobs.setdefault(choice.index, _Logprobs(0)).of((token,))
+        return self._logprobs.setdefault(choice.index, _Logprobs(self._shown)).of((token,))
 
 
 def answer_json(
-    dialect: Dialect, envelope: Envelope, results: Sequence[Result], stops: Sequence[str], echo: bool, logprobs: bool, best: int
+    dialect: Dialect,
+    envelope: Envelope,
+    results: Sequence[Result],
+    stops: Sequence[str],
+    echo: bool,
+    logprobs: bool,
+    best: int,
+    shown: ShownText = HIDDEN,
 ) -> str:
     """Render a complete response with the `best` texts of each prompt; the usage includes all texts."""
     choices = [
         _choice_json(
             index,
-            (result.choice.prompt.text if echo else "") + cut(result.text.text, stops),
+            (result.choice.prompt.text if echo else "") + cut(shown.whole(result), stops),
             dialect.finish_reason(result.text.finish_reason),
-            _Logprobs(0).of(result.tokens) if logprobs else "null",
+            _Logprobs(shown).of(result.tokens) if logprobs else "null",
+            dumps(rendered(result.prompt)) if result.choice.request.want.prompt_logprobs else "",
         )
         for index, result in _chosen(results, best)
     ]
@@ -117,6 +139,7 @@ def final_json(envelope: Envelope, choices: str, tokens: dict[str, int]) -> str:
     )
 
 
-def _choice_json(index: int, text: str, reason: str | None, logprobs: str) -> str:
-    rendered = "null" if reason is None else quote(reason)
-    return f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{rendered}}}'
+def _choice_json(index: int, text: str, reason: str | None, logprobs: str, prompt_logprobs: str = "") -> str:
+    ended = "null" if reason is None else quote(reason)
+    prompt = f',"prompt_logprobs":{prompt_logprobs}' if prompt_logprobs else ""
+    return f'{{"index":{index},"text":{quote(text)},"logprobs":{logprobs},"finish_reason":{ended}{prompt}}}'

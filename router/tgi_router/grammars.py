@@ -40,7 +40,8 @@ class GrammarChecker:
     """Parses grammars in a thread and test-compiles them in worker processes. Used on one event loop."""
 
     def __init__(self, settings: Settings, capabilities: Capabilities) -> None:
-        self._possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
+        self.possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
+        """Whether the tokens of a request can be masked."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-parse")
         self._judge = GrammarJudge(settings.max_grammar_bytes)
         self._max_bytes = settings.max_grammar_bytes
@@ -50,7 +51,7 @@ class GrammarChecker:
 
         Raises ValidationFailed, ModelOverloaded.
         """
-        if not self._possible:
+        if not self.possible:
             raise ValidationFailed(str(UnsupportedGrammar()))
         with reporting_errors():
             parsing = asyncio.get_running_loop().run_in_executor(self._thread, _parsed, shape, strict, self._max_bytes)

@@ -92,7 +92,7 @@ class Inference:
         self.limits = effective_limits(settings, generator.limits)
         self.metrics = metrics
         self.permits = Permits(settings.max_concurrent_requests)
-        self.validator = Validator(settings, model, self.limits, generator.info.capabilities, tokenizing)
+        self.validator = Validator(settings, model, self.limits, generator.info, tokenizing)
         self.calls: set[Call] = set()
         """Calls in progress."""
         self.ended = False

@@ -37,9 +37,10 @@ from tgi_router.inference import Choice, Result, in_order
 from tgi_router.json_text import dumps, shortest
 from tgi_router.openai_bodies import OpenAIBody
 from tgi_router.request_fields import Route, unhonoured, warning
+from tgi_router.shown_text import HIDDEN, ShownText
 from tgi_router.strict_types import to_single
 from tgi_router.tool_calls import Piece
-from tgi_router.validation import SWITCHES, Extras, check_choices
+from tgi_router.validation import MAX_STOP_IDS, SWITCHES, Extras, check_choices
 
 FINGERPRINT = f"{__version__}-native"
 
@@ -132,6 +133,9 @@ class Dialect:
             call_schema,
             check_choices(1 if body.n is None else body.n),
             ignore_eos=bool(body.ignore_eos),
+            stop_ids=_distinct(body.stop_token_ids or []),
+            min_new_tokens=body.min_tokens or 0,
+            prompt_logprobs=_prompt_logprobs(body),
             presence_penalty=body.presence_penalty or 0.0,
             logit_bias=tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
         )
@@ -159,6 +163,10 @@ class Dialect:
     def stops(self, parameters: Parameters) -> Sequence[str]:
         """Return the stop strings to strip from the response; TGI strips none."""
         return () if self.strict else parameters.stop
+
+    def shown(self, body: OpenAIBody) -> ShownText:
+        """Return what the text of the response has of its tokens."""
+        return HIDDEN if self.strict or body.skip_special_tokens in (None, True) else ShownText(special=True)
 
     def ordered(self, results: list[Result]) -> list[Result]:
         """Order results as they are listed: by prompt, or in TGI by the time at which they finished."""
@@ -250,6 +258,23 @@ class Dialect:
         if isinstance(error, BodyRejected):
             return self.body_response(error) if self.speaks(path) else body_response(error)
         return self.error_response(error, path) if self.speaks(path) else error_response(error)
+
+
+def _prompt_logprobs(body: OpenAIBody) -> bool:
+    asked = body.prompt_logprobs
+    if asked is None:
+        return False
+    if asked != 0:
+        raise ValidationFailed(f"`prompt_logprobs` must be 0, for the prompt's own tokens; others have none. Given: {asked}")
+    if body.stream:
+        raise ValidationFailed("`prompt_logprobs` is not supported when streaming tokens")
+    return True
+
+
+def _distinct(ids: list[int]) -> tuple[int, ...]:
+    if len(ids) > MAX_STOP_IDS:
+        raise ValidationFailed(f"`stop_token_ids` supports up to {MAX_STOP_IDS} tokens. Given: {len(ids)}")
+    return tuple(dict.fromkeys(ids))
 
 
 def _biases(given: dict[str, Any]) -> Iterator[tuple[int, float]]:

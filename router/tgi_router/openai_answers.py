@@ -146,6 +146,21 @@ class ChatCompletionComplete(Answer):
     finish_reason: ChatReason = Field(description=_REASON, examples=["stop"])
 
 
+class PromptLogprob(Answer):
+    """Log probability of a token of the prompt."""
+
+    logprob: Logprob = Field(description="Log probability of the token; null for minus infinity.", examples=[-0.34])
+    rank: None = Field(description="Always null.", examples=[None])
+    decoded_token: str = Field(description="Text of the token.", examples=[" kind"])
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+_PROMPT = [None, {"42": {"logprob": -0.34, "rank": None, "decoded_token": " kind"}}]
+_PROMPT_LOGPROBS = (
+    "Log probabilities of the prompt's tokens by their ids, if `prompt_logprobs` was set; null for the first token."
+)
+
+
 class ChatCompletion(Answer):
     """A complete chat completion."""
 
@@ -161,6 +176,7 @@ class ChatCompletion(Answer):
         ],
     )
     usage: Usage = Field(description="Token usage of the request.", examples=[_USAGE])
+    prompt_logprobs: PromptLogprobs = Field(default=[], description=_PROMPT_LOGPROBS, examples=[_PROMPT])
 
 
 class DeltaFunction(Answer):
@@ -252,6 +268,7 @@ class CompletionComplete(Answer):
     finish_reason: str | None = Field(
         description="Why generation ended: `stop` or `length`; in a stream null until the text ends.", examples=["stop"]
     )
+    prompt_logprobs: PromptLogprobs = Field(default=[], description=_PROMPT_LOGPROBS, examples=[_PROMPT])
 
 
 class CompletionFinal(Answer):

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from tgi_router.bodies import FurtherSampling, GrammarShape
+from tgi_router.bodies import GrammarShape
 from tgi_router.json_text import dumps
-from tgi_router.strict_types import F32, I32, U32, Body, ListOf, schema_keywords
+from tgi_router.strict_types import F32, U32, Body, ListOf, schema_keywords
+from tgi_router.vllm_fields import ARGUMENTS, VllmFields
 
 MAX_CHOICES = 16
 """Upper bound of `n`: each choice is a separate generation. OpenAI's limit of 128 would take all permits that exist by default."""
@@ -22,22 +23,6 @@ class StreamOptions(Body):
         description="Send a last chunk that has the token usage and no choices.",
         examples=[True],
     )
-
-
-_ARGUMENTS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-
-
-class StructuredOutputs(Body):
-    """vLLM's constraint of a response: one of its fields."""
-
-    json_value: Any = Field(
-        default=None, alias="json", description="JSON Schema, as an object or as JSON text.", examples=[_ARGUMENTS]
-    )
-    json_object: bool | None = Field(default=None, description="Any JSON object.", examples=[True])
-    regex: str | None = Field(default=None, description="Regular expression.", examples=["[a-z]+"])
-    choice: ListOf[str] | None = Field(default=None, description="Texts.", examples=[["yes", "no"]])
-    grammar: Any = Field(default=None, description="Not supported.", examples=[None])
-    structural_tag: Any = Field(default=None, description="Not supported.", examples=[None])
 
 
 def _text_or_list(value: Any) -> Any:
@@ -57,7 +42,7 @@ def _as_prompts(value: Any) -> Any:
     return [value] if numbers else _as_list(value)
 
 
-class OpenAIBody(FurtherSampling):
+class OpenAIBody(VllmFields):
     """Fields common to chat and text completions. Accepts null and bare strings, as OpenAI does, where TGI's types reject them.
     `tgi_router.request_fields` says what becomes of fields that are not listed here."""
 
@@ -115,39 +100,6 @@ class OpenAIBody(FurtherSampling):
     )
     n: Annotated[U32, schema_keywords(minimum=1, maximum=MAX_CHOICES)] | None = Field(
         default=None, description="Number of choices to generate. Default: 1.", examples=[1]
-    )
-    top_k: Annotated[I32, schema_keywords(minimum=-1)] | None = Field(
-        default=None,
-        description="Sample only from this many of the most probable tokens; 0 and -1 disable it. vLLM's.",
-        examples=[10],
-    )
-    repetition_penalty: Annotated[F32, schema_keywords(minimum=1e-30, maximum=1e30)] | None = Field(
-        default=None,
-        description="Penalty on tokens of the prompt and of the text so far: above 1 they become less likely; 1 is no penalty.",
-        examples=[1.03],
-    )
-    ignore_eos: bool | None = Field(
-        default=None, description="Generate past the end-of-sequence token, up to `max_tokens`. vLLM's.", examples=[False]
-    )
-    truncate_prompt_tokens: Annotated[I32, schema_keywords(minimum=-1)] | None = Field(
-        default=None,
-        description="Truncate the prompt to this many tokens from its end; -1 for as many as the server allows. vLLM's.",
-        examples=[1024],
-    )
-    guided_json: Any = Field(
-        default=None, description="JSON Schema of the response, as an object or as JSON text. vLLM's.", examples=[_ARGUMENTS]
-    )
-    guided_regex: str | None = Field(
-        default=None, description="Regular expression that the response matches. vLLM's.", examples=["[a-z]+"]
-    )
-    guided_choice: ListOf[str] | None = Field(
-        default=None, description="Texts one of which is the response. vLLM's.", examples=[["yes", "no"]]
-    )
-    regex: str | None = Field(
-        default=None, description="Regular expression that the response matches. SGLang's.", examples=["[a-z]+"]
-    )
-    structured_outputs: StructuredOutputs | None = Field(
-        default=None, description="Constraint of the response, in vLLM's newer form.", examples=[{"regex": "[a-z]+"}]
     )
     stream: bool | None = Field(
         default=None, description="Stream the response as server-sent events, one chunk each.", examples=[False]
@@ -270,10 +222,8 @@ class FunctionDefinition(Body):
     description: str | None = Field(
         default=None, description="Purpose of the function, as shown to the model.", examples=["The weather in a city"]
     )
-    parameters: Any = Field(default=None, description="JSON Schema of the arguments.", examples=[_ARGUMENTS])
-    arguments: Any = Field(
-        default=None, description="TGI's name for `parameters`, which takes precedence.", examples=[_ARGUMENTS]
-    )
+    parameters: Any = Field(default=None, description="JSON Schema of the arguments.", examples=[ARGUMENTS])
+    arguments: Any = Field(default=None, description="TGI's name for `parameters`, which takes precedence.", examples=[ARGUMENTS])
 
     @property
     def schema_of_arguments(self) -> Any:
@@ -287,7 +237,7 @@ class Tool(Body):
     type: str = Field(description="`function`.", examples=["function"])
     function: FunctionDefinition = Field(
         description="The function.",
-        examples=[{"name": "weather", "description": "The weather in a city", "parameters": _ARGUMENTS}],
+        examples=[{"name": "weather", "description": "The weather in a city", "parameters": ARGUMENTS}],
     )
 
 
@@ -349,7 +299,7 @@ class ChatBody(OpenAIBody):
     tools: ListOf[Tool] | None = Field(
         default=None,
         description="Functions that the model may call. With `response_format`, the response is a call or has that format.",
-        examples=[[{"type": "function", "function": {"name": "weather", "parameters": _ARGUMENTS}}]],
+        examples=[[{"type": "function", "function": {"name": "weather", "parameters": ARGUMENTS}}]],
     )
     tool_choice: str | NamedToolChoice | AllowedToolsChoice | None = Field(
         default=None,

@@ -214,7 +214,8 @@ class ChatRoutes:
         async with self._call(chat, scheduling) as call:
             results = self._dialect.ordered(await call.results())
         stops = self._dialect.stops(chat.parameters)
-        answer = answer_json(self._dialect, self._envelope(body), results, stops, chat.names, bool(body.logprobs))
+        shown = self._dialect.shown(body)
+        answer = answer_json(self._dialect, self._envelope(body), results, stops, chat.names, bool(body.logprobs), shown)
         headers = {**self._headers.complete_choices(results), **chat.warnings}
         call.checks.warn(headers)
         return Response(answer, media_type="application/json", headers=headers)
@@ -223,7 +224,8 @@ class ChatRoutes:
         self, chat: Chat, scheduling: SchedulingParams, writer: StreamWriter, headers: dict[str, str]
     ) -> AsyncGenerator[bytes, None]:
         body, stops = chat.body, self._dialect.stops(chat.parameters)
-        chunks = Chunks(self._dialect, self._envelope(body), stops, chat.names, bool(body.logprobs))
+        shown = self._dialect.shown(body)
+        chunks = Chunks(self._dialect, self._envelope(body), stops, chat.names, bool(body.logprobs), shown)
         async with self._call(chat, scheduling) as call:
             call.checks.warn(headers)
             yield OPENED

@@ -148,7 +148,7 @@ class CompletionRoutes:
             results = [_emptied(result) for result in results]
         best = 1 if self._dialect.strict or body.n is None else body.n
         stops = self._dialect.stops(parameters)
-        answer = answer_json(self._dialect, self._envelope(), results, stops, *self._shown(body), best)
+        answer = answer_json(self._dialect, self._envelope(), results, stops, *self._shown(body), best, self._dialect.shown(body))
         headers = {**self._headers.complete(results), **warnings}
         call.checks.warn(headers)
         return Response(answer, media_type="application/json", headers=headers)
@@ -156,7 +156,9 @@ class CompletionRoutes:
     async def _chunks(
         self, call: Call, body: CompletionBody, parameters: Parameters, writer: StreamWriter, headers: dict[str, str]
     ) -> AsyncGenerator[bytes, None]:
-        chunks = Chunks(self._dialect, self._envelope(), self._dialect.stops(parameters), *self._shown(body))
+        chunks = Chunks(
+            self._dialect, self._envelope(), self._dialect.stops(parameters), *self._shown(body), self._dialect.shown(body)
+        )
         async with call:
             call.checks.warn(headers)
             yield OPENED

@@ -8,11 +8,11 @@ from math import ceil
 from random import getrandbits
 from typing import Any
 
-from tgi_core.backend import SAMPLING, Capabilities, Feature, OutputOptions, Sampling
+from tgi_core.backend import SAMPLING, Feature, OutputOptions, Sampling
 from tgi_core.config import Settings
 from tgi_core.literals import Span
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulingParams
-from tgi_core.wire.types import Stopping
+from tgi_core.wire.types import ShardInfo, Stopping
 from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import FurtherSampling, Parameters
 from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
@@ -27,6 +27,9 @@ RUN = 1024
 
 MAX_BIASES = 1024
 """Maximum number of tokens in `logit_bias`: each adds work on the device at every step."""
+
+MAX_STOP_IDS = 128
+"""Maximum number of tokens in `stop_token_ids`."""
 
 LEAST_PENALTY, MOST_PENALTY = single(1e-30), single(1e30)
 """Range of `repetition_penalty`: scores divided by less, or multiplied by more, overflow float32."""
@@ -68,6 +71,9 @@ class Extras:
     ranked: bool = False
     """Whether only the most likely choices are returned, as with OpenAI's `best_of`."""
     ignore_eos: bool = False
+    stop_ids: tuple[int, ...] = ()
+    min_new_tokens: int = 0
+    prompt_logprobs: bool = False
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -86,10 +92,10 @@ class Validated:
 class Validator:
     """Validates requests against the settings, the limits and the backend's capabilities."""
 
-    def __init__(
-        self, settings: Settings, model: ServedModel, limits: Limits, capabilities: Capabilities, tokenizing: Tokenizing
-    ) -> None:
+    def __init__(self, settings: Settings, model: ServedModel, limits: Limits, info: ShardInfo, tokenizing: Tokenizing) -> None:
+        capabilities = info.capabilities
         self.grammars = GrammarChecker(settings, capabilities)
+        self._foreign = info.foreign
         self._settings = settings
         self._names = AdapterNames(model.name, capabilities.adapters)
         self._token_span = model.token_span
@@ -130,7 +136,7 @@ class Validator:
         request = GenerationRequest(
             input_ids=ids,
             sampling=_sampling(parameters, extras),
-            stopping=Stopping(min(parameters.max_new_tokens or room, room), tuple(parameters.stop), extras.ignore_eos),
+            stopping=self._stopping(parameters, extras, room),
             want=self._want(parameters, extras),
             adapter=self._names.find(parameters.adapter_id),
             grammar=None if checked is None else checked.grammar,
@@ -138,6 +144,11 @@ class Validator:
             scheduling=scheduling,
         )
         return Validated(request, checked)
+
+    def _stopping(self, given: Parameters, extras: Extras, room: int) -> Stopping:
+        most = min(given.max_new_tokens or room, room)
+        _check(iter([(extras.min_new_tokens > most, f"`min_tokens` must be <= `max_new_tokens`, here {most}")]))
+        return Stopping(most, tuple(given.stop), extras.ignore_eos, extras.stop_ids, extras.min_new_tokens)
 
     async def _ids(self, prompt: Prompt, keep: int) -> tuple[int, tuple[int, ...]]:
         """Return the number of the prompt's tokens, and the ids of the last `keep`."""
@@ -183,6 +194,8 @@ class Validator:
         for token, bias in extras.logit_bias:
             yield not 0 <= token < vocabulary, f"`logit_bias` names tokens by their ids, which are >= 0 and < {vocabulary}"
             yield not -100 <= bias <= 100, "`logit_bias` values must be >= -100.0 and <= 100.0"
+        outside = any(not 0 <= token < vocabulary for token in extras.stop_ids)
+        yield outside, f"`stop_token_ids` names tokens by their ids, which are >= 0 and < {vocabulary}"
 
     def _declared_rules(self, given: Parameters, extras: Extras) -> Iterator[Rule]:
         """Reject, rather than ignore, requested features that the backend does not declare."""
@@ -196,9 +209,19 @@ class Validator:
             self._prompt_logprobs(given) and Feature.PROMPT_LOGPROBS not in features,
             "`decoder_input_details` is not supported by this backend",
         )
+        if extras.prompt_logprobs:
+            yield not self._settings.enable_prefill_logprobs, "`prompt_logprobs` needs the server's --enable-prefill-logprobs"
+            yield Feature.PROMPT_LOGPROBS not in features, "`prompt_logprobs` is not supported by this backend"
         unranked = Feature.LOGPROBS not in features
         yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"
         yield ((given.best_of or 1) > 1 or extras.ranked) and unranked, "`best_of` > 1 is not supported by this backend"
+        yield bool(extras.stop_ids) and self._foreign, "`stop_token_ids` is not supported by TGI's shards; use `stop`"
+        yield extras.min_new_tokens > 0 and not self.grammars.possible, "`min_tokens` is not supported by this backend"
+        constrained = given.grammar is not None or extras.call_schema is not None
+        yield (
+            extras.min_new_tokens > 0 and constrained,
+            "`min_tokens` cannot be combined with a grammar, which says where the text ends",
+        )
         yield given.watermark, "`watermark` is not supported"
 
     def _input_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
@@ -244,7 +267,7 @@ class Validator:
         return OutputOptions(
             logprobs=(extras.logprobs is not False or extras.ranked) and Feature.LOGPROBS in self._capabilities.features,
             top_n=given.top_n_tokens or 0,
-            prompt_logprobs=self._prompt_logprobs(given),
+            prompt_logprobs=self._prompt_logprobs(given) or extras.prompt_logprobs,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,7 @@ from tgi_core.grammar import Grammar, GrammarKind
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.scheduler import GenerationRequest
 from tgi_core.tokenizer import Tokenizer
-from tgi_core.wire.types import FinishReason
+from tgi_core.wire.types import FinishReason, Stopping
 
 SMALL = WarmupPlan(max_rows=4, max_row_tokens=124, max_step_tokens=16, num_blocks=40, block_size=4)
 PERSON = json_grammar(
@@ -82,6 +83,22 @@ def test_preempted_rows_pick_their_grammars_up(demo_tokenizer: Tokenizer, compil
         text = answer(one, key)
         assert text is not None
         check_answer(grammar, text)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_preempted_rows_keep_their_minimum(demo_tokenizer: Tokenizer, compiler: GrammarCompiler, asynchronous: bool) -> None:
+    """Rows that are sent back to the queue have no stop token before their minimum, and end at the first one after it."""
+    one = device(demo_tokenizer, compiler, SMALL, asynchronous=asynchronous)
+    stops = tuple(range(0, demo_tokenizer.vocab_size, 4))
+    stopping = Stopping(100, ignore_eos=True, stop_ids=stops, min_new_tokens=50)
+    wanted = [replace(request(None, (9 + index,) * 5, seed=index), stopping=stopping) for index in range(4)]
+    keys = [one.scheduler.add(each) for each in wanted]
+    one.run()
+    assert sum(len(launched_ids(turn)) for turn in one.turns) > len(keys), "nothing was preempted"
+    for key, each in zip(keys, wanted, strict=True):
+        made = one.tokens[key]
+        assert made == alone(demo_tokenizer, compiler, each)
+        assert [place for place, id in enumerate(made) if id in stops] == [len(made) - 1] and len(made) > 50
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

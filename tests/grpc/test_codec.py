@@ -49,7 +49,7 @@ FIELDS = {
     types.Filter: 2,
     types.Clear: 1,
     types.ShardRequest: 3,
-    types.Stopping: 3,
+    types.Stopping: 5,
     types.TurnResult: 3,
     types.VerbCall: 3,
     types.StepResult: 6,

@@ -50,6 +50,7 @@ from tgi_core.wire.types import (
     Turn,
     TurnResult,
     VerbCall,
+    needs_masks,
 )
 
 T = TypeVar("T")
@@ -85,12 +86,12 @@ requests = st.builds(
     want=st.builds(OutputOptions, st.booleans(), small, st.booleans()),
     adapter=st.none() | plain,
 )
-stoppings = st.builds(Stopping, small, few(any_text), st.booleans())
+stoppings = st.builds(Stopping, small, few(any_text), st.booleans(), few(small), small)
 
 
 def shard_request(request: Request, stopping: Stopping, grammar: Grammar | None) -> ShardRequest:
     """A request that is masked if it has a grammar: only the grammar crosses the wire."""
-    return ShardRequest(replace(request, masked=grammar is not None), stopping, grammar)
+    return ShardRequest(replace(request, masked=needs_masks(stopping, grammar)), stopping, grammar)
 
 
 shard_requests = st.builds(shard_request, requests, stoppings, grammars)

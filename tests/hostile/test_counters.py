@@ -165,7 +165,8 @@ def test_lists(instance: ServerUnderTest, path: str, body: Any) -> None:
 
 
 COUNTERS: list[dict[str, Any]] = [
-    {"min_tokens": 10**9}, {"stop_token_ids": [10**9, -1]}, {"prompt_logprobs": 10**9}, {"allowed_token_ids": [-1]},
+    {"min_tokens": 10**9}, {"stop_token_ids": [10**9]}, {"stop_token_ids": [5] * 50_000},
+    {"prompt_logprobs": 10**9}, {"allowed_token_ids": [-1]},
     {"bad_words": ["x"] * 10_000}, {"use_beam_search": True}, {"truncate_prompt_tokens": 0}, {"truncate_prompt_tokens": 10**9},
 ]  # fmt: skip
 IGNORED: list[dict[str, Any]] = [

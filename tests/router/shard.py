@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 from tgi_router import Generator
 
-from tgi_core.backend import WarmupPlan
+from tgi_core.backend import OpenOptions, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
 from tgi_core.client.local import LocalShard
 from tgi_core.grammar.compiler import GrammarCompiler
@@ -25,14 +26,15 @@ PLAN = WarmupPlan(max_row_tokens=2048)
 
 
 class Shard:
-    """A shard of the demo model's vocabulary, with `grammars` or without. `steps` has the number of rows of each step."""
+    """A shard of the demo model's vocabulary, with `grammars` or without, over the reference backend or, with the demo model itself,
+    `on_cpu`. `steps` has the number of rows of each step of the reference backend."""
 
-    def __init__(self, tokenizer: Tokenizer, plan: WarmupPlan = PLAN, grammars: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, plan: WarmupPlan = PLAN, grammars: bool = False, on_cpu: bool = False) -> None:
         self.steps: list[int] = []
         self.loop: SchedulerLoop | None = None
         self.masks: GrammarMasks | None = None
         self.closed = threading.Event()
-        self._tokenizer, self._plan, self._grammars = tokenizer, plan, grammars
+        self._tokenizer, self._plan, self._grammars, self._on_cpu = tokenizer, plan, grammars, on_cpu
 
     @asynccontextmanager
     async def opening(self) -> AsyncIterator[Generator]:
@@ -41,15 +43,10 @@ class Shard:
             compiler = GrammarCompiler.for_model(DEMO, self._tokenizer.eos_ids)
             assert compiler is not None
             self.masks = GrammarMasks(compiler)
-        session = Session(
-            ReferenceSession(
-                self._tokenizer.vocab_size, 2048, on_step=lambda work: self.steps.append(len(work)), masks=self.masks
-            ),
-            "reference",
-        )
+        session = self._session()
         info = ShardInfo("demo", "reference", "none", "float32", (1, 0), session.capabilities())
         shard = LocalShard(ModelServer(session, self._tokenizer, info, self.masks))
-        capacity = await shard.warmup(self._plan, lambda what, done, total, unit: None)
+        capacity = await shard.warmup(self._plan, _quiet)
         self.loop = SchedulerLoop(shard, info, capacity)
         running = asyncio.create_task(self.loop.run())
         try:
@@ -59,3 +56,15 @@ class Shard:
             await asyncio.gather(running, return_exceptions=True)
             await shard.close()
             self.closed.set()
+
+    def _session(self) -> Session:
+        if self._on_cpu:
+            return Session(find("cpu").open(OpenOptions(str(DEMO), dtype="float32", masks=self.masks), _quiet), "cpu")
+        toy = ReferenceSession(
+            self._tokenizer.vocab_size, 2048, on_step=lambda work: self.steps.append(len(work)), masks=self.masks
+        )
+        return Session(toy, "reference")
+
+
+def _quiet(what: str, done: int, total: int, unit: str) -> None:
+    """Progress that nobody looks at."""

@@ -61,6 +61,13 @@ def test_stop_matcher_finds_what_a_search_finds(pieces: list[str], stop: list[st
         (Stopping(9, ("bc",)), [(9, "ab"), (9, "cd")], FinishReason.STOP_SEQUENCE),
         (Stopping(2), [(9, "a"), (1, "")], FinishReason.LENGTH),
         (Stopping(3, ignore_eos=True), [(1, ""), (1, ""), (1, "")], FinishReason.LENGTH),
+        (Stopping(9, stop_ids=(7, 8)), [(9, "a"), (8, "b")], FinishReason.STOP_SEQUENCE),
+        (Stopping(2, ignore_eos=True, stop_ids=(1,)), [(9, "a"), (1, "")], FinishReason.STOP_SEQUENCE),
+        (Stopping(9, min_new_tokens=2), [(1, ""), (1, ""), (1, "")], FinishReason.EOS_TOKEN),
+        (Stopping(9, stop_ids=(8,), min_new_tokens=1), [(8, "a"), (8, "a")], FinishReason.STOP_SEQUENCE),
+        (Stopping(9, ("a",), min_new_tokens=1), [(9, "a"), (9, "b"), (9, "a")], FinishReason.STOP_SEQUENCE),
+        (Stopping(9, ("ab",), min_new_tokens=1), [(9, "aba"), (9, "b")], FinishReason.STOP_SEQUENCE),
+        (Stopping(2, ("a",), min_new_tokens=2), [(1, ""), (9, "a")], FinishReason.LENGTH),
     ],
 )
 def test_reasons(stopping: Stopping, tokens: list[tuple[int, str]], reason: FinishReason) -> None:

@@ -140,3 +140,23 @@ def test_a_row_does_not_fail_for_its_mates(compiler: GrammarCompiler, demo_token
     lengths = [walk(Constraint(shared, ()), letters, seed, 300) for seed in range(50)]
     assert lengths == [300] * 50
     assert shared.matcher()[0] is not lexer, "its limit was never reached"
+
+
+def test_a_minimum_of_tokens(masks: GrammarMasks, demo_tokenizer: Tokenizer) -> None:
+    """Until the minimum, all tokens are allowed but those that end the text; then all are. A grammar beside it has its own mask."""
+    masks.begin_minimum(1, 2, (7,))
+    masks.begin(2, Grammar(GrammarKind.REGEX, "x"), ())
+    every = set(range(VOCAB))
+    assert allowed(masks.fill((MaskRow(1),))) == every - {7} - demo_tokenizer.eos_ids
+    packed = masks.fill((MaskRow(1, (3,)), MaskRow(2)))
+    assert allowed(packed[: VOCAB // 8]) == every - {7} - demo_tokenizer.eos_ids
+    assert allowed(packed[VOCAB // 8 :]) == ids(demo_tokenizer, "x")
+    assert allowed(masks.fill((MaskRow(1, (4,)),))) == every
+    masks.end((1, 2))
+    assert not masks.live
+
+
+def test_a_minimum_that_is_reached_already(masks: GrammarMasks) -> None:
+    """A continued request that has enough tokens may end at once."""
+    masks.begin_minimum(1, -3, (7,))
+    assert allowed(masks.fill((MaskRow(1),))) == set(range(VOCAB))

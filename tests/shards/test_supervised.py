@@ -253,3 +253,13 @@ async def test_the_prompt_is_told_once(demo_tokenizer: Tokenizer) -> None:
     async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}, {"faults": {5: LOST}}])) as (loop, _):
         prompt = [token.id async for generation in loop.submit(asked) for token in generation.prompt]
     assert prompt == [1, 2, 3]
+
+
+async def test_stop_tokens_survive(demo_tokenizer: Tokenizer) -> None:
+    """A continued request stops at its stop token as one that nothing befell."""
+    wanted = request((1, 2, 3), 30)
+    made = alone(demo_tokenizer, wanted)
+    stop = next(id for place, id in enumerate(made) if place > 11 and id not in made[:place])
+    asked = replace(wanted, stopping=replace(wanted.stopping, stop_ids=(stop,)))
+    async with instance(Shop(demo_tokenizer, [{"faults": {4: LOST}}, {"faults": {5: LOST}}])) as (loop, _):
+        assert await collect(loop.submit(asked)) == made[: made.index(stop) + 1] == alone(demo_tokenizer, asked)

@@ -22,7 +22,7 @@ from tgi_core.scheduler.pace import StepTimes
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.types import SchedulerOptions
-from tgi_core.wire.types import ShardRequest
+from tgi_core.wire.types import ShardRequest, needs_masks
 
 LOOK_AHEAD = 8
 """Number of waiting requests that do not fit and are skipped in search of a smaller one."""
@@ -63,7 +63,7 @@ class ScheduledRow:
             take=self.take,
             sampling=request.sampling,
             want=replace(request.want, prompt_logprobs=False) if continued else request.want,
-            masked=request.grammar is not None,
+            masked=needs_masks(request.stopping, request.grammar),
             adapter=request.adapter,
         )
         return ShardRequest(row, request.stopping, request.grammar)

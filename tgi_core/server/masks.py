@@ -1,4 +1,4 @@
-"""Grammar masks: the tokens that each constrained row may sample next.
+"""Masks: the tokens that each constrained row may sample next, by its grammar or by its minimum of tokens.
 
 Grammars are normally prepared before their requests arrive. A TGI router does not prepare grammars, so those are compiled during
 the forward pass of the prompt; so are grammars of requests that move here from a lost shard.
@@ -79,6 +79,20 @@ class Constraint:
         return self._renewed_at is None or len(self._made) >= self._renewed_at + _RENEWAL_TOKENS
 
 
+class Minimum:
+    """Keeps one request's text from ending before it has enough tokens: tokens that end it are masked until then."""
+
+    def __init__(self, tokens: int, without_endings: bytes, everything: bytes) -> None:
+        self._left = tokens
+        self._without_endings = without_endings
+        self._everything = everything
+
+    def mask(self, tokens: Sequence[int]) -> bytes:
+        """Return the mask after these tokens."""
+        self._left -= len(tokens)
+        return self._without_endings if self._left > 0 else self._everything
+
+
 class _Begun(NamedTuple):
     """Constraint of a live request, with the compiled grammar that it holds."""
 
@@ -92,6 +106,7 @@ class GrammarMasks:
     def __init__(self, compiler: GrammarCompiler) -> None:
         self.compiler = compiler
         self._live: dict[int, Future[_Begun]] = {}
+        self._minima: dict[int, Minimum] = {}
         self._failures: dict[int, str] = {}
         self._lock = threading.Lock()
         self._beginning = ThreadPoolExecutor(2, thread_name_prefix="grammar-begin")
@@ -124,12 +139,21 @@ class GrammarMasks:
         with self._lock:
             self._live[request_id] = self._beginning.submit(self._begin, grammar, tuple(made))
 
+    def begin_minimum(self, request_id: int, tokens: int, ending: Iterable[int]) -> None:
+        """Mask end-of-sequence tokens and those of `ending` for the next `tokens` tokens of a request that has no grammar."""
+        banned = sum(1 << id for id in {*self.compiler.eos_ids, *ending})
+        everything = (1 << self._vocab_size) - 1
+        masks = (each.to_bytes(self._width, "little") for each in (everything & ~banned, everything))
+        with self._lock:
+            self._minima[request_id] = Minimum(tokens, *masks)
+
     def end(self, request_ids: Iterable[int]) -> None:
         """Forget requests, constrained or not."""
         with self._lock:
             ended = []
             for id in request_ids:
                 self._failures.pop(id, None)
+                self._minima.pop(id, None)
                 if (begun := self._live.pop(id, None)) is not None:
                     ended.append(begun)
         for begun in ended:
@@ -143,7 +167,7 @@ class GrammarMasks:
     def live(self) -> frozenset[int]:
         """Ids of constrained requests that have begun and not ended, and of those with a failure."""
         with self._lock:
-            return frozenset(self._live) | frozenset(self._failures)
+            return frozenset(self._live) | frozenset(self._minima) | frozenset(self._failures)
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
         """See `tgi_core.backend.MaskSource`. Waits for grammars that are still being compiled."""
@@ -151,7 +175,7 @@ class GrammarMasks:
 
     def close(self) -> None:
         """Forget all requests and stop the threads. Idempotent."""
-        self.end(list(self._live))
+        self.end([*self._live, *self._minima])
         self._beginning.shutdown(wait=False, cancel_futures=True)
         self.compiler.close()
 
@@ -169,6 +193,9 @@ class GrammarMasks:
             self.compiler.give_back(kept, constraint.tokens)
 
     def _mask(self, row: MaskRow) -> bytes:
+        minimum = self._minima.get(row.request_id)
+        if minimum is not None:
+            return minimum.mask(row.tokens)
         begun = self._live.get(row.request_id)
         if begun is None:  # a late row of a request that was dropped
             return self._ending

@@ -189,11 +189,15 @@ class ModelServer:
             raise
 
     def _begin_grammar(self, item: ShardRequest) -> None:
-        """Start a grammar. Raises InvalidRequest if it cannot start, which fails only that request."""
-        if item.grammar is None or self._masks is None:
+        """Start a grammar, or a minimum of tokens. Raises InvalidRequest if it cannot start, which fails only that request."""
+        if self._masks is None:
             return
+        made, stopping = item.request.tokens[item.request.prompt_len :], item.stopping
         try:
-            self._masks.begin(item.id, item.grammar, item.request.tokens[item.request.prompt_len :])
+            if item.grammar is not None:
+                self._masks.begin(item.id, item.grammar, made)
+            elif stopping.min_new_tokens:
+                self._masks.begin_minimum(item.id, stopping.min_new_tokens - len(made), stopping.stop_ids)
         except Exception as error:
             _log.exception("request %d: its grammar failed", item.id)
             text = f"request {item.id}: {type(error).__name__} in its grammar"

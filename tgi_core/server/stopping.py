@@ -18,19 +18,21 @@ class StopMatcher:
         if not self._longest or not piece:
             return None
         window = self._tail + piece
-        ends = [found + len(text) for text in self._stop if (found := window.find(text)) >= 0]
-        if ends:
-            return min(ends) - len(self._tail)
+        before = len(self._tail)
+        ends = [found + len(text) for text in self._stop if (found := window.find(text, max(0, before - len(text) + 1))) >= 0]
         self._tail = window[-(self._longest - 1) :] if self._longest > 1 else ""
-        return None
+        return min(ends) - before if ends else None
 
 
 class StoppingCriteria:
-    """Stop conditions in TGI's order: length, end of sequence, stop strings. So the last allowed token always reports length."""
+    """Stop conditions in TGI's order: length, end of sequence, stop strings. So the last allowed token reports length, unless it is a
+    stop token, which TGI does not have."""
 
     def __init__(self, stopping: Stopping, eos_ids: frozenset[int]) -> None:
         self._max_new_tokens = stopping.max_new_tokens
         self._eos_ids = frozenset() if stopping.ignore_eos else eos_ids
+        self._stop_ids = frozenset(stopping.stop_ids)
+        self._min_new_tokens = stopping.min_new_tokens
         self._matcher = StopMatcher(stopping.stop)
         self.generated = 0
         """Number of generated tokens."""
@@ -39,9 +41,14 @@ class StoppingCriteria:
         """Return the finish reason, if any, and the number of characters of `text` to keep. A stop string is kept."""
         self.generated += 1
         end = self._matcher.push(text)
+        early = self.generated <= self._min_new_tokens
+        if early:
+            end = None
+        elif token in self._stop_ids:
+            return FinishReason.STOP_SEQUENCE, len(text)
         if self.generated >= self._max_new_tokens:
             return FinishReason.LENGTH, len(text) if end is None else end
-        if token in self._eos_ids:
+        if token in self._eos_ids and not early:
             return FinishReason.EOS_TOKEN, len(text)
         if end is not None:
             return FinishReason.STOP_SEQUENCE, end

@@ -8,7 +8,7 @@ from tgi_core.backend import Row
 from tgi_core.server.detokenize import Detokenizer
 from tgi_core.server.stopping import StoppingCriteria
 from tgi_core.tokenizer import Tokenizer
-from tgi_core.wire.types import Candidate, GeneratedText, Generation, PromptToken, ShardRequest, Token
+from tgi_core.wire.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardRequest, Token
 
 
 class Transcript:
@@ -20,8 +20,9 @@ class Transcript:
         self._context = prompt[-1:]
         self._detokenizer = Detokenizer(tokenizer, prompt)
         # the end of a grammar is final, even with ignore_eos
-        stopping = item.stopping if item.grammar is None else replace(item.stopping, ignore_eos=False)
+        stopping = item.stopping if item.grammar is None else replace(item.stopping, ignore_eos=False, min_new_tokens=0)
         self._stopping = StoppingCriteria(stopping, tokenizer.eos_ids)
+        self._stop_ids = frozenset(stopping.stop_ids)
         self._generated: list[int] = []
         self._prompt_logprobs: list[float | None] = []
         for token in item.request.tokens[len(prompt) :]:
@@ -51,6 +52,8 @@ class Transcript:
         finished = None
         if reason is not None:
             rest = self._detokenizer.flush() if keep == len(text) else ""
+            if reason is FinishReason.STOP_SEQUENCE and id in self._stop_ids:
+                self._generated.pop()  # a stop token is no part of the text
             finished = GeneratedText(self._whole_text(len(text) - keep), self._stopping.generated, reason)
             text = text[:keep] + rest
         top = tuple(self._candidate(item.id, item.logprob) for item in row.top[index]) if row.top else ()

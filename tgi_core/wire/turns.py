@@ -19,6 +19,7 @@ from tgi_core.wire.types import (
     StepVerb,
     Stopping,
     Turn,
+    needs_masks,
 )
 
 GRAMMAR_KINDS = {pb.GRAMMAR_TYPE_JSON: GrammarKind.JSON, pb.GRAMMAR_TYPE_REGEX: GrammarKind.REGEX}
@@ -109,6 +110,8 @@ def _encode_request(item: ShardRequest) -> pb.Request:
             max_new_tokens=stopping.max_new_tokens,
             ignore_eos_token=stopping.ignore_eos,
             stop=[text.encode(errors="surrogatepass") for text in stopping.stop],
+            stop_token_ids=stopping.stop_ids,
+            min_new_tokens=stopping.min_new_tokens,
         ),
         prefill_logprobs=request.want.prompt_logprobs,
         top_n_tokens=request.want.top_n,
@@ -123,7 +126,7 @@ def _encode_request(item: ShardRequest) -> pb.Request:
 
 
 def _decode_request(message: pb.Request) -> ShardRequest:
-    grammar = _decode_grammar(message.parameters)
+    grammar, stopping = _decode_grammar(message.parameters), _decode_stopping(message.stopping_parameters)
     request = Request(
         id=message.id,
         tokens=tuple(message.input_ids),
@@ -133,15 +136,15 @@ def _decode_request(message: pb.Request) -> ShardRequest:
         take=message.take,
         sampling=decode_sampling(message.parameters.sampling),
         want=OutputOptions(message.logprobs, message.top_n_tokens, message.prefill_logprobs),
-        masked=grammar is not None,
+        masked=needs_masks(stopping, grammar),
         adapter=message.adapter_id if message.HasField("adapter_id") else None,
     )
-    return ShardRequest(request, _decode_stopping(message.stopping_parameters), grammar)
+    return ShardRequest(request, stopping, grammar)
 
 
 def _decode_stopping(message: pb.StoppingCriteriaParameters) -> Stopping:
     stop = tuple(text.decode(errors="surrogatepass") for text in message.stop)
-    return Stopping(message.max_new_tokens, stop, message.ignore_eos_token)
+    return Stopping(message.max_new_tokens, stop, message.ignore_eos_token, tuple(message.stop_token_ids), message.min_new_tokens)
 
 
 def _encode_parameters(sampling: Sampling, grammar: Grammar | None) -> pb.NextTokenChooserParameters:

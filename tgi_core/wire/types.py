@@ -45,17 +45,27 @@ class ShardInfo:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Stop conditions of a request: `max_new_tokens`, an end-of-sequence token, or a stop string in its text."""
+    """Stop conditions of a request: `max_new_tokens`, an end-of-sequence token, a stop token, or a stop string in its text.
+
+    Of the first `min_new_tokens` tokens, none is an end-of-sequence or stop token, and no stop string ends the text in them.
+    """
 
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    stop_ids: tuple[int, ...] = ()
+    min_new_tokens: int = 0
+
+
+def needs_masks(stopping: Stopping, grammar: Grammar | None) -> bool:
+    """Return whether the tokens of a request are masked: to hold a grammar, or to keep it from ending early."""
+    return grammar is not None or stopping.min_new_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRequest:
     """One request as sent to the shard: the part for its backend, and the shard's own processing of the tokens. `request.masked`:
-    whether there is a grammar."""
+    whether there is a grammar or a minimum of tokens (`needs_masks`)."""
 
     request: Request
     stopping: Stopping

@@ -36,6 +36,8 @@ def text_of(ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[str, bool]:
 def encode_request(item: ShardRequest, tokenizer: Tokenizer, blocks: range, slots: range) -> pb.Request:
     """Encode a request with its reserved blocks. Raises InvalidRequest."""
     request, stopping = item.request, item.stopping
+    if stopping.stop_ids or stopping.min_new_tokens:
+        raise InvalidRequest("TGI's shards have no stop tokens and no minimum of tokens", request_ids=(request.id,))
     text, add_special_tokens = text_of(request.tokens, tokenizer)
     made = len(request.tokens) - request.prompt_len
     return pb.Request(
