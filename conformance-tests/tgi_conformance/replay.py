@@ -12,7 +12,8 @@ from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Trace, decode, sentence
 from tgi_conformance.golden import HERE
 from tgi_conformance.masks import SOURCES
-from tgi_conformance.session_driver import SessionDriver, Setup
+from tgi_conformance.session_driver import SessionDriver
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import SuiteFault, Violation
 from tgi_core.backend import Feature, WarmupPlan

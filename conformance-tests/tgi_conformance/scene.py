@@ -10,7 +10,8 @@ from typing import TypeVar
 from tgi_conformance.alone import Alone
 from tgi_conformance.judge import TOLERANCE, Yardstick, close_call
 from tgi_conformance.masks import ALTERNATING, BREAKING, FAILING, OWN, SLOW
-from tgi_conformance.session_driver import SessionDriver, Setup
+from tgi_conformance.session_driver import SessionDriver
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.sessions import Occupied
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target

@@ -12,12 +12,13 @@ from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, references, sentence, verb
 from tgi_conformance.golden import Golden
 from tgi_conformance.judge import RowJudge, Yardstick
-from tgi_conformance.masks import AFTER, ALTERNATING, BREAKING, DOOMED, LOSING, OWN, SLOW, Masks
+from tgi_conformance.masks import AFTER, BREAKING, DOOMED, LOSING, Masks
 from tgi_conformance.oracle import Expected, Oracle
 from tgi_conformance.origin import raised_at
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.sessions import Breaker, Lent, Occupied, Wanted
 from tgi_conformance.situations import reached
-from tgi_conformance.target import LONG_ROW_TOKENS, MAX_ROW_TOKENS, MAX_ROWS, Target, plan_of
+from tgi_conformance.target import Target
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
 from tgi_conformance.vocabulary import with_vocabulary
 from tgi_core.backend import (
@@ -35,44 +36,10 @@ from tgi_core.backend import (
     Row,
     Rows,
     Step,
-    WarmupPlan,
 )
 from tgi_core.backend.session import Session
 
 _STRANGER = 987_654_321
-_ALONE_TOKENS = (256, LONG_ROW_TOKENS)
-"""Lengths of the longest row in sessions where long requests run alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """How a session is opened: what a recorded failure needs to be run again."""
-
-    plan: WarmupPlan | None = None
-    masks: str | None = None
-    golden: str | None = None
-    """The golden checkpoint to open instead of the target's model; its transcripts are the yardstick then."""
-    dtype: str | None = None
-    bits: bool = False
-    """Rows are held to the very bits of their yardstick."""
-    adapters: bool = False
-    """The golden checkpoint is opened with its adapters."""
-    ranks: int = 1
-    alone: bool = False
-    """Rows of a golden checkpoint are held to what they make alone, not to its transcripts."""
-    vocab_size: int | None = None
-    """The model has only so many tokens; None leaves it as it is."""
-
-    def yardstick(self, wanted: Wanted, block_sizes: tuple[int, ...], *, one_session: bool) -> Wanted:
-        """Return the sessions in which requests run alone. Plans of similar length share one; with `one_session`, it is the scenario's."""
-        longest = 0 if self.plan is None else self.plan.max_row_tokens or 0
-        long, wide = longest > MAX_ROW_TOKENS, self.plan is not None and (self.plan.max_rows or 0) > MAX_ROWS
-        plan = self.plan if one_session and (long or wide) else None
-        if long and not one_session:
-            room = next((tokens for tokens in _ALONE_TOKENS if tokens >= longest), longest)
-            plan = plan_of(block_sizes, 2, room, room)
-        kind = OWN if self.masks in (OWN, SLOW) else ALTERNATING
-        return Wanted(wanted.model, wanted.dtype, "alone", plan, kind, wanted.adapters)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Call, Read, Ref, Trace, moved, references, renumbered
-from tgi_conformance.session_driver import SessionDriver, Setup
+from tgi_conformance.session_driver import SessionDriver
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import BackendError

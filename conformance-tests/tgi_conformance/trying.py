@@ -14,7 +14,7 @@ from tgi_conformance.clause import Clause
 from tgi_conformance.features import missing
 from tgi_conformance.result import Result
 from tgi_conformance.scene import Scene
-from tgi_conformance.session_driver import Setup
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.shrink import shortest
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import DoesNotApply, NotReached, Verdict, Violation

@@ -20,7 +20,7 @@ from tgi_conformance.features import missing
 from tgi_conformance.fields import DECLARED, used, using
 from tgi_conformance.masks import OWN
 from tgi_conformance.scene import Scene
-from tgi_conformance.session_driver import Setup
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.target import MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan
 from tgi_conformance.verdict import Level, NotReached

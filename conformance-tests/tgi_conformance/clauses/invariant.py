@@ -8,7 +8,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import company, ways
 from tgi_conformance.clauses.partial import LONG, finish
 from tgi_conformance.scene import Scene
-from tgi_conformance.session_driver import Setup
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import wide_plan
 from tgi_conformance.verdict import Level

@@ -12,7 +12,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.partial import finish
 from tgi_conformance.golden import Case, Golden, adapted_golden
 from tgi_conformance.scene import Scene
-from tgi_conformance.session_driver import Setup
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.target import prefix_plan
 from tgi_conformance.verdict import Level, NotReached, Violation

@@ -21,7 +21,8 @@ from tgi_conformance.judge import TOLERANCE, RowJudge
 from tgi_conformance.masks import ALTERNATING, BREAKING, FAILING, Masks
 from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.oracle import Oracle, Part
-from tgi_conformance.session_driver import SessionDriver, Setup
+from tgi_conformance.session_driver import SessionDriver
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.sessions import Lent, Wanted
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target, close, quiet
