@@ -14,7 +14,7 @@ from tgi_conformance.golden import Case, Golden, adapted_golden
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.stage import PLAIN, Stage
-from tgi_conformance.target import prefix_plan
+from tgi_conformance.target import prefix_plan, small_plan
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import Feature, OutputOptions, Request, Unsupported
 
@@ -153,9 +153,12 @@ def same_prompt(scene: Scene) -> None:
 )
 def prefix(scene: Scene) -> None:
     """A one-block prefix, for the base model and for each adapter."""
-    plan = prefix_plan(scene.declared[0].block_sizes)
-    setup = Setup(plan, golden=adapted_transcripts(scene).name, adapters=True, alone=True)
-    stage = Stage(scene.play(setup), scene.seed)
+    sizes, (first, *_) = scene.declared[0].block_sizes, _greedy(scene, 1)
+    if (small_plan(sizes).block_size or 0) < len(first.prompt):
+        stage = _stage(scene)
+    else:  # longer prompts, of which there are no transcripts
+        setup = Setup(prefix_plan(sizes), golden=adapted_transcripts(scene).name, adapters=True, alone=True)
+        stage = Stage(scene.play(setup), scene.seed)
     size = stage.capacity.groups[0].block_size
     for case in _greedy(scene, 1):
         prompt = case.prompt * (size // len(case.prompt) + 1)
