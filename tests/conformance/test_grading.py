@@ -70,6 +70,12 @@ def test_features(verdicts: tuple[str, ...], state: str) -> None:
     assert grading.extended([entry("a.a", "L1", verdict, ("lora",)) for verdict in verdicts], ("lora",)) == {"lora": state}
 
 
+def test_a_provisional_failure_fails_no_feature() -> None:
+    """It costs no level either."""
+    entries = [entry("a.a", "L1", "pass", ("masks",)), entry("b.b", "L1", "fail", ("masks",), provisional=True)]
+    assert grading.extended(entries, ("masks",)) == {"masks": "supported"}
+
+
 def test_exit_status() -> None:
     """0 granted, 1 not granted, 3 a fault of the suite."""
     assert grading.exit_status([entry("a.a", "L1", "pass")], "L4") == 0

@@ -58,9 +58,10 @@ def text_core(entries: Sequence[Entry]) -> str:
 def extended(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, str]:
     """Map each extended feature to supported, known failures, failing, unsupported or untested.
 
-    A clause that also needs another feature may be missing.
+    A clause that also needs another feature may be missing. A provisional clause may fail.
     """
-    return {name: _feature([entry["verdict"] for entry in entries if name in entry["features"]]) for name in names}
+    counted = [entry for entry in entries if not (entry["provisional"] and entry["verdict"] == Verdict.FAIL.value)]
+    return {name: _feature([entry["verdict"] for entry in counted if name in entry["features"]]) for name in names}
 
 
 def _feature(verdicts: Sequence[str]) -> str:
