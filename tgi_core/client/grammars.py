@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ Release = Callable[[], None]
 _QUICK, _QUICK_WAITING = 4, 64
 _SLOW, _SLOW_WAITING = 1, 4
 """Maximum number of concurrent compilations: a shard has few threads for calls."""
+_MOST_KNOWN = 1024
 _WAIT_S = 10.0
 _LONGEST_S = 30.0
 """Maximum seconds for a compilation: a shard that does not respond must not block requests forever."""
@@ -43,6 +45,10 @@ class HeldGrammars:
         self._held: dict[bytes, _Held] = {}
         self._dropping: set[asyncio.Task[None]] = set()
         self._quick, self._slow = Turns(_QUICK, _QUICK_WAITING, _WAIT_S), Turns(_SLOW, _SLOW_WAITING, _WAIT_S)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of grammars that the shard has compiled and probably still has, least recently used first."""
+        self._again = Turns(_QUICK, _QUICK_WAITING, _WAIT_S)
+        """The lane of known grammars: new ones must not hold them up."""
 
     async def hold(self, grammar: Grammar, cost: Cost) -> Release:
         """Wait until the shard has compiled a grammar; returns at once for one in use. Raises InvalidGrammar, GrammarsBusy,
@@ -61,7 +67,7 @@ class HeldGrammars:
         return release
 
     async def _make(self, grammar: Grammar, cost: Cost) -> None:
-        lane = self._quick if cost.seconds <= QUICK_SECONDS else self._slow
+        lane = self._lane(grammar.digest, cost)
         if not await lane.take():
             raise GrammarsBusy
         try:
@@ -71,6 +77,15 @@ class HeldGrammars:
             raise GrammarsBusy from None
         finally:
             lane.give_back()
+        self._known[grammar.digest] = None
+        self._known.move_to_end(grammar.digest)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    def _lane(self, digest: bytes, cost: Cost) -> Turns:
+        if cost.seconds > QUICK_SECONDS:
+            return self._slow
+        return self._again if digest in self._known else self._quick
 
     def _leave(self, digest: bytes, held: _Held) -> None:
         held.users -= 1
