@@ -140,7 +140,7 @@ def test_afterwards(patient: ServerProcess, known: set[str]) -> None:
     body = {"inputs": "Hi", "parameters": {"max_new_tokens": 2}}
     assert httpx.post(f"{patient.url}/generate", json=body, timeout=30).status_code == 200
     assert series(patient) == known
-    assert not [line for line in patient.lines if "Traceback" in line]
+    assert not [line for line in patient.lines if "Traceback" in line], "".join(patient.lines)
 
 
 def series(server: ServerProcess) -> set[str]:
