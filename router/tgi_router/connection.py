@@ -134,7 +134,9 @@ class Connection(AdmissionProtocol):
 
     def reset(self) -> None:
         """Reset the connection. Drops unsent bytes, which the kernel would keep trying to send after an ordinary close."""
-        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        own = self.transport.get_extra_info("socket")
+        if own.fileno() >= 0:  # else it was lost meanwhile
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
