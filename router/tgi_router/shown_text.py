@@ -24,7 +24,7 @@ class ShownText:
 
     def whole(self, result: Result) -> str:
         """Return the text of a complete result."""
-        if not self.special:
+        if not self.special or not result.tokens:
             return result.text.text
         *tokens, last = result.tokens
         pieces = [self.of(result.choice, token) for token in tokens]

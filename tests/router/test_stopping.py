@@ -122,6 +122,7 @@ def test_special_tokens_are_shown(served: Served, model: ServedModel) -> None:
     assert chatted(served, **given) == streamed(served, "/v1/chat/completions", {**CHAT, **given}) == (shown * 3, "length")
     given |= {"ignore_eos": False}
     assert complete(served, **given)["text"] == "" and streamed(served, "/v1/chat/completions", {**CHAT, **given}) == ("", "stop")
+    assert complete(served, skip_special_tokens=False, max_tokens=0)["text"] == ""
     plain = complete(served, skip_special_tokens=False)["text"]
     assert plain.startswith(complete(served)["text"][:3])
 
