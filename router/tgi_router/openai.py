@@ -133,7 +133,7 @@ class Dialect:
             call_schema,
             check_choices(1 if body.n is None else body.n),
             ignore_eos=bool(body.ignore_eos),
-            stop_ids=_distinct(body.stop_token_ids or []),
+            stop_ids=_stop_ids(body.stop_token_ids or []),
             min_new_tokens=body.min_tokens or 0,
             prompt_logprobs=_prompt_logprobs(body),
             presence_penalty=body.presence_penalty or 0.0,
@@ -271,7 +271,7 @@ def _prompt_logprobs(body: OpenAIBody) -> bool:
     return True
 
 
-def _distinct(ids: list[int]) -> tuple[int, ...]:
+def _stop_ids(ids: list[int]) -> tuple[int, ...]:
     if len(ids) > MAX_STOP_IDS:
         raise ValidationFailed(f"`stop_token_ids` supports up to {MAX_STOP_IDS} tokens. Given: {len(ids)}")
     return tuple(dict.fromkeys(ids))

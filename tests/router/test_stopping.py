@@ -75,7 +75,7 @@ def test_a_stop_token_ends_the_text(served: Served, model: ServedModel) -> None:
 
 
 def test_a_stop_token_ends_a_chat(served: Served, model: ServedModel) -> None:
-    """A chat too, also as the last token that is allowed, and where EOS is ignored."""
+    """So does a chat, even at the last allowed token and with `ignore_eos`."""
     given = {"logit_bias": {"300": 100}, "stop_token_ids": [300], "min_tokens": 1, "ignore_eos": True, "max_tokens": 2}
     text = chatted(served, max_tokens=1)[0]
     assert text and text != model.tokenizer.decode([300])
@@ -103,7 +103,7 @@ def test_a_minimum_of_tokens(served: Served, model: ServedModel) -> None:
 
 
 def test_a_minimum_in_a_chat(served: Served, model: ServedModel) -> None:
-    """A chat has at least so many tokens, alone or streamed."""
+    """A chat has at least `min_tokens` tokens, streamed or not."""
     text, reason = chatted(served, **eos(model), min_tokens=3)
     assert text and reason == "stop"
     assert streamed(served, "/v1/chat/completions", {**CHAT, **eos(model), "min_tokens": 3}) == (text, reason)
@@ -165,7 +165,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("given", "text"), REFUSED)
 def test_bad_values(served: Served, given: dict[str, Any], text: str) -> None:
-    """A value that is none is refused by its field's name."""
+    """A bad value is refused, and the message names its field."""
     for path, body in (("/v1/completions", GREEDY), ("/v1/chat/completions", CHAT)):
         answer = served.client.post(path, json={**body, **given})
         assert answer.status_code == 422 and text in answer.json()["error"]["message"], answer.text

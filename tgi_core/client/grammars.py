@@ -20,6 +20,7 @@ _QUICK, _QUICK_WAITING = 4, 64
 _SLOW, _SLOW_WAITING = 1, 4
 """Maximum number of concurrent compilations: a shard has few threads for calls."""
 _MOST_KNOWN = 1024
+"""Maximum number of compiled grammars that the router remembers."""
 _WAIT_S = 10.0
 _LONGEST_S = 30.0
 """Maximum seconds for a compilation: a shard that does not respond must not block requests forever."""
@@ -48,7 +49,7 @@ class HeldGrammars:
         self._known: OrderedDict[bytes, None] = OrderedDict()
         """Digests of grammars that the shard has compiled and probably still has, least recently used first."""
         self._again = Turns(_QUICK, _QUICK_WAITING, _WAIT_S)
-        """The lane of known grammars: new ones must not hold them up."""
+        """Turns of known grammars, which new ones must not hold up."""
 
     async def hold(self, grammar: Grammar, cost: Cost) -> Release:
         """Wait until the shard has compiled a grammar; returns at once for one in use. Raises InvalidGrammar, GrammarsBusy,

@@ -153,14 +153,14 @@ def same_prompt(scene: Scene) -> None:
 )
 def prefix(scene: Scene) -> None:
     """A one-block prefix, for the base model and for each adapter."""
-    sizes, (first, *_) = scene.declared[0].block_sizes, _greedy(scene, 1)
-    if (small_plan(sizes).block_size or 0) < len(first.prompt):
+    sizes, cases = scene.declared[0].block_sizes, _greedy(scene, 1)
+    if (small_plan(sizes).block_size or 0) < len(cases[0].prompt):
         stage = _stage(scene)
     else:  # longer prompts, of which there are no transcripts
         setup = Setup(prefix_plan(sizes), golden=adapted_transcripts(scene).name, adapters=True, alone=True)
         stage = Stage(scene.play(setup), scene.seed)
     size = stage.capacity.groups[0].block_size
-    for case in _greedy(scene, 1):
+    for case in cases:
         prompt = case.prompt * (size // len(case.prompt) + 1)
         if len(prompt) + 3 > min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens):
             raise NotReached(f"a prefix of one {size}-token block does not fit a row of {stage.capacity.max_row_tokens} tokens")

@@ -128,10 +128,8 @@ def _short_rows(stage: Stage) -> int:
 def _owner(here: Company) -> Request:
     """Build a plain request for whose first block others have a use, if a row has the room."""
     stage = here.stage
-    size, most = (
-        stage.capacity.groups[0].block_size,
-        min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - OWNED_TOKENS,
-    )
+    size = stage.capacity.groups[0].block_size
+    most = min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - OWNED_TOKENS
     return here.request(Spec(want=here.full), size + 1 if size < most else 2)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -19,10 +20,8 @@ from tgi_core.engine.rank_session import RankSession
 from tgi_core.engine.static.device import StaticKit
 from tgi_core.engine.static.runner import StaticRunner
 from tgi_core.engine.static.steps import StaticSteps
-from tgi_core.engine.static.warming import planned, warmed
+from tgi_core.engine.static.warming import Check, warmed
 
-Check = Callable[[], None]
-"""Compares a runner's step with plain torch. Raises UnsupportedFamily."""
 _PROGRAMS = Kernel("programs", "one per shape", "none is compiled in traffic")
 
 
@@ -31,7 +30,7 @@ class StaticSession(AheadSession):
 
     def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions) -> None:
         super().__init__(runner, runner.device, options.masks, (), runner.kit.choices(), _PROGRAMS)
-        self._warm = partial(_warmed, runner, check, options.compile_cache)
+        self._warm = partial(warmed, runner, check, options.compile_cache)
 
     def _warmed(self, plan: WarmupPlan, progress: Progress) -> tuple[StaticSteps, Capacity]:
         return self._warm(plan, progress)
@@ -42,7 +41,7 @@ class StaticRankSession(RankSession):
 
     def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions, collectives: Collectives) -> None:
         super().__init__(runner, runner.shape, options.masks, collectives, (*runner.kit.choices(), _PROGRAMS))
-        self._warm = partial(_warmed, runner, check, options.compile_cache)
+        self._warm = partial(warmed, runner, check, options.compile_cache)
         self._static_steps: StaticSteps | None = None
 
     def _reserve(self, plan: WarmupPlan, progress: Progress) -> Capacity:
@@ -53,33 +52,23 @@ class StaticRankSession(RankSession):
         return 0 if self._static_steps is None else self._static_steps.compiles
 
 
-def _warmed(
-    runner: StaticRunner, check: Check, compile_cache: str, plan: WarmupPlan, progress: Progress
-) -> tuple[StaticSteps, Capacity]:
-    """Plan, check, compile. The check compiles programs of its own, so a plan for which there is no memory fails before it."""
-    capacity, grid = planned(runner, plan)
+@contextmanager
+def _tables_only() -> Iterator[None]:
     try:
-        check()
+        yield
     except UnsupportedFamily as reason:
-        raise _refused(reason) from reason
-    return warmed(runner, capacity, grid, compile_cache, progress)
-
-
-def _refused(reason: UnsupportedFamily) -> InvalidModel:
-    return InvalidModel(f"static devices run decoder tables; this model is not one: {reason}")
+        raise InvalidModel(f"static devices run decoder tables; this model is not one: {reason}") from reason
 
 
 def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> BaseSession:
     """Load a model, or this rank's part of it. Raises InvalidModel for one that no decoder table describes, Unsupported, PeerLost."""
     if options.adapters:
         raise Unsupported("--lora-adapters: static devices run decoders from their tables, which hold no adapters; leave it out")
-    try:
+    with _tables_only():
         if options.group.world == 1:
             runner, check = load_table(options, kit, progress, kit.table_runner)
-            return StaticSession(cast(StaticRunner, runner), check, options)
+            return StaticSession(cast(StaticRunner, runner), _tables_only()(check), options)
         return _open_rank(options, kit, progress)
-    except UnsupportedFamily as reason:
-        raise _refused(reason) from reason
 
 
 def _open_rank(options: OpenOptions, kit: StaticKit, progress: Progress) -> StaticRankSession:
@@ -90,7 +79,7 @@ def _open_rank(options: OpenOptions, kit: StaticKit, progress: Progress) -> Stat
 
     try:
         runner, check = load_table(options, kit, progress, make)
-        return StaticRankSession(cast(StaticRunner, runner), check, options, collectives)
+        return StaticRankSession(cast(StaticRunner, runner), _tables_only()(check), options, collectives)
     except BaseException:
         collectives.close()
         raise

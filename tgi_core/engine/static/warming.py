@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,16 @@ from tgi_core.engine.static.steps import StaticSteps
 _log = logging.getLogger("tgi_core.engine")
 
 
+Check = Callable[[], None]
+"""Compares a runner's step with plain torch. Raises InvalidModel."""
+
+
 def warmed(
-    runner: StaticRunner, capacity: Capacity, grid: Grid, compile_cache: str, progress: Progress
+    runner: StaticRunner, check: Check, compile_cache: str, plan: WarmupPlan, progress: Progress
 ) -> tuple[StaticSteps, Capacity]:
-    """Steps over the real cache, with all programs compiled, and the limits as they are then. Raises OutOfMemory, Unsupported."""
+    """Steps over the real cache, with all programs compiled, and the limits that follow. Raises OutOfMemory, Unsupported, InvalidModel."""
+    capacity, grid = planned(runner, plan)
+    check()  # it compiles programs of its own: a plan for which there is no memory fails first
     runner.device.now(lambda: runner.allocate(capacity))
     fields = runner.fields(capacity)
     cache = CompileCache(Path(compile_cache), fields) if compile_cache else None
