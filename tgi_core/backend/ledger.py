@@ -18,12 +18,20 @@ from tgi_core.backend.types import EMPTY, Capabilities, Capacity, Feature, Grant
 
 @dataclass(slots=True, eq=False)
 class LiveRow:
-    """A live request. The backend appends sampled tokens to `tokens`; `computed` counts positions that are in launched steps."""
+    """A live request. The backend appends sampled tokens to `tokens`, or passes them to `accept` where the row ran drafts; `computed`
+    counts positions that are in launched steps."""
 
     request: Request
     tokens: list[int]
     computed: int
     tables: tuple[list[int], ...]
+    drafting: bool = False
+    """Whether a launched step ran drafts of it, and `accept` has not been called for that step."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Append the tokens of a step that ran drafts. Positions of drafts that are not among them will be written again."""
+        self.tokens.extend(tokens)
+        self.computed, self.drafting = len(self.tokens) - 1, False
 
     @property
     def prompt_left(self) -> int:
@@ -33,12 +41,20 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One row's part of a step: positions start…start + take - 1. `yields` is true if the row samples a new token."""
+    """One row's part of a step: positions start…start + take - 1. `yields` is true if the row samples a new token. `drafts` are the
+    tokens of the last positions, which the row does not have yet."""
 
     row: LiveRow
     start: int
     take: int
     yields: bool
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens at its positions, as far as the host knows them."""
+        known = self.row.tokens[self.start : self.start + self.take - len(self.drafts)]
+        return [*known, *self.drafts] if self.drafts else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,7 @@ class _Plan:
     row: LiveRow
     take: int
     blocks: tuple[tuple[int, ...], ...]
+    drafts: tuple[int, ...] = ()
 
 
 class Ledger:
@@ -161,8 +178,10 @@ class Ledger:
         plans = []
         for row in rows:
             grant = granted.pop(row.request.id, None)
-            take = grant.take if grant else (0 if row.prompt_left else 1 + self._capacity.draft)
-            plans.append(_Plan(row, take, grant.blocks if grant else ()))
+            if grant is None:
+                plans.append(_Plan(row, 0 if row.prompt_left else 1, ()))
+            else:
+                plans.append(_Plan(row, grant.take, grant.blocks, grant.drafts))
         if granted:
             raise UnknownRequest(f"a grant names request {min(granted)}, which is in no batch of this step")
         return plans
@@ -187,7 +206,8 @@ class Ledger:
         for table, blocks in zip(row.tables, plan.blocks, strict=False):
             table.extend(blocks)
         row.computed += plan.take
-        return Work(row, start, plan.take, yields=bool(plan.take) and row.prompt_left == 0)
+        row.drafting = row.drafting or bool(plan.drafts)
+        return Work(row, start, plan.take, bool(plan.take) and row.prompt_left == 0, plan.drafts)
 
     def _check(self, request: Request) -> None:
         """Validate one request on its own."""
@@ -226,9 +246,11 @@ class Ledger:
     def _check_plan(self, plan: _Plan) -> None:
         """Validate one row's take and blocks."""
         row, groups, id = plan.row, self._capacity.groups, plan.row.request.id
-        limit = row.prompt_left or 1 + self._capacity.draft
+        limit = row.prompt_left or 1 + len(plan.drafts)
         if not 0 <= plan.take <= limit:
             raise InvalidRequest(f"request {id}: take {plan.take} must be from 0 to {limit}", request_ids=(id,))
+        if plan.drafts or row.drafting:
+            self._check_drafts(plan)
         end = row.computed + plan.take
         if end > self._capacity.max_row_tokens:
             text = f"request {id}: position {end} exceeds max_row_tokens {self._capacity.max_row_tokens}"
@@ -245,6 +267,26 @@ class Ledger:
                 raise InvalidRequest(f"request {id}: a block appears twice in its table", request_ids=(id,))
             if (len(table) + len(more)) * group.block_size < end:
                 raise InvalidRequest(f"request {id}: its blocks do not cover position {end - 1}", request_ids=(id,))
+
+    def _check_drafts(self, plan: _Plan) -> None:
+        row, drafts, id = plan.row, plan.drafts, plan.row.request.id
+        if drafts and Feature.SPECULATION not in self._capabilities.features:
+            raise Unsupported(f"request {id} needs {Feature.SPECULATION.value}", request_ids=(id,))
+        if len(drafts) > self._capacity.draft:
+            text = f"request {id}: {len(drafts)} drafts exceed draft {self._capacity.draft}"
+            raise CapacityExceeded(text, request_ids=(id,))
+        wrong = (
+            (row.drafting and plan.take > 0, "the step that ran its drafts has not been read"),
+            (bool(drafts) and row.prompt_left > 0, "drafts follow a complete prompt only"),
+            (bool(drafts) and plan.take != 1 + len(drafts), f"take {plan.take} must be 1 more than its {len(drafts)} drafts"),
+            (
+                not all(0 <= token < self._capabilities.vocab_size for token in drafts),
+                f"drafts must be from 0 to {self._capabilities.vocab_size - 1}",
+            ),
+        )
+        for broken, why in wrong:
+            if broken:
+                raise InvalidRequest(f"request {id}: {why}", request_ids=(id,))
 
     def _check_step(self, plans: Sequence[_Plan]) -> None:
         """Validate the totals of a step."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ _FEATURES = frozenset(
         Feature.LOGPROBS,
         Feature.PREFIX_REUSE,
         Feature.PROMPT_LOGPROBS,
+        Feature.SPECULATION,
         Feature.TOP_N,
     }
 )
@@ -151,7 +153,7 @@ class ReferenceSession:
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """Everything except media and speculation; MASKS only with a mask source, LORA only with adapters."""
+        """Everything except media; MASKS only with a mask source, LORA only with adapters."""
         return Capabilities(
             features=_FEATURES | ({Feature.MASKS} if self._masks else set()) | ({Feature.LORA} if self._adapters else set()),
             sampling=sampling.FIELDS,
@@ -176,6 +178,7 @@ class ReferenceSession:
             max_step_tokens=plan.max_step_tokens or 2048,
             max_prefill_rows=plan.max_rows or 128,
             in_flight=2 if self._asynchronous else 1,
+            draft=plan.draft,
             memory=(Memory("kv cache", 8 * len(self._slots)),),
         )
         self._ledger = Ledger(self.capabilities(), capacity)
@@ -270,13 +273,40 @@ class ReferenceSession:
         if wants_prompt and work.start == 0:
             prompt_logprobs.append(None)
         state = 0
-        for position in range(work.start, work.start + work.take):
+        for position in range(work.start, work.start + work.take - len(work.drafts)):
             state = self._write(row, position)
             if wants_prompt and position + 1 < row.request.prompt_len:
                 logprobs = _likely_logprobs(state, self._vocab_size)
                 prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
+        if work.drafts:
+            return self._verify(work, [state, *self._write_drafts(work)])
         row_result: dict[str, Any] = self._sample(work, state) if work.yields else {}
         return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
+
+    def _write_drafts(self, work: Work) -> list[int]:
+        """Compute the states of positions whose tokens are guesses."""
+        row, known = work.row, len(work.row.tokens)
+        row.tokens += work.drafts
+        states = [self._write(row, position) for position in range(known, len(row.tokens))]
+        del row.tokens[known:]
+        return states
+
+    def _verify(self, work: Work, states: list[int]) -> Row:
+        """Sample at each position until a token is not the draft; the first token comes after the newest one's state."""
+        row = Row(work.row.request.id, drafted=len(work.drafts))
+        for state, draft in zip(states, (*work.drafts, None), strict=True):
+            made = Row(row.request_id, **self._sample(work, state))
+            row = replace(
+                row,
+                tokens=row.tokens + made.tokens,
+                logprobs=row.logprobs + made.logprobs,
+                top=row.top + made.top,
+                fault=made.fault,
+            )
+            if made.tokens != (draft,):
+                break
+        work.row.accept(())  # sampling has appended them
+        return row
 
     def _write(self, row: LiveRow, position: int) -> int:
         """Compute and store a position's state from the previous slot and one far back; the first from the adapter's name."""

@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 2)
+API_VERSION = (1, 3)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -203,7 +203,8 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class WarmupPlan:
-    """Limits requested by the core; None leaves a limit to the backend. `features` are the features to reserve memory for."""
+    """Limits requested by the core; None leaves a limit to the backend. `features` are the features to reserve memory for, `draft` the
+    most drafts that a row will get in a step."""
 
     max_rows: int | None = None
     max_row_tokens: int | None = None
@@ -211,6 +212,7 @@ class WarmupPlan:
     num_blocks: int | None = None
     block_size: int | None = None
     features: frozenset[Feature] = frozenset()
+    draft: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +238,8 @@ class Capacity:
     """Limits promised by the backend: no work within them runs out of memory.
 
     `max_rows` live rows, `max_row_tokens` positions per row, `max_step_tokens` tokens computed per step, `max_prefill_rows` rows
-    per step that may take more than one token, `in_flight` steps that may be unread (1: synchronous), `draft` tokens speculated per
-    row.
+    per step that may take more than one token, `in_flight` steps that may be unread (1: synchronous), `draft` drafts per row and
+    step, at most the plan's.
 
     `takes` are the sizes that the device pads a prompt's part of a step to: ascending, each from 1 to `max_step_tokens`; empty if
     it does not pad. They are advice, not a limit: every take stays legal, and one above the largest size is padded part by part.
@@ -316,12 +318,18 @@ class Request:
 class Grant:
     """Resources of a live row for one step: it runs `take` tokens, and `blocks` (per cache group) are appended to its block table.
 
-    Without a grant, a row takes 1 token (1 + drafts) once its prompt is complete, else 0. With 0, it skips the step.
+    Without a grant, a row takes 1 token once its prompt is complete, else 0. With 0, it skips the step.
+
+    `drafts` are guesses at the tokens after the newest one of a row whose prompt is complete, with a take of 1 + len(drafts). The row
+    samples a token at each position as if it had come there without drafts: with that position's uniform number, and with penalties and
+    the mask of the tokens before it. It keeps these tokens up to the first one that is not the draft, so it makes 1 to 1 + len(drafts) of
+    them. Until that step is read, the row takes 0.
     """
 
     request_id: int
     take: int
     blocks: tuple[tuple[int, ...], ...] = ()
+    drafts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +373,8 @@ class Row:
 
     `tokens` is empty while the prompt is incomplete. `logprobs` and `top` have one entry per token. `prompt_logprobs` cover the
     part of the prompt that this step ran: a step over positions s…e-1 returns those of tokens s+1…e (within the prompt), preceded
-    by None for token 0 if s is 0.
+    by None for token 0 if s is 0. `drafted` is the number of drafts that the row ran. What is wrong at a position after the first token
+    that is not its draft, such as logits that are not finite, is no fault; a fault at an earlier one comes with the tokens before it.
     """
 
     request_id: int
@@ -374,6 +383,7 @@ class Row:
     top: tuple[tuple[TopToken, ...], ...] = ()
     prompt_logprobs: tuple[float | None, ...] = ()
     fault: RowFault | None = None
+    drafted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

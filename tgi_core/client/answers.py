@@ -53,8 +53,8 @@ class _Step:
 
 
 class AnswerCheck:
-    """Tracks the turns of one shard and checks each answer against them. `draft` is the capacity's: with drafts, a row yields up
-    to that many more tokens per step, and may end earlier.
+    """Tracks the turns of one shard and checks each answer against them. `draft` is the capacity's: a row yields up to that
+    many more tokens in a step that runs its drafts, and ends earlier.
 
     It keeps its own record of batches, rows and steps, derived only from the turns: the scheduler's record is updated from the
     answers, so it cannot expose a wrong answer.
@@ -169,6 +169,15 @@ class AnswerCheck:
             row.end += 1
             self._ends.setdefault(row.end, set()).add(id)
 
+    def _hasten(self, id: int, row: _Row, steps: int) -> None:
+        """Let a row that made more than one token end so many steps earlier."""
+        if id in (ends := self._ends.get(row.end, set())):
+            ends.discard(id)
+            row.end -= steps
+            if row.end <= self._count:
+                raise wrong(f"request {id} has all of its tokens and no end")
+            self._ends.setdefault(row.end, set()).add(id)
+
     def _forget(self) -> None:
         """Forget everything: the shard holds nothing any more."""
         for each in (self._rows, self._prompts, self._batches, self._steps, self._ends):
@@ -235,6 +244,8 @@ class AnswerCheck:
             self._check_end(step, row, made.finished, id)
         if made.finished is not None or made.fault is not None:
             self._drop([id])
+        elif len(made.tokens) > 1:
+            self._hasten(id, row, len(made.tokens) - 1)
 
     @staticmethod
     def _check_end(step: _Step, row: _Row, finished: GeneratedText, id: int) -> None:

@@ -63,20 +63,22 @@ class Kernel(_message.Message):
     def __init__(self, part: _Optional[str] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WarmupPlan(_message.Message):
-    __slots__ = ("max_rows", "max_row_tokens", "max_step_tokens", "num_blocks", "block_size", "features")
+    __slots__ = ("max_rows", "max_row_tokens", "max_step_tokens", "num_blocks", "block_size", "features", "draft")
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     MAX_ROW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
     max_rows: int
     max_row_tokens: int
     max_step_tokens: int
     num_blocks: int
     block_size: int
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, max_rows: _Optional[int] = ..., max_row_tokens: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    draft: int
+    def __init__(self, max_rows: _Optional[int] = ..., max_row_tokens: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., draft: _Optional[int] = ...) -> None: ...
 
 class Capacity(_message.Message):
     __slots__ = ("groups", "max_rows", "max_row_tokens", "max_step_tokens", "max_prefill_rows", "in_flight", "draft", "memory", "compiles", "takes")
@@ -157,14 +159,16 @@ class Blocks(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Grant(_message.Message):
-    __slots__ = ("request_id", "take", "blocks")
+    __slots__ = ("request_id", "take", "blocks", "drafts")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TAKE_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     take: int
     blocks: _containers.RepeatedCompositeFieldContainer[Blocks]
-    def __init__(self, request_id: _Optional[int] = ..., take: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Blocks, _Mapping]]] = ...) -> None: ...
+    drafts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., take: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Blocks, _Mapping]]] = ..., drafts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("scope", "kind", "message", "request_ids", "lost")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Feature, Scope
 from tgi_core.scheduler.deadlines import Deadlines
@@ -281,6 +282,8 @@ class Scheduler:
             if sequence is None:  # a late row of a dropped request
                 continue
             if made.fault is not None:
+                if made.tokens:  # of drafts before the failure
+                    events.append(Event(sequence.key, replace(made, fault=None)))
                 events += self._fail([sequence], RequestFailed(made.fault.message, made.fault.kind))
                 continue
             self._note(sequence, made)

@@ -31,11 +31,9 @@ class Transcript:
 
     def push(self, row: Row) -> Generation | None:
         """Convert a row to a generation; None if it has no token yet. One with `finished` or `fault` is the last."""
-        if row.fault is not None:
-            return Generation(row.request_id, fault=row.fault)
         self._prompt_logprobs.extend(row.prompt_logprobs)
         if not row.tokens:
-            return None
+            return None if row.fault is None else Generation(row.request_id, fault=row.fault)
         prompt = self._prompt_tokens()
         tokens: list[Token] = []
         for index, id in enumerate(row.tokens):
@@ -43,7 +41,7 @@ class Transcript:
             tokens.append(token)
             if finished is not None:
                 return Generation(row.request_id, tuple(tokens), prompt, finished)
-        return Generation(row.request_id, tuple(tokens), prompt)
+        return Generation(row.request_id, tuple(tokens), prompt, fault=row.fault)
 
     def _step(self, row: Row, index: int, id: int) -> tuple[Token, GeneratedText | None]:
         self._generated.append(id)

@@ -72,6 +72,7 @@ def encode_plan(plan: WarmupPlan) -> contract.WarmupPlan:
         num_blocks=plan.num_blocks,
         block_size=plan.block_size,
         features=sorted(feature.value for feature in plan.features),
+        draft=plan.draft,
     )
 
 
@@ -84,6 +85,7 @@ def decode_plan(message: contract.WarmupPlan) -> WarmupPlan:
         num_blocks=message.num_blocks if message.HasField("num_blocks") else None,
         block_size=message.block_size if message.HasField("block_size") else None,
         features=frozenset(_known(Feature, message.features)),
+        draft=message.draft,
     )
 
 
