@@ -130,7 +130,8 @@ def _tables(value: list[list[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _grant(value: dict[str, Any]) -> Grant:
-    return Grant(int(value["request_id"]), int(value["take"]), _tables(value["blocks"]))
+    drafts = tuple(map(int, value.get("drafts", ())))  # recordings of earlier suites have none
+    return Grant(int(value["request_id"]), int(value["take"]), _tables(value["blocks"]), drafts)
 
 
 def _request(value: dict[str, Any]) -> Request:
@@ -183,7 +184,9 @@ def _row(request: Request) -> str:
 
 def _grants(grants: tuple[Grant, ...]) -> str:
     parts = [
-        f"row {grant.request_id} takes {grant.take}" + (f" +{_tables_text(grant)}" if any(grant.blocks) else "")
+        f"row {grant.request_id} takes {grant.take}"
+        + (f" with drafts {list(grant.drafts)}" if grant.drafts else "")
+        + (f" +{_tables_text(grant)}" if any(grant.blocks) else "")
         for grant in grants
     ]
     return f", where {'; '.join(parts)}" if parts else ""

@@ -110,7 +110,9 @@ def _no_drafts(scene: Scene) -> None:
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     batch = stage.start(request)
-    stage.refuse(InvalidRequest, Decode((batch,), (Grant(request.id, 2, stage.grant(stage.row(request.id), 2).blocks),)))
+    grant = stage.grant(stage.row(request.id), 2)
+    stage.refuse(Unsupported, Decode((batch,), (replace(grant, drafts=(1,)),)))
+    stage.refuse(InvalidRequest, Decode((batch,), (grant,)))
 
 
 def _no_ranks(scene: Scene) -> None:

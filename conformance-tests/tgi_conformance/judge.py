@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Protocol
 
 from tgi_conformance.fields import FILTERS
@@ -105,8 +105,9 @@ class RowJudge:
     def _settle(self, rows: Sequence[OracleRow]) -> None:
         for each in rows:
             results = self._waiting[each]
-            if (last := results[-1][0].makes) is not None:
-                self._yardstick.row(each.request, last)
+            last, row = results[-1]
+            if last.makes is not None:
+                self._yardstick.row(each.request, last.makes + len(row.tokens) - 1)
             for part, row in results:
                 self._compare(part, row)
             del self._waiting[each]
@@ -140,23 +141,10 @@ class RowJudge:
             raise Violation("order", f"rows must come in the order of the batch {expected}, not {found}")
 
     def _row(self, part: Part, row: Row) -> None:
-        if self._doomed(part):
-            if row.fault is None or row.fault.kind is not RowFaultKind.MASK or row.tokens:
-                raise Violation(
-                    "fault",
-                    f"row {row.request_id}'s mask allows no token: it must end with a mask fault, not with {_ending(row)}",
-                )
-            part.row.failed = True
+        self._ended(part, row)
+        if part.row.failed and not row.tokens:
             return
-        if row.fault is not None:
-            raise Violation("fault", f"row {row.request_id} failed for no reason: {row.fault.kind.value}: {row.fault.message}")
-        want = part.row.request.want
-        made = 0 if part.makes is None else 1
-        if len(row.tokens) != made:
-            raise Violation(
-                "tokens",
-                f"row {row.request_id} at position {part.start} + {part.take} makes {made} tokens, not {len(row.tokens)}",
-            )
+        want, made = part.row.request.want, self._count(part, row)
         self._masked(part, row)
         if len(row.logprobs) != (made if want.logprobs else 0):
             raise Violation(
@@ -168,27 +156,69 @@ class RowJudge:
             )
         self._waiting.setdefault(part.row, []).append((part, row))
 
+    def _ended(self, part: Part, row: Row) -> None:
+        """A row ends with a fault where its mask allows no token, and nowhere else. Marks it as failed."""
+        left, id = self._left(part), row.request_id
+        if row.fault is None:
+            if left is not None and (left == 0 or len(row.tokens) > left):
+                raise Violation(
+                    "fault", f"row {id}'s mask allows no token: it must end with a mask fault, not with {_ending(row)}"
+                )
+            return
+        if left is None:
+            raise Violation("fault", f"row {id} failed for no reason: {row.fault.kind.value}: {row.fault.message}")
+        if row.fault.kind is not RowFaultKind.MASK or row.tokens != part.drafts[:left] or len(row.tokens) < left:
+            after = f" after {left} more tokens" if left else ""
+            raise Violation(
+                "fault",
+                f"row {id}'s mask allows no token{after}: it must end with a mask fault there, not with {_ending(row)}"
+                f"{f' and the tokens {list(row.tokens)}' if row.tokens else ''}",
+            )
+        part.row.failed = True
+
+    @staticmethod
+    def _count(part: Part, row: Row) -> int:
+        """Return how many tokens a row has made. One that ran drafts makes tokens up to the first that is not the draft."""
+        id, made = row.request_id, len(row.tokens)
+        if row.drafted != len(part.drafts):
+            raise Violation("drafts", f"row {id} ran {len(part.drafts)} drafts, and its result says {row.drafted}")
+        if not part.drafts:
+            due = 0 if part.makes is None else 1
+            if made != due:
+                raise Violation("tokens", f"row {id} at position {part.start} + {part.take} makes {due} tokens, not {made}")
+        elif row.fault is None:
+            right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(row.tokens, part.drafts, strict=False)))
+            if made != right + 1:
+                rule = f"it keeps tokens up to the first that is not the draft, which is {right + 1} here"
+                raise Violation("drafts", f"row {id} ran the drafts {list(part.drafts)} and made {list(row.tokens)}: {rule}")
+        return made
+
     def _masked(self, part: Part, row: Row) -> None:
         """A masked row makes what the suite's mask source has allowed it."""
         request = part.row.request
         if self._mask_kind is None or not request.masked or part.makes is None:
             return
-        token = row.tokens[0]
-        if not allows(part.makes - len(request.tokens), token, phase(self._mask_kind, request.id)):
-            raise Violation("masks", f"row {request.id} made token {token} at {part.makes}, which its mask forbids")
+        for index, token in enumerate(row.tokens, part.makes):
+            if not allows(index - len(request.tokens), token, phase(self._mask_kind, request.id)):
+                raise Violation("masks", f"row {request.id} made token {token} at {index}, which its mask forbids")
 
     def _compare(self, part: Part, row: Row) -> None:
-        """With what the request makes alone."""
-        if part.makes is not None:
-            self._token(part, row, self._yardstick.row(part.row.request, part.makes))
+        """With what the request makes alone, token by token."""
+        for place in range(len(row.tokens) if part.makes is not None else 0):
+            one = Row(*(row.request_id, *(item[place : place + 1] for item in (row.tokens, row.logprobs, row.top))))
+            index = (part.makes or 0) + place
+            self._token(part, index, one, self._yardstick.row(part.row.request, index))
         self._prompt(part, row)
 
-    def _doomed(self, part: Part) -> bool:
+    def _left(self, part: Part) -> int | None:
+        """Return how many tokens a row can make in a step before its mask allows none, or None if it can make all."""
         request = part.row.request
-        after = part.makes is not None and part.makes - len(request.tokens) >= AFTER
-        return self._mask_kind == FAILING and request.masked and request.id >= DOOMED and after
+        if part.makes is None or self._mask_kind != FAILING or not request.masked or request.id < DOOMED:
+            return None
+        left = max(0, AFTER - (part.makes - len(request.tokens)))
+        return left if left <= len(part.drafts) else None
 
-    def _token(self, part: Part, row: Row, alone: Row) -> None:
+    def _token(self, part: Part, index: int, row: Row, alone: Row) -> None:
         id = row.request_id
         if id in self.strayed:
             return
@@ -196,7 +226,7 @@ class RowJudge:
             if self._exact or not close_call(part.row.request, alone, self._tolerance):
                 raise Violation(
                     "mates",
-                    f"row {id} made token {row.tokens[0]} at {part.makes}, {self._yardstick.where} it makes {alone.tokens[0]}",
+                    f"row {id} made token {row.tokens[0]} at {index}, {self._yardstick.where} it makes {alone.tokens[0]}",
                 )
             self.strayed.add(id)
             return

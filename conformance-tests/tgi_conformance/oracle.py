@@ -7,11 +7,11 @@ call breaks several rules at once, any of their errors is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref
-from tgi_conformance.rules import broken_rules
+from tgi_conformance.rules import broken_draft_rules, broken_rules
 from tgi_core.backend import (
     BackendError,
     Capabilities,
@@ -33,13 +33,17 @@ Why = tuple[type[BackendError], str]
 
 @dataclass(slots=True, eq=False)
 class OracleRow:
-    """A request's state: positions below `done` are in launched steps; `blocks` has one list per cache group."""
+    """A request's state: positions below `done` are in launched steps; `blocks` has one list per cache group.
+
+    While a step with drafts of the row is unread, it is `drafting`, and some positions below `done` may be written again.
+    """
 
     request: Request
     done: int
     blocks: list[list[int]]
     live: bool = True
     failed: bool = False
+    drafting: bool = False
 
     @property
     def owed(self) -> int:
@@ -49,12 +53,13 @@ class OracleRow:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A row's part of a step: positions start…start + take - 1. `makes` is the index in the row of its new token, or None."""
+    """A row's part of a step: positions start…start + take - 1. `makes` is the index in the row of its first new token, or None."""
 
     row: OracleRow
     start: int
     take: int
     makes: int | None
+    drafts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +109,16 @@ class Oracle:
             case Clear():
                 return self._clear(call)
 
-    def accept(self, number: Ref, call: Call, expected: Expected) -> None:
-        """Record that a call succeeded."""
+    def accept(self, number: Ref, call: Call, expected: Expected, made: Mapping[int, int] | None = None) -> None:
+        """Record that a call succeeded. `made` says how many tokens each row of a step that was read has made."""
         match call:
             case Prefill() | Decode():
                 self._launch(number, call, expected)
             case Read():
-                del self.steps[call.step]
+                for part in self.steps.pop(call.step):
+                    if part.drafts:
+                        part.row.done = part.start + (made or {}).get(part.row.request.id, 0)
+                        part.row.drafting = False
             case Filter():
                 before, origins = self.batches.pop(call.batch), self.origins.pop(call.batch)
                 if expected.rows:
@@ -252,22 +260,27 @@ class Oracle:
             errors.append((UnknownRequest, f"a grant names row {min(strangers)}, which is not in this step"))
         takes = []
         for row in rows:
-            usual = 0 if row.owed else 1
-            take = by_id[row.request.id].take if row.request.id in by_id else usual
-            most = row.owed or 1
+            grant = by_id.get(row.request.id, Grant(row.request.id, 0 if row.owed else 1))
+            take, most = grant.take, row.owed or 1
+            if grant.drafts:
+                errors += broken_draft_rules(grant, row.owed, self.capabilities, self.capacity)
+                most += len(grant.drafts) * (Feature.SPECULATION in self.capabilities.features)
+            if row.drafting and take:
+                errors.append((InvalidRequest, f"row {row.request.id} takes {take}, and its step with drafts is unread"))
             if not 0 <= take <= most:
                 errors.append((InvalidRequest, f"row {row.request.id} may take from 0 to {most} tokens, not {take}"))
             takes.append(take)
         return takes
 
     def _step(self, rows: list[OracleRow], takes: list[int], grants: tuple[Grant, ...], errors: list[Why]) -> Expected:
-        granted = {grant.request_id: grant.blocks for grant in grants}
-        for row, take in zip(rows, takes, strict=True):
-            errors += self._row_rules(row, take, granted.get(row.request.id, ()))
+        granted = {grant.request_id: grant for grant in grants}
+        given = [granted.get(row.request.id, Grant(row.request.id, take)) for row, take in zip(rows, takes, strict=True)]
+        for row, take, grant in zip(rows, takes, given, strict=True):
+            errors += self._row_rules(row, take, grant.blocks)
         total = sum(max(0, take) for take in takes)
         if total > self.capacity.max_step_tokens:
             errors.append((CapacityExceeded, f"{total} tokens are more than max_step_tokens {self.capacity.max_step_tokens}"))
-        long = sum(take > 1 for take in takes)
+        long = sum(take > 1 and not grant.drafts for take, grant in zip(takes, given, strict=True))
         if long > self.capacity.max_prefill_rows:
             errors.append(
                 (CapacityExceeded, f"{long} rows take more than one token, max_prefill_rows is {self.capacity.max_prefill_rows}")
@@ -276,10 +289,10 @@ class Oracle:
         if self.capabilities.mixing is Mixing.NONE and len(kinds) > 1:
             errors.append((Unsupported, "prompts and rows that decode run in one step, but mixing is not declared"))
         parts = []
-        for row, take in zip(rows, takes, strict=True):
+        for row, take, grant in zip(rows, takes, given, strict=True):
             if take > 0:
-                end = row.done + take
-                parts.append(Part(row, row.done, take, end if end >= len(row.request.tokens) else None))
+                end = row.done + take - len(grant.drafts)
+                parts.append(Part(row, row.done, take, end if end >= len(row.request.tokens) else None, grant.drafts))
         return Expected(tuple(errors), tuple(parts), tuple(rows))
 
     def _row_rules(self, row: OracleRow, take: int, more: tuple[tuple[int, ...], ...]) -> Iterable[Why]:
@@ -308,10 +321,10 @@ class Oracle:
         for row in expected.rows:
             for table, more in zip(row.blocks, granted.get(row.request.id, ()), strict=False):
                 table.extend(more)
-        takes = {part.row.request.id: part.take for part in expected.parts}
-        for row in expected.rows:
-            row.done += takes.get(row.request.id, 0)
-            self.used_ids.add(row.request.id)
+        for part in expected.parts:
+            part.row.done += part.take
+            part.row.drafting |= bool(part.drafts)
+        self.used_ids |= {row.request.id for row in expected.rows}
         origins = {number}
         for ref in (call.cached,) if isinstance(call, Prefill) else call.batches:
             self.batches.pop(ref, None)

@@ -12,6 +12,7 @@ from tgi_core.backend import (
     Capacity,
     CapacityExceeded,
     Feature,
+    Grant,
     InvalidRequest,
     Request,
     Sampling,
@@ -53,6 +54,23 @@ def broken_rules(request: Request, capabilities: Capabilities, capacity: Capacit
     for broken, why in _sampling_ranges(request.sampling):
         if broken:
             yield InvalidRequest, f"request {request.id}: {why}"
+
+
+def broken_draft_rules(
+    grant: Grant, owed: int, capabilities: Capabilities, capacity: Capacity
+) -> Iterable[tuple[type[BackendError], str]]:
+    """Yield the errors that this grant's drafts must raise; the row owes `owed` tokens of its prompt."""
+    id, count, vocab = grant.request_id, len(grant.drafts), capabilities.vocab_size
+    if Feature.SPECULATION not in capabilities.features:
+        yield Unsupported, f"row {id} runs drafts, and speculation is not declared"
+    if count > capacity.draft:
+        yield CapacityExceeded, f"row {id} runs {count} drafts, and draft is {capacity.draft}"
+    if owed:
+        yield InvalidRequest, f"row {id} runs drafts before its prompt is complete"
+    if grant.take != 1 + count:
+        yield InvalidRequest, f"row {id} takes {grant.take}, which is not 1 more than its {count} drafts"
+    if any(token < 0 or token >= vocab for token in grant.drafts):
+        yield InvalidRequest, f"row {id} has a draft outside 0…{vocab - 1}"
 
 
 def _ranges(request: Request, capabilities: Capabilities, capacity: Capacity) -> Iterator[tuple[bool, str]]:

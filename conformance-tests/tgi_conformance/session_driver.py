@@ -82,9 +82,6 @@ class SessionDriver:
         target.journal.calling_aside("opening a session")
         lent = alone.sessions.lend(target, wanted, fresh=fresh)
         target.journal.returned()
-        if lent.capacity.draft:
-            alone.sessions.give_back(lent)
-            raise NotReached("the suite has no oracle for sessions that draft tokens")
         alone_in = alone.of(setup.yardstick(wanted, lent.capabilities.block_sizes, one_session=alone.sessions.room == 1))
         yardstick: Yardstick = alone_in if golden is None or setup.alone else golden
         judge = RowJudge(yardstick, target.dtype, setup.masks, bits=setup.bits)
@@ -235,7 +232,8 @@ class SessionDriver:
             raise Violation("late", f"{sentence(ref, call)} succeeded, although the step had failed")
         self._take(ref, call, expected, result)
         self._count(call, expected)
-        self.oracle.accept(ref, call, expected)
+        made = {row.request_id: len(row.tokens) for row in result.rows} if isinstance(result, Rows) else {}
+        self.oracle.accept(ref, call, expected, made)
 
     def _foretell_masks(self, expected: Expected) -> None:
         """Tell the mask source for whom it may be asked: not for rows whose prompt stays incomplete in the step that is launched now."""
@@ -338,6 +336,9 @@ class SessionDriver:
             wrong = violation
         for row in result.rows:
             self.results.setdefault(row.request_id, []).append(row)
+            if row.drafted:
+                kept = len(row.tokens) == 1 + row.drafted
+                self.situations["all drafts of a row are kept" if kept else "a draft is rejected"] += 1
         self._asked_for_masks(expected)  # a source that was told other tokens allows others: that is the mistake then
         if wrong is not None:
             raise wrong

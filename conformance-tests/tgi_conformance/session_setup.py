@@ -36,7 +36,8 @@ class Setup:
         """Return the sessions in which requests run alone. Plans of similar length share one; with `one_session`, it is the scenario's."""
         longest = 0 if self.plan is None else self.plan.max_row_tokens or 0
         long, wide = longest > MAX_ROW_TOKENS, self.plan is not None and (self.plan.max_rows or 0) > MAX_ROWS
-        plan = self.plan if one_session and (long or wide) else None
+        drafts = self.plan is not None and self.plan.draft > 0
+        plan = self.plan if one_session and (long or wide or drafts) else None
         if long and not one_session:
             room = next((tokens for tokens in _ALONE_TOKENS if tokens >= longest), longest)
             plan = plan_of(block_sizes, 2, room, room)

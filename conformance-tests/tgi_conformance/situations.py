@@ -10,11 +10,13 @@ def reached(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
     """Names of the situations that an accepted call reaches; the oracle is as it was before the call."""
     named = set(references(call))
     others = any(ref not in named for ref in oracle.batches)
+    drafting = {bool(part.drafts) for part in expected.parts}
     found = {"another batch lives": others, "an earlier step is unread": bool(oracle.steps) and not isinstance(call, Read)}
     match call:
         case Prefill():
             found |= {
                 "rows join a batch": call.cached != 0,
+                "rows join beside drafts": True in drafting,
                 "a prefix is reused": any(request.cached for request in call.batch),
                 "a prompt begins in part": any(request.cached + request.take < len(request.tokens) for request in call.batch),
                 "several requests start together": len(call.batch) > 1,
@@ -26,6 +28,8 @@ def reached(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
                 "batches merge": len(call.batches) > 1,
                 "several rows share a step": len(expected.parts) > 1,
                 "a row sits out": len(expected.parts) < len(expected.rows),
+                "a row runs drafts": True in drafting,
+                "rows with and without drafts share a step": len(drafting) > 1,
                 "a row grows by a block": any(any(grant.blocks) for grant in call.grants),
                 "a prompt goes on": any(part.row.owed for part in expected.parts),
                 "a batch goes on beside others": others,

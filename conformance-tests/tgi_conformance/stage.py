@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tgi_conformance.alone import all_wants
@@ -19,6 +20,8 @@ PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9), (2,), (6, 5, 3, 5)
 """Prompts of different lengths, none a multiple of a usual block size."""
 
 PLAIN = OutputOptions(logprobs=False)
+
+_NO_DRAFTS: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 _TOKENS, _PERIOD = 50, 512
 """Prompts use the first 50 tokens of the vocabulary, and are varied with a random text of 512 tokens, repeated as needed."""
@@ -132,6 +135,10 @@ class Stage:
         id = row.request.id
         tables = tuple(tuple(self._allocate(id, index, len(table), row.done + take)) for index, table in enumerate(row.blocks))
         return Grant(id, take, tables)
+
+    def drafting(self, *batches: Ref, drafts: Mapping[int, Sequence[int]]) -> tuple[Grant, ...]:
+        """Return the grants of a step in which the named rows run drafts, and the other rows of the batches take their usual token."""
+        return self._growth(batches, drafts)
 
     def row(self, id: int) -> OracleRow:
         """Return a live row."""
@@ -265,14 +272,17 @@ class Stage:
         """Never return a row's blocks to the pool, because others read its prefix."""
         self._held.pop(id)
 
-    def _growth(self, batches: Iterable[Ref]) -> tuple[Grant, ...]:
-        """Grant blocks to the rows that need one for their next token; the others need no grant."""
+    def _growth(self, batches: Iterable[Ref], drafts: Mapping[int, Sequence[int]] = _NO_DRAFTS) -> tuple[Grant, ...]:
+        """Grant blocks to the rows that need one for their next token or their drafts, and let those sit out whose drafts are unread;
+        the others need no grant."""
         grants = []
-        for batch in batches:
-            for row in self.play.oracle.batches.get(batch, []):
-                if not row.owed and not row.failed:
-                    grant = self.grant(row)
-                    grants += [grant] if any(grant.blocks) else []
+        for row in (row for batch in batches for row in self.play.oracle.batches.get(batch, [])):
+            given = tuple(drafts.get(row.request.id, ()))
+            if row.drafting:
+                grants.append(Grant(row.request.id, 0))
+            elif not row.owed and not row.failed:
+                grant = replace(self.grant(row, 1 + len(given)), drafts=given)
+                grants += [grant] if given or any(grant.blocks) else []
         return tuple(grants)
 
     def _allocate(self, id: int, group: int, held: int, positions: int) -> list[int]:

@@ -14,8 +14,5 @@ def _untried(feature: str) -> Check:
     return check
 
 
-for _id, _feature, _sentence in (
-    ("media.refusal", "media", "Images are either processed or refused."),
-    ("speculation.refusal", "speculation", "Drafts are either run, or a row takes no more than one token a step."),
-):
+for _id, _feature, _sentence in (("media.refusal", "media", "Images are either processed or refused."),):
     clause(_id, _sentence, Level.L2, needs=(_feature,))(_untried(_feature))

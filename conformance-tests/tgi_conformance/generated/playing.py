@@ -44,7 +44,7 @@ class _Mute(RowJudge):
         """Note late and failed rows without judging the results."""
         self.late[step_id] = {part.row.request.id for part in parts if not part.row.live}
         for part in parts:
-            part.row.failed |= part.row.live and self._doomed(part)
+            part.row.failed |= part.row.live and self._left(part) == 0
 
 
 @dataclass(frozen=True, slots=True)
