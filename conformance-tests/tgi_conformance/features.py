@@ -14,7 +14,6 @@ from tgi_core.backend import (
     BackendError,
     Determinism,
     Feature,
-    Grant,
     Group,
     InvalidRequest,
     Mixing,

@@ -34,6 +34,11 @@ def blocks(scene: Scene) -> None:
     stage.decode(batch)
 
 
+def _block(stage: Stage) -> tuple[tuple[int, ...], ...]:
+    """Return a free block of the first group, to be granted in a call that must be refused."""
+    return tuple(stage.spare_blocks(1) if group == 0 else () for group in range(len(stage.capacity.groups)))
+
+
 def _owner(scene: Scene, stage: Stage, prompt: tuple[int, ...], end: int) -> tuple[Ref, int]:
     """Run a row with drafts, all of them wrong, up to a position; return its batch and its id."""
     request = stage.request(prompt, want=replace(stage.wants, prompt_logprobs=False))
@@ -144,8 +149,7 @@ def ahead(scene: Scene) -> None:
         drafts = right(stage, guessed.id, made, most(stage))
         drafts = spoiled(stage, drafts, 0) if turn == 1 else drafts
         launched = stage.go_on(batch, grants=stage.drafting(batch, drafts={guessed.id: drafts}))
-        room = tuple(stage.spare_blocks(1) if group == 0 else () for group in range(len(stage.capacity.groups)))
-        for grant in (Grant(guessed.id, 1, room), Grant(guessed.id, 2, room, (drafts[0],))):
+        for grant in (Grant(guessed.id, 1, _block(stage)), Grant(guessed.id, 2, _block(stage), (drafts[0],))):
             stage.refuse(InvalidRequest, Decode((launched,), (grant,)))
         further = stage.go_on(launched)
         stage.read(launched)
@@ -196,14 +200,13 @@ def limit(scene: Scene) -> None:
     request = stage.request(stage.varied((7 * index + 3) % 50 for index in range(length)))
     made = texts(scene, stage, [request], end - length + 1)[request.id]
     batch = stage.start(request)
-    spare = tuple(stage.spare_blocks(1, group) if group == 0 else () for group in range(len(stage.capacity.groups)))
     while (room := end - stage.row(request.id).done) > 0:
         if room <= count:
             guess = spoiled(stage, [*right(stage, request.id, made, room), 0][:room], 0)
-            stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 1 + room, spare, tuple(guess)),)))
+            stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 1 + room, _block(stage), tuple(guess)),)))
         drafts = right(stage, request.id, made, min(count, room - 1))
         batch = step(stage, batch, {request.id: drafts})
-    stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 1, spare),)))
+    stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 1, _block(stage)),)))
 
 
 @clause(

@@ -148,7 +148,7 @@ def random(scene: Scene) -> None:
     steps = max(3, round(6 * min(1.0, scene.effort)))
     made = texts(scene, stage, requests, 1 + steps * (count + 1))
     batch = stage.start(*requests)
-    for _ in range(steps):
+    for turn in range(steps):
         drafts = {}
         for id, text in made.items():
             guess = right(stage, id, text, draw.randint(0, count))
@@ -157,6 +157,8 @@ def random(scene: Scene) -> None:
             if draw.random() < 0.3:
                 draw.shuffle(guess)
             drafts[id] = [token % stage.capabilities.vocab_size for token in guess]
+        if turn == 0:
+            drafts[requests[0].id] = spoiled(stage, right(stage, requests[0].id, made[requests[0].id], 1), 0)
         batch = step(stage, batch, drafts)
 
 
@@ -218,8 +220,8 @@ def penalties(scene: Scene) -> None:
     if not hows:
         raise DoesNotApply("this session declares no penalty")
     for how in hows:
-        rows = [stage.request(prompt, how, want=stage.wants) for prompt in stage.prompts[: min(4, stage.capacity.max_rows)]]
-        _mixture(scene, stage, rows, 7)
+        rows = [stage.request(prompt, how, want=stage.wants) for prompt in stage.prompts[: min(3, stage.capacity.max_rows)]]
+        _mixture(scene, stage, rows, 6)
 
 
 @clause(

@@ -165,8 +165,9 @@ class _Batched(Source):
         self.cut: dict[int, bytes] = {}
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """What was cut off for the row."""
-        return self.cut.pop(rows[0].request_id)
+        """What was cut off for the row; at the positions of its drafts, what it asks for by itself."""
+        found = self.cut.pop(rows[0].request_id, None)
+        return self.read(self.real.fill(rows)) if found is None else found
 
     def ask(self, rows: tuple[MaskRow, ...], vocab_size: int) -> None:
         """Once for a step."""

@@ -197,3 +197,13 @@ class ThreeAhead(Sound):
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Promise in_flight 4."""
         return replace(super().warmup(plan, progress), in_flight=4)
+
+
+@mutant("one-draft")
+class OneDraft(Sound):
+    """Allows fewer drafts than the plan asks for."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """Promise at most one."""
+        return super().warmup(replace(plan, draft=min(plan.draft, 1)), progress)
