@@ -43,6 +43,7 @@ DIGESTS = {
     (1, 0): "06fe1c9730cdb73c1357a4cf76f54c1db501bf4f4a0feb9f1b0626cf7652e9cb",
     (1, 1): "31a813ffab0d8a16b19004b79777e347f06966bdc9a4076b6e1d6f2ddbbb986b",
     (1, 2): "9d0f8910e41d5654771433dec7475fe2a87c5c33a924ce672efc39025d69efed",
+    (1, 3): "fb1716c394c5e213ce3a0705a306fd5c88d5f9346da6f8f4d6d721051467412f",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -63,6 +64,8 @@ if API_VERSION >= (1, 1):
     test_1_1_keeps_the_contract = conformance((1, 1))
 if API_VERSION >= (1, 2):
     test_1_2_keeps_the_contract = conformance((1, 2))
+if API_VERSION >= (1, 3):
+    test_1_3_keeps_the_contract = conformance((1, 3))
 
 
 def test_every_released_minor_has_one() -> None:
