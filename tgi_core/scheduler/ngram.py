@@ -27,8 +27,8 @@ class NgramIndex:
         self._size = 1
 
     def propose(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
-        """Return up to `most` drafts for what follows `tokens`, which only grow from call to call; none if no suffix of at least
-        `SHORTEST` tokens occurred before."""
+        """Return `most` drafts for what follows `tokens`, which only grow from call to call; none if no suffix of at least `SHORTEST`
+        tokens occurred before."""
         size = len(tokens)
         if size < SHORTEST + 1 or most < 1:
             return ()
@@ -44,7 +44,7 @@ class NgramIndex:
                 if longest >= LONGEST:
                     break
             place = self._before[place]
-        return tuple(tokens[best : best + most]) if best else ()
+        return _following(tokens, best, most) if best else ()
 
     def _read(self, tokens: Sequence[int]) -> None:
         latest, before = self._latest, self._before
@@ -53,6 +53,14 @@ class NgramIndex:
             before.append(latest.get(pair, 0))
             latest[pair] = place
         self._size = max(self._size, len(tokens))
+
+
+def _following(tokens: Sequence[int], place: int, count: int) -> tuple[int, ...]:
+    """The `count` tokens from `place` on. Behind the last one, the text goes on as it did: it may repeat itself more than once."""
+    found = list(tokens[place : place + count])
+    while len(found) < count:
+        found.append(found[place + len(found) - len(tokens)])
+    return tuple(found)
 
 
 def _common(tokens: Sequence[int], place: int) -> int:
