@@ -309,13 +309,13 @@ class Settings:
     prefill_chunking: bool | None = ignored(
         None, "Prefill long prompts in chunks.", "Scheduling", "it is always on where the backend supports it"
     )
-    speculate: int | None = ignored(
+    speculate: int | None = setting(
         None,
-        "Number of speculative tokens.",
+        "Maximum number of tokens per request that are guessed from its text so far (n-grams) and verified in one step. Output is the "
+        "same without it.",
         "Scheduling",
-        "speculation is not supported yet; output is the same without it",
         minimum=0,
-        harmless=(0,),
+        maximum=16,
     )
     watermark_gamma: float | None = ignored(
         None, "Watermarking: fraction of the vocabulary to favour.", "Scheduling", _NO_WATERMARK

@@ -12,6 +12,7 @@ from tgi_core.backend import (
     CacheKind,
     Capabilities,
     Capacity,
+    CapacityExceeded,
     Determinism,
     Feature,
     Grant,
@@ -110,3 +111,40 @@ def test_a_batch_outlives_what_failed_before_it_was_made(ledger: Ledger) -> None
     ledger.read(goes_on.step)
     ledger.kill(ledger.read(fails.step).step)
     assert ledger.live_ids == {1}
+
+
+@pytest.fixture
+def speculating() -> Ledger:
+    """Of a session that runs up to three drafts per row, and two steps ahead."""
+    capacity = Capacity((CacheGroup(CacheKind.FULL, 4, 32),), 8, 16, 64, 8, in_flight=3, draft=3)
+    return Ledger(replace(CAPABILITIES, features=frozenset({Feature.SPECULATION})), capacity)
+
+
+def test_drafts_that_are_refused(ledger: Ledger, speculating: Ledger) -> None:
+    """Each refusal names the request and changes nothing; drafts follow a complete prompt, within limits, with a take to fit."""
+    batch = speculating.prefill((row(1),), EMPTY, ()).step.handle
+    for grant, error, text in (
+        (Grant(1, 3, drafts=(1,)), InvalidRequest, "take 3 must be from 0 to 2"),
+        (Grant(1, 1, drafts=(1,)), InvalidRequest, "take 1 must be 1 more than its 1 drafts"),
+        (Grant(1, 5, drafts=(1, 2, 3, 4)), CapacityExceeded, "4 drafts exceed draft 3"),
+        (Grant(1, 2, drafts=(99,)), InvalidRequest, "drafts must be from 0 to 98"),
+    ):
+        with pytest.raises(error, match=f"request 1: {text}"):
+            speculating.decode((batch,), (grant,))
+    speculating.decode((batch,), ())
+    with pytest.raises(Unsupported, match="request 1 needs speculation"):
+        ledger.decode((ledger.prefill((row(1),), EMPTY, ()).step.handle,), (Grant(1, 2, drafts=(1,)),))
+
+
+def test_a_row_waits_for_its_drafts_to_be_read(speculating: Ledger) -> None:
+    """Nobody knows its length before; afterwards it goes on behind the drafts that were accepted."""
+    first = speculating.prefill((row(1),), EMPTY, ())
+    first.work[0].row.tokens.append(7)
+    second = speculating.decode((first.step.handle,), (Grant(1, 4, drafts=(8, 9, 10)),))
+    assert second.work[0].tokens == [7, 8, 9, 10]
+    with pytest.raises(InvalidRequest, match="has not been read"):
+        speculating.decode((second.step.handle,), ())
+    waiting = speculating.decode((second.step.handle,), (Grant(1, 0),))
+    second.work[0].row.accept((8, 5))
+    last = speculating.decode((waiting.step.handle,), ())
+    assert (last.work[0].start, last.work[0].tokens) == (4, [5])

@@ -92,15 +92,17 @@ def device(
     takes = options.pop("takes", ())
     info, server, session = shard(tokenizer, **options)
     capacity: Capacity = replace(server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet), takes=takes)
-    return Device(Scheduler(info.capabilities, capacity, chosen, clock), server, session)
+    answers = AnswerCheck(capacity.draft)
+    return Device(Scheduler(info.capabilities, capacity, chosen, clock), server, session, answers=answers)
 
 
 def shard(tokenizer: Tokenizer, **options: Any) -> tuple[ShardInfo, ModelServer, ReferenceSession]:
-    """A model server that is not warmed up."""
+    """A model server that is not warmed up. With a small `vocab_size`, texts repeat themselves, and drafts are often right."""
+    vocab_size = options.pop("vocab_size", tokenizer.vocab_size)
     restricted = {"without", "mixing"} & options.keys()
     if restricted:
         options = {"without": frozenset(), "mixing": Mixing.EAGER} | options
-    session = (RestrictedSession if restricted else ReferenceSession)(tokenizer.vocab_size, 512, **options)
+    session = (RestrictedSession if restricted else ReferenceSession)(vocab_size, 512, **options)
     wrapped = Session(session, "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), wrapped.capabilities())
     return info, ModelServer(wrapped, tokenizer, info), session
@@ -119,9 +121,9 @@ def scheduled(wanted: GenerationRequest, **changes: Any) -> GenerationRequest:
     return replace(wanted, scheduling=replace(wanted.scheduling, **changes))
 
 
-def alone(tokenizer: Tokenizer, wanted: GenerationRequest) -> list[int]:
+def alone(tokenizer: Tokenizer, wanted: GenerationRequest, **options: Any) -> list[int]:
     """What a request gets when it has the device to itself, in one chunk."""
-    one = device(tokenizer)
+    one = device(tokenizer, **options)
     key = one.scheduler.add(wanted)
     one.run()
     return one.tokens[key]

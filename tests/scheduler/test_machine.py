@@ -65,9 +65,9 @@ def tokenizer() -> Tokenizer:
 
 
 @cache
-def solo(wanted: GenerationRequest) -> list[int]:
+def solo(wanted: GenerationRequest, vocab_size: int) -> list[int]:
     """What a request makes when it is alone."""
-    return alone(tokenizer(), wanted)
+    return alone(tokenizer(), wanted, vocab_size=vocab_size)
 
 
 class Machine(RuleBasedStateMachine):
@@ -78,16 +78,18 @@ class Machine(RuleBasedStateMachine):
         caching=st.booleans(),
         mixing=st.sampled_from(Mixing),
         takes=st.sampled_from([(), (), (4, 8, 16), (3, 5)]),
+        draft=st.sampled_from([0, 0, 1, 3, 6]),
     )
-    def begin(self, asynchronous: bool, caching: bool, mixing: Mixing, takes: tuple[int, ...]) -> None:
-        """One ahead or in lock step, with a prefix cache or without, on a device that mixes or not, and that pads or not."""
+    def begin(self, asynchronous: bool, caching: bool, mixing: Mixing, takes: tuple[int, ...], draft: int) -> None:
+        """One ahead or in lock step, with a prefix cache or without, on a device that mixes or not, that pads or not, with drafts or not."""
+        self.plan, self.vocab_size = replace(SMALL, draft=draft), 4 if draft else tokenizer().vocab_size
         self.now = 0.0
         self.asynchronous, self.mixing = asynchronous, mixing
         info, server, session, self.faults = self.fresh_shard()
-        capacity = replace(server.warmup(SMALL, quiet), takes=takes)
+        capacity = replace(server.warmup(self.plan, quiet), takes=takes)
         assert Feature.PREFIX_REUSE in info.capabilities.features
         scheduler = Scheduler(info.capabilities, capacity, SchedulerOptions(prefix_caching=caching), clock=lambda: self.now)
-        self.one = Device(scheduler, server, session)
+        self.one = Device(scheduler, server, session, answers=AnswerCheck(draft))
         self.wanted: dict[int, GenerationRequest] = {}
         self.left: set[int] = set()
         self.broken: set[int] = set()
@@ -97,7 +99,7 @@ class Machine(RuleBasedStateMachine):
 
     def fresh_shard(self) -> tuple[ShardInfo, ModelServer, ReferenceSession, FaultInjector]:
         """A shard whose faults are ours to choose."""
-        info, server, session = shard(tokenizer(), asynchronous=self.asynchronous, mixing=self.mixing)
+        info, server, session = shard(tokenizer(), asynchronous=self.asynchronous, mixing=self.mixing, vocab_size=self.vocab_size)
         return info, server, session, inject(server.session, ())
 
     @rule(wanted=requests)
@@ -199,8 +201,8 @@ class Machine(RuleBasedStateMachine):
     def restart(self, reason: str) -> None:
         """A new shard goes on."""
         _, self.one.server, self.one.session, self.faults = self.fresh_shard()
-        self.one.server.warmup(SMALL, quiet)
-        self.one.answers = AnswerCheck(0)
+        self.one.server.warmup(self.plan, quiet)
+        self.one.answers = AnswerCheck(self.plan.draft)
         self.one.take(self.one.scheduler.restart(reason))
         self.calm = 0
 
@@ -245,7 +247,7 @@ class Machine(RuleBasedStateMachine):
         """Tokens are those of a run alone, as far as they have come."""
         if hasattr(self, "one"):
             for key, tokens in self.one.tokens.items():
-                assert tokens == solo(self.wanted[key])[: len(tokens)], key
+                assert tokens == solo(self.wanted[key], self.vocab_size)[: len(tokens)], key
 
     def teardown(self) -> None:
         """Without more faults everyone who is read ends, complete or with a reason."""
@@ -262,7 +264,7 @@ class Machine(RuleBasedStateMachine):
         assert self.one.ended.keys() | self.left == self.wanted.keys()
         errors = {key: event.error for key, event in self.one.ended.items() if event.error is not None}
         for key in self.one.ended.keys() - errors.keys():
-            assert self.one.tokens[key] == solo(self.wanted[key])
+            assert self.one.tokens[key] == solo(self.wanted[key], self.vocab_size)
         assert self.broken <= errors.keys() | self.left
         unexplained = [
             error for key, error in errors.items() if key not in self.broken and not isinstance(error, DeadlineExceeded)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tgi_core.backend import API_VERSION, BackendError, Capabilities, Progress, WarmupPlan
+from tgi_core.backend import API_VERSION, BackendError, Capabilities, Feature, Progress, WarmupPlan
 from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import BY_NAME_ONLY, Plugin, find, installed, load, select
 from tgi_core.backend.session import Session
@@ -158,9 +158,18 @@ def warmup_plan(settings: Settings) -> Plan:
             max_step_tokens=settings.max_batch_prefill_tokens,
             num_blocks=None if tokens is None else tokens // block_size,
             block_size=None if tokens is None else next(iter(capabilities.block_sizes), None),  # num_blocks counts these blocks
+            draft=_drafts(settings, capabilities),
         )
 
     return plan
+
+
+def _drafts(settings: Settings, capabilities: Capabilities) -> int:
+    """Drafts per row and step; 0, with a warning, if the backend runs none."""
+    if settings.speculate and Feature.SPECULATION not in capabilities.features:
+        _log.warning("--speculate %d is ignored: this backend runs no drafts", settings.speculate)
+        return 0
+    return settings.speculate or 0
 
 
 def _tokens_of_a_block(settings: Settings, capabilities: Capabilities) -> int:

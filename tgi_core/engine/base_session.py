@@ -155,7 +155,10 @@ class BaseSession(ABC):
 
     def _keep(self, live: LiveRow, row: Row) -> None:
         """Record a row's result of a step."""
-        live.tokens.extend(row.tokens)
+        if live.drafting:
+            live.accept(row.tokens)
+        else:
+            live.tokens.extend(row.tokens)
         if row.fault is not None:
             self._failed.add(row.request_id)
 

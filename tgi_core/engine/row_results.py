@@ -4,31 +4,91 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
 
 from tgi_core.backend import MaskSource, OutOfMemory, Row
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.masks import allowed_tokens
 from tgi_core.engine.runner import StepLogits, prompt_positions
-from tgi_core.engine.sampler import prompt_logprobs, sample, sample_each
+from tgi_core.engine.sampler import PlainSampler, Sampled, prompt_logprobs, sample, sample_each
 
 _log = logging.getLogger(__name__)
 
 
 def row_results(works: Sequence[Work], logits: StepLogits, masks: MaskSource | None) -> tuple[Row, ...]:
     """A row for every work, in order; the works are not changed. Requests the masks of rows that have one."""
-    yielding = [work.row for work in works if work.yields]
-    masked = [row.request.masked for row in yielding]
-    allowed = allowed_tokens(masks, yielding, logits.last.shape) if masks and any(masked) else None
-    if allowed is not None:
-        allowed = allowed.to(logits.last.device)
+    rows = _newest(works, logits, masks)
+    return tuple(verified(works, rows, logits, masks)) if logits.drafts else tuple(rows)
+
+
+def verified(works: Sequence[Work], rows: list[Row], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
+    """Add to rows whose token is their first draft the tokens at the positions of their drafts, up to the first that is not the draft.
+
+    One round per position, over all rows that have come so far. A row is sampled as if it had its tokens from earlier steps.
+    """
+    rows = [replace(row, drafted=len(work.drafts)) if work.drafts else row for work, row in zip(works, rows, strict=True)]
+    going = [
+        _Verified(place, work.drafts, replace(work.row, tokens=[*work.row.tokens, *row.tokens]))
+        for place, (work, row) in enumerate(zip(works, rows, strict=True))
+        if work.drafts and row.tokens == work.drafts[:1]
+    ]
+    done = 0
+    while going:
+        scores = torch.stack([logits.drafts[each.row.request.id][done] for each in going])
+        sampled = sampled_rows(scores, [each.row for each in going], masks, logits.plain_sampler)
+        done, left = done + 1, list[_Verified]()
+        for index, each in enumerate(going):
+            made = sampled.result(index, each.row, ())
+            rows[each.place] = _joined(rows[each.place], made)
+            if made.tokens and made.tokens == each.drafts[done : done + 1]:
+                each.row.tokens.extend(made.tokens)
+                left.append(each)
+        going = left
+    return rows
+
+
+@dataclass(slots=True)
+class _Verified:
+    """A row whose drafts were accepted so far: its place among the rows, its drafts, and a copy of it with the tokens it made."""
+
+    place: int
+    drafts: tuple[int, ...]
+    row: LiveRow
+
+
+def _joined(row: Row, more: Row) -> Row:
+    return replace(
+        row,
+        tokens=row.tokens + more.tokens,
+        logprobs=row.logprobs + more.logprobs,
+        top=row.top + more.top,
+        fault=more.fault,
+    )
+
+
+def sampled_rows(
+    scores: Tensor, rows: Sequence[LiveRow], masks: MaskSource | None, plain_sampler: PlainSampler | None
+) -> Sampled:
+    """A token for each of `rows` by its logits in `scores` [rows, vocabulary], under its mask."""
+    masked = masks is not None and any(row.request.masked for row in rows)
+    allowed = allowed_tokens(masks, rows, scores.shape).to(scores.device) if masks is not None and masked else None
     try:
-        sampled = sample(logits.last, yielding, allowed, logits.plain_sampler)
+        return sample(scores, rows, allowed, plain_sampler)
     except TORCH_ERRORS as error:
         if isinstance(translated(error), OutOfMemory):
             raise
         _log.exception("sampling failed; sampling each row by itself")
-        sampled = sample_each(logits.last, yielding, allowed)
+        return sample_each(scores, rows, allowed)
+
+
+def _newest(works: Sequence[Work], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
+    """A row for every work, with the token after its newest one."""
+    yielding = [work.row for work in works if work.yields]
+    sampled = sampled_rows(logits.last, yielding, masks, logits.plain_sampler)
     places = {row.request.id: index for index, row in enumerate(yielding)}
     rows = []
     for work in works:
@@ -37,7 +97,7 @@ def row_results(works: Sequence[Work], logits: StepLogits, masks: MaskSource | N
         rows.append(
             Row(work.row.request.id, prompt_logprobs=prompt) if place is None else sampled.result(place, work.row, prompt)
         )
-    return tuple(rows)
+    return rows
 
 
 def _prompt_logprobs(work: Work, logits: StepLogits) -> tuple[float | None, ...]:

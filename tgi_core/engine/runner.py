@@ -18,13 +18,15 @@ from tgi_core.engine.sampler import PlainSampler
 class StepLogits:
     """Logits of one step.
 
-    `last` [works that yield, vocabulary] in the order of those works. `prompt` maps a request id to logits [positions, vocabulary]
-    of the positions whose next token is in the prompt. The next step may overwrite both. `plain_sampler` samples plain rows of `last`.
+    `last` [works that yield, vocabulary] in the order of those works: of a row's newest token. `prompt` maps a request id to logits
+    [positions, vocabulary] of the positions whose next token is in the prompt, `drafts` to logits [drafts, vocabulary] after each draft.
+    The next step may overwrite them. `plain_sampler` samples plain rows.
     """
 
     last: Tensor
     prompt: dict[int, Tensor] = field(default_factory=dict)
     plain_sampler: PlainSampler | None = None
+    drafts: dict[int, Tensor] = field(default_factory=dict)
 
 
 def prompt_positions(work: Work) -> int:

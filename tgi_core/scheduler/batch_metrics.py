@@ -35,6 +35,11 @@ class BatchMetrics:
         self._tokens = make.counter("tgi_batch_generated_tokens")
         self._queried = make.counter("tgi_prefix_cache_query_tokens")
         self._hit = make.counter("tgi_prefix_cache_hit_tokens")
+        self._drafts = make.counter("tgi_spec_decode_drafts")
+        self._draft_tokens = make.counter("tgi_spec_decode_draft_tokens")
+        self._accepted = make.counter("tgi_spec_decode_accepted_tokens")
+        self._drafting: set[int] = set()
+        """Launched steps with drafts that have not been read."""
         self._verbs = make.histogram("tgi_backend_verb_duration")
         self._verb_failure = make.counter("tgi_backend_verb_failure")
 
@@ -80,6 +85,10 @@ class BatchMetrics:
             self._failure.labels(method).inc()
             return
         self._methods[verb.step] = method
+        if drafts := [len(grant.drafts) for grant in verb.grants if grant.drafts]:
+            self._drafts.inc(len(drafts))
+            self._draft_tokens.inc(sum(drafts))
+            self._drafting.add(verb.step)
         if isinstance(verb, Prefill):
             self._next_size.observe(len(verb.requests))
             self._queried.inc(sum(len(item.request.tokens) for item in verb.requests))
@@ -101,7 +110,13 @@ class BatchMetrics:
             for died in (method, *self._methods.values()):  # the failed step took all later steps with it
                 self._failure.labels(died).inc()
             self._methods.clear()
+            self._drafting.clear()
             return
+        if step.step in self._drafting:
+            self._drafting.discard(step.step)
+            for generation in step.generations:
+                for place in range(len(generation.tokens) - 1):
+                    self._accepted.labels(str(place)).inc()
         self._success.labels(method).inc()
         self._tokens.inc(sum(len(generation.tokens) for generation in step.generations))
         self._inference.labels(method).observe(seconds)

@@ -51,8 +51,8 @@ class Pace:
 
 
 class StepTimes:
-    """What a step costs: a time that depends on the number of decoding rows, and a time for each prompt token. Both are moving
-    averages over the steps that were read."""
+    """What a step costs: a time that depends on the number of decoding rows and their drafts, and a time for each prompt token. Both are
+    moving averages over the steps that were read."""
 
     def __init__(self) -> None:
         self._unread: deque[tuple[float, int, int]] = deque()
@@ -91,6 +91,10 @@ class StepTimes:
         if not alone or not self._token_s:
             return None
         return int(max((_STRETCH - 1) * alone, _UNSEEN_S - alone) / self._token_s)
+
+    def decoding_s(self, tokens: int) -> float:
+        """Return the seconds of a step that decodes `tokens` tokens of any number of rows; 0 if there was none of about that size."""
+        return self._alone_s.get(tokens.bit_length(), 0.0)
 
     def _alone(self, rows: int) -> float:
         """Return the seconds of a step that only decodes `rows` rows, from the nearest measured number of rows; 0 if there is

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing, Request
 from tgi_core.blocks import Blocks
 from tgi_core.scheduler.cutting import PromptRoom, padded
+from tgi_core.scheduler.drafting import Drafter
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.pace import StepTimes
@@ -44,11 +45,12 @@ MOST_PAUSES = 4
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRow:
-    """One row's part of a step: `take` tokens, and the `blocks` that were allocated for them."""
+    """One row's part of a step: `take` tokens, the `blocks` that were allocated for them, and the `drafts` among them."""
 
     sequence: Sequence
     take: int
     blocks: Blocks
+    drafts: tuple[int, ...] = ()
 
     def as_request(self) -> ShardRequest:
         """Return the request to send to the shard, for a row that it does not have yet."""
@@ -76,9 +78,9 @@ class StepPlan:
     decoding: list[Sequence] = field(default_factory=list)
     """Rows that decode one token within their current blocks."""
     grown: list[ScheduledRow] = field(default_factory=list)
-    """Rows that need a grant: for a token in a new block, or for the next chunk of a prompt."""
+    """Rows that need a grant: for a token in a new block, for drafts, or for the next chunk of a prompt."""
     skipped: list[Sequence] = field(default_factory=list)
-    """Rows that would decode by default but must not: launched steps yield their last token, or the step is full."""
+    """Rows that would decode by default but must not: launched steps yield their last token or run their drafts, or the step is full."""
     admitted: list[ScheduledRow] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     chunks: int = 0
@@ -101,13 +103,13 @@ class StepPlan:
 
     def padded_prompt_tokens(self, sizes: tuple[int, ...]) -> int:
         """Number of tokens that a device computes for them if it pads each row's part to one of `sizes`."""
-        takes = [item.take for item in self.grown if item.take > 1] + [item.take for item in self.admitted]
+        takes = [item.take for item in self.grown if item.take > 1 and not item.drafts] + [item.take for item in self.admitted]
         return sum(padded(take, sizes) for take in takes)
 
     @property
     def grants(self) -> tuple[Grant, ...]:
         """Grants of the running rows."""
-        taken = tuple(Grant(item.sequence.wire_id, item.take, item.blocks) for item in self.grown)
+        taken = tuple(Grant(item.sequence.wire_id, item.take, item.blocks, item.drafts) for item in self.grown)
         return taken + tuple(Grant(sequence.wire_id, 0) for sequence in self.skipped)
 
 
@@ -126,6 +128,8 @@ class Policy:
         self.max_step_tokens = capacity.max_step_tokens
         """Lowered after the device ran out of memory."""
         self.faults = FaultAttribution(capacity.max_rows)
+        speculates = capacity.draft > 0 and Feature.SPECULATION in capabilities.features
+        self.drafter = Drafter(capacity.draft, times) if speculates else None
         self._since_admission = 0
         self._due = 0.0
         """Number of steps with chunks of prompts that are due before rows decode again, on a device that cannot mix."""
@@ -168,6 +172,7 @@ class Policy:
     def _plan_mixed(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool, plan: StepPlan) -> None:
         """Rows that decode, then chunks of prompts, then new requests."""
         self._decode(running, plan)
+        self._add_drafts(plan)
         begun = _begun(running)
         room = self._prompt_room(plan, begun, queue)
         if begun:
@@ -191,6 +196,7 @@ class Policy:
                 return
             plan.skipped = []  # the prompts were preempted
         self._decode(running, plan)
+        self._add_drafts(plan)
 
     def _chunks_are_due(self, begun: list[Sequence], running: dict[int, Sequence]) -> bool:
         """Return whether chunks of prompts run next, on a device that cannot mix.
@@ -215,7 +221,7 @@ class Policy:
             computed = sequence.computed
             if sequence.sent > computed or not sequence.wire_id:  # wire_id 0: preempted while this loop ran
                 continue
-            if room <= 0 or len(sequence.tokens) + sequence.unread >= sequence.end:
+            if room <= 0 or sequence.drafts or len(sequence.tokens) + sequence.unread >= sequence.end:
                 plan.skipped.append(sequence)
                 continue
             if computed % stride:
@@ -230,6 +236,42 @@ class Policy:
             plan.grown.append(ScheduledRow(sequence, 1, blocks))
         else:
             plan.decoding.append(sequence)
+
+    def _add_drafts(self, plan: StepPlan) -> None:
+        """Give drafts to rows that decode, while there is room in the step and in their memory."""
+        if self.drafter is None:
+            return
+        decoding = [*plan.decoding, *(item.sequence for item in plan.grown if item.take == 1)]
+        room = self.max_step_tokens - plan.tokens
+        for sequence in decoding:
+            if sequence.unread:
+                if self.drafter.worth_waiting(sequence):
+                    self._let_wait(sequence, plan)
+                continue
+            drafts = self.drafter.drafts(sequence, len(decoding))[: max(0, room)]
+            if drafts and self._memory.fits(sequence, sequence.computed + 1 + len(drafts)):
+                self._draft(sequence, drafts, plan)
+                room -= len(drafts)
+
+    def _draft(self, sequence: Sequence, drafts: tuple[int, ...], plan: StepPlan) -> None:
+        """Turn a row that decodes one token into one that also runs drafts."""
+        first = next((item.blocks for item in plan.grown if item.sequence is sequence), None)
+        more = self._memory.extend(sequence, sequence.computed + 1 + len(drafts))
+        blocks = more if first is None else tuple(old + new for old, new in zip(first, more, strict=True))
+        self._take_out(sequence, plan)
+        plan.grown.append(ScheduledRow(sequence, 1 + len(drafts), blocks, drafts))
+
+    def _let_wait(self, sequence: Sequence, plan: StepPlan) -> None:
+        for item in plan.grown:
+            if item.sequence is sequence:
+                self.give_back(item)
+        self._take_out(sequence, plan)
+        plan.skipped.append(sequence)
+
+    @staticmethod
+    def _take_out(sequence: Sequence, plan: StepPlan) -> None:
+        plan.decoding = [item for item in plan.decoding if item is not sequence]
+        plan.grown = [item for item in plan.grown if item.sequence is not sequence]
 
     def _prompt_room(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> PromptRoom:
         """Return the room for prompts: what fits and, next to decoding rows, only as many tokens as lengthen the step slightly, but
@@ -278,8 +320,7 @@ class Policy:
         return True
 
     def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
-        plan.decoding = [item for item in plan.decoding if item is not sequence]
-        plan.grown = [item for item in plan.grown if item.sequence is not sequence]
+        self._take_out(sequence, plan)
         plan.skipped = [item for item in plan.skipped if item is not sequence]
         self.evict(sequence)
         plan.preempted.append(sequence)

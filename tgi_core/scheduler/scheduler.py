@@ -268,6 +268,7 @@ class Scheduler:
             yields = item.sequence.prompt_left <= item.take if sign > 0 else item.sequence.prompt_left == 0
             item.sequence.computed += sign * item.take
             item.sequence.unread += sign * yields
+            item.sequence.drafts = len(item.drafts) if sign > 0 else 0
 
     # results
 
@@ -290,9 +291,11 @@ class Scheduler:
             events.append(Event(sequence.key, made))
 
     def _note(self, sequence: Sequence, made: Generation) -> None:
-        sequence.unread -= len(made.tokens)
+        sequence.unread -= bool(made.tokens)
         for token in made.tokens:
             sequence.tokens.append(token.id)
+        if sequence.drafts and made.tokens:
+            self._accept(sequence, len(made.tokens))
         sequence.retries = 0
         if made.tokens and not sequence.proven:
             self._policy.faults.prove(sequence)
@@ -300,6 +303,12 @@ class Scheduler:
             self.memory.enter(sequence)
         if made.finished is not None:
             self.cancel(sequence.key)
+
+    def _accept(self, sequence: Sequence, tokens: int) -> None:
+        """Continue a row behind the drafts that were accepted."""
+        if self._policy.drafter is not None:
+            self._policy.drafter.read(sequence, tokens)
+        sequence.computed, sequence.drafts = len(sequence.tokens) - 1, 0
 
     # faults
 

@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -180,19 +180,19 @@ def flatten(works: Sequence[Work], block_size: int) -> FlatStep:
         first, end = len(ids), work.start + work.take
         used = -(-end // block_size)
         tables[i, :used] = work.row.tables[0][:used]
-        ids += work.row.tokens[work.start : end]
+        ids += work.tokens
         rows.append((first, work.take, work.start))
         count = prompt_positions(work)
         wanted += range(first, first + count)
         if work.yields and count < work.take:
-            wanted.append(len(ids) - 1)
+            wanted += range(len(ids) - 1 - len(work.drafts), len(ids))
     return FlatStep(np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32))
 
 
 class DecoderRunner:
     """Runs a packed decoder; see `TableRunner`."""
 
-    features = frozenset({Feature.BATCH_INVARIANT, Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
+    features = frozenset({Feature.BATCH_INVARIANT, Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE, Feature.SPECULATION})
     block_sizes = BLOCK_SIZES
     cache_dtype = "auto"
 
@@ -230,8 +230,8 @@ class DecoderRunner:
         block_size = plan.block_size or BLOCK_SIZES[0]
         capacity = plan_capacity(plan, self.shape, self._kit, block_size, self.cache_block_bytes(block_size))
         self._use_cache(capacity.groups[0].num_blocks, block_size)
-        self._logits = torch.empty(capacity.max_rows, self.shape.vocab_size)
-        return capacity
+        self._logits = torch.empty(capacity.max_rows * (1 + plan.draft), self.shape.vocab_size)
+        return replace(capacity, draft=plan.draft)
 
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks, for the self-check."""
@@ -292,9 +292,10 @@ class DecoderRunner:
         return (Segment * len(found))(*found)
 
     def _split(self, works: Sequence[Work], arranged: Sequence[Work], logits: Tensor) -> StepLogits:
-        """The logits of last and of prompt tokens, by request."""
+        """The logits of last tokens, of drafts and of prompt tokens, by request."""
         last: dict[int, int] = {}
         prompt: dict[int, Tensor] = {}
+        drafts: dict[int, Tensor] = {}
         at = 0
         for work in arranged:
             id, count = work.row.request.id, prompt_positions(work)
@@ -304,8 +305,11 @@ class DecoderRunner:
             if work.yields:
                 at += count < work.take
                 last[id] = at - 1
+            if work.drafts:
+                drafts[id] = logits[at : at + len(work.drafts)]
+                at += len(work.drafts)
         places = [last[work.row.request.id] for work in works if work.yields]
-        return StepLogits(logits if places == list(range(len(logits))) else logits[places], prompt, self._plain_sampler)
+        return StepLogits(logits if places == list(range(len(logits))) else logits[places], prompt, self._plain_sampler, drafts)
 
     def part_times(self) -> dict[str, int]:
         """Nanoseconds spent in each part of a step since the start."""
