@@ -205,7 +205,8 @@ class RowJudge:
     def _compare(self, part: Part, row: Row) -> None:
         """With what the request makes alone, token by token."""
         for place in range(len(row.tokens) if part.makes is not None else 0):
-            one = Row(*(row.request_id, *(item[place : place + 1] for item in (row.tokens, row.logprobs, row.top))))
+            at = slice(place, place + 1)
+            one = Row(row.request_id, row.tokens[at], row.logprobs[at], row.top[at])
             index = (part.makes or 0) + place
             self._token(part, index, one, self._yardstick.row(part.row.request, index))
         self._prompt(part, row)

@@ -12,6 +12,7 @@ from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import MaskRow, Row, RowFault, RowFaultKind, reference
 from tgi_core.backend import sampling as formula
 from tgi_core.backend.ledger import Launch, Work
+from tgi_core.backend.masking import allowed_tokens
 
 
 class Cut(Sound):
@@ -155,13 +156,13 @@ class MaskOfTheFirst(ByTheFirst):
 
     def during(self, known: int) -> AbstractContextManager[Any]:
         """Ask for each mask, and keep the first."""
-        sound, kept = reference.allowed_tokens, list[Any]()
+        kept: list[Any] = []
 
-        def allowed_tokens(*arguments: Any) -> Any:
-            kept.append(sound(*arguments))
+        def of_the_first(*arguments: Any) -> Any:
+            kept.append(allowed_tokens(*arguments))
             return kept[0]
 
-        return patch.object(reference, "allowed_tokens", allowed_tokens)
+        return patch("tgi_core.backend.reference.allowed_tokens", of_the_first)
 
 
 @mutant("source-told-drafts", "speculation.masks")
