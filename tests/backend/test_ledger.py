@@ -148,3 +148,13 @@ def test_a_row_waits_for_its_drafts_to_be_read(speculating: Ledger) -> None:
     second.work[0].row.accept((8, 5))
     last = speculating.decode((waiting.step.handle,), ())
     assert (last.work[0].start, last.work[0].tokens) == (4, [5])
+
+
+def test_rows_with_drafts_are_no_prompts() -> None:
+    """`max_prefill_rows` counts rows that take several tokens of their prompts, however few, and none that runs drafts."""
+    capacity = Capacity((CacheGroup(CacheKind.FULL, 4, 32),), 8, 16, 64, 1, draft=3)
+    ledger = Ledger(replace(CAPABILITIES, features=frozenset({Feature.SPECULATION})), capacity)
+    handles = [ledger.prefill((row(id),), EMPTY, ()).step.handle for id in (1, 2)]
+    ledger.decode(handles, (Grant(1, 2, (), (5,)), Grant(2, 4, (), (5, 6, 7))))
+    with pytest.raises(CapacityExceeded, match="max_prefill_rows"):
+        ledger.prefill((row(3), row(4)), EMPTY, ())

@@ -293,7 +293,7 @@ class Ledger:
         total = sum(plan.take for plan in plans)
         if total > self._capacity.max_step_tokens:
             raise CapacityExceeded(f"{total} tokens exceed max_step_tokens {self._capacity.max_step_tokens}")
-        prefilling = sum(1 for plan in plans if plan.take > 1 + self._capacity.draft)
+        prefilling = sum(1 for plan in plans if plan.take > 1 and not plan.drafts)
         if prefilling > self._capacity.max_prefill_rows:
             raise CapacityExceeded(f"{prefilling} rows prefill, more than max_prefill_rows {self._capacity.max_prefill_rows}")
         if self._capabilities.mixing is Mixing.NONE and len({plan.row.prompt_left > 0 for plan in plans if plan.take}) > 1:

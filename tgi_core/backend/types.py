@@ -238,8 +238,8 @@ class Capacity:
     """Limits promised by the backend: no work within them runs out of memory.
 
     `max_rows` live rows, `max_row_tokens` positions per row, `max_step_tokens` tokens computed per step, `max_prefill_rows` rows
-    per step that may take more than one token, `in_flight` steps that may be unread (1: synchronous), `draft` drafts per row and
-    step, at most the plan's.
+    per step that may take more than one token of their prompts, `in_flight` steps that may be unread (1: synchronous), `draft` drafts
+    per row and step, at most the plan's.
 
     `takes` are the sizes that the device pads a prompt's part of a step to: ascending, each from 1 to `max_step_tokens`; empty if
     it does not pad. They are advice, not a limit: every take stays legal, and one above the largest size is padded part by part.
