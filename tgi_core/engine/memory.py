@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemory, WarmupPlan
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
-
-Agree = Callable[[int], int]
-"""The minimum over the ranks' values."""
+from tgi_core.engine.self_check import Agree
 
 
 def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:

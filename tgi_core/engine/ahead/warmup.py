@@ -9,8 +9,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from tgi_core.backend import Capacity, Memory, Progress, Request, Sampling, WarmupPlan
+from tgi_core.backend import Capacity, Memory, OutputOptions, Progress, Request, Sampling, WarmupPlan
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs, buckets
@@ -47,10 +48,11 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
     device.now(runner.use_probe_cache)
     steps = device.steps(runner, rows, row_tokens)
     longest = min(row_tokens, step_tokens)
-    peaks = [
-        device.queue.measured(partial(_run, steps, _probe_works(count, take, -(-take // runner.block_size)))).peak
-        for count, take in ((min(rows, step_tokens // longest), longest), (rows, min(row_tokens, step_tokens // rows)))
-    ]
+    works = (
+        _probe_works(min(rows, step_tokens // longest), longest, runner.block_size, want=OutputOptions(prompt_logprobs=True)),
+        _probe_works(rows, min(row_tokens, step_tokens // rows), runner.block_size, sampling=Sampling(do_sample=True)),
+    )
+    peaks = [device.queue.measured(partial(_run, steps, each)).peak for each in works]
     shares = [Memory("activations", max(*peaks, device.shape.sampling_bytes(rows)))]
     if captures:
         shares.append(Memory("graphs", _graph_bytes(device, steps, rows)))
@@ -78,9 +80,8 @@ def _run(steps: DeviceSteps, works: Sequence[Work]) -> None:
     steps.give(works, {work.row.request.id for work in works}).wait()
 
 
-def _probe_works(count: int, take: int, blocks: int) -> list[Work]:
-    """Rows that run `take` tokens each, all in block 1, and draw."""
-    how = Sampling(do_sample=True)
-    requests = [Request(id, (0,) * take, take, 0, ((),), take, how) for id in range(1, count + 1)]
-    rows = [LiveRow(request, list(request.tokens), take, ([1] * blocks,)) for request in requests]
+def _probe_works(count: int, take: int, block_size: int, **fields: Any) -> list[Work]:
+    """Rows that run a prompt of `take` tokens each, all in block 1; `fields` are those of their requests."""
+    requests = [Request(id, (0,) * take, take, 0, ((),), take, **fields) for id in range(1, count + 1)]
+    rows = [LiveRow(request, list(request.tokens), take, ([1] * -(-take // block_size),)) for request in requests]
     return [Work(row, 0, take, yields=True) for row in rows]
