@@ -114,8 +114,8 @@ def chunks_of(size: int) -> Iterator[None]:
 
 
 def test_chunks_have_the_numbers_of_the_whole(engine: tuple[Session, Capacity]) -> None:
-    """Logprobs are the same in chunks and at once, to the bit where the engine declares that batches do not change it; the sampled token and
-    its logprob are those of a prompt that is not scored."""
+    """Logprobs are the same in chunks and at once, to the bit where the engine declares that batches do not change it. The sampled token
+    and its logprob are those of a prompt that is not scored."""
     scored = OutputOptions(logprobs=True, prompt_logprobs=True)
     with chunks_of(10**6):
         whole = first_row(*engine, scored)

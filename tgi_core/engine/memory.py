@@ -22,16 +22,17 @@ def plan_capacity(
     block_bytes: int,
     agree: Agree = int,
     shares: tuple[Memory, ...] | None = None,
+    spare_bytes: int = 0,
 ) -> Capacity:
     """Limits for a paged cache. What the plan leaves open is what fits on every rank, at most what all rows could use.
 
-    `shares` is the measured memory that steps need beside weights and cache; None estimates it. Raises OutOfMemory, with sizes, if not
-    even one row of two blocks fits or the plan asks for more than is free.
+    `shares` is the measured memory that steps need beside weights and cache; None estimates it. `spare_bytes` is what the cache takes
+    beside its blocks. Raises OutOfMemory, with sizes, if not even one row of two blocks fits or the plan asks for more than is free.
     """
     rows, step_tokens = default_limits(plan, kit)
     if shares is None:
         shares = (Memory("activations", shape.activation_bytes(rows, step_tokens)),)
-    free = kit.free_bytes() - sum(share.num_bytes for share in shares)
+    free = kit.free_bytes() - spare_bytes - sum(share.num_bytes for share in shares)
     row_tokens = min(plan.max_row_tokens or shape.max_positions, shape.max_positions)
     useful = rows * -(-row_tokens // block_size)
     fitting = agree(max(0, free) // max(1, block_bytes))
@@ -55,7 +56,7 @@ def plan_capacity(
             *shape.weights,
             Memory("kv cache", num_blocks * block_bytes),
             *shares,
-            Memory("reserve", max(0, free - num_blocks * block_bytes)),
+            Memory("reserve", max(0, free + spare_bytes - num_blocks * block_bytes)),
         ),
     )
 

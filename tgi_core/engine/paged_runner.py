@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.attention.cache import LayerShape, PagedCache
+from tgi_core.engine.attention.cache import SPARE_BLOCKS, LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.device import DeviceKit
@@ -77,7 +77,8 @@ class PagedRunner(ABC):
         """The limits that `reserve` would promise now. Raises OutOfMemory."""
         block_size = plan.block_size or self.block_sizes[0]
         block_bytes = PagedCache.block_bytes(self.layers, block_size, self._stored_dtype)
-        return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
+        spare = SPARE_BLOCKS * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
+        return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare)
 
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks, for the self-check."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -126,6 +127,12 @@ class VendorAttention(ABC):
 def window_of(parameters: AttentionParameters) -> tuple[int, int]:
     """(left, right) as flash attention counts them: positions seen beside the query itself, −1 for all."""
     return (-1, -1) if parameters.window is None else (parameters.window - 1, 0)
+
+
+def uploaded(values: np.ndarray, device: torch.device) -> Tensor:
+    """Values of the host on the device, without waiting for it: torch keeps the pinned copy until it has been read."""
+    tensor = torch.from_numpy(values)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _missing(function: Any, needed: Sequence[str]) -> list[str]:

@@ -12,6 +12,9 @@ from torch import Tensor
 BLOCK_SIZES: tuple[int, ...] = (16, 32, 64, 128)
 """Supported positions per block, best first."""
 
+SPARE_BLOCKS = 2
+"""Blocks that a layer has beside those of rows, at most: the null block, and one for discarded writes."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
@@ -75,7 +78,7 @@ class LayerCache:
     __slots__ = ("flat_keys", "flat_values", "keys", "values")
 
     def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
-        rows = (num_blocks + 2, block_size, shape.kv_heads)
+        rows = (num_blocks + SPARE_BLOCKS, block_size, shape.kv_heads)
         self.keys = torch.zeros(*rows, shape.key_width, dtype=dtype, device=device)
         self.values = torch.zeros(*rows, shape.value_width, dtype=dtype, device=device)
         self.flat_keys = self.keys.view(-1, shape.kv_heads, shape.key_width)
