@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def install(packages: Sequence[str], wheels: Path, into: Path) -> str:
@@ -34,8 +36,6 @@ def install(packages: Sequence[str], wheels: Path, into: Path) -> str:
 
 
 def _is_installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
+    """Whether every process finds it. What a build has left in this repository is found only by the script, which has it on its path."""
+    elsewhere = [place for place in sys.path if Path(place).resolve() != _ROOT]
+    return any(True for _ in distributions(name=package, path=elsewhere))
