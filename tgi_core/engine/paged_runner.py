@@ -12,7 +12,7 @@ from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.cache import SPARE_BLOCKS, LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
-from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.attention.provider import AttentionProvider, MakesLayers
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.logits_selection import selected_tokens
 from tgi_core.engine.memory import plan_capacity
@@ -106,8 +106,9 @@ class PagedRunner(ABC):
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
-        new_layer, device = self.provider.new_layer, self._kit.device
-        self.cache = PagedCache(self.layers, num_blocks, block_size, self._stored_dtype, device, new_layer)
+        provider, sizes = self.provider, (num_blocks, block_size, self._stored_dtype, self._kit.device)
+        new_layers = provider.new_layers if isinstance(provider, MakesLayers) else None
+        self.cache = PagedCache(self.layers, *sizes, provider.new_layer, new_layers)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
         """The works in the order in which the model runs them."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer, stacked_layers
 from tgi_core.engine.attention.checking import LONG_ROWS, Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
@@ -112,6 +112,12 @@ class VendorAttention(ABC):
     ) -> LayerCache:
         """Keys and values as two plain tensors."""
         return LayerCache(shape, num_blocks, block_size, dtype, device)
+
+    def new_layers(
+        self, shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[LayerCache, ...]:
+        """The same for all layers, whose blocks are zeroed together."""
+        return stacked_layers(shapes, num_blocks, block_size, dtype, device)
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, width]."""
