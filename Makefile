@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla
+.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla wheels
 
 install: $(VENV)/.installed
 
@@ -100,6 +100,10 @@ test-triton: install
 # every Triton kernel compiled for every chip, with what it takes of it; WORDS="sm_90 decode" for some
 aot: install
 	$(BIN)/python -m tests.triton.aot $(WORDS)
+
+# what bench/gpu.py installs on a machine that has nothing of ours
+wheels: install
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation -w dist . backends/cuda conformance-tests
 
 # the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, over their own tests
 test-native-asan: install

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bench.random_model import make
-from tgi_core.backend import OpenOptions, OutputOptions, Request, WarmupPlan
+from tgi_core.backend import OpenOptions, Request, WarmupPlan
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.model_files import DEMO, read_json
 
@@ -39,7 +39,7 @@ def errors(found: Tensor, truth: Tensor) -> Errors:
 
 
 def our_logits(model: Path, prompts: Prompts, dtype: str) -> Tensor:
-    """Logits [positions, vocabulary] of the CPU backend's runner, all rows in one step."""
+    """Logits [positions, vocabulary] of the CPU backend's runner: one token of each row per step."""
     from tgi_backend_cpu import plugin
 
     opened = plugin.backend_open(OpenOptions(str(model), dtype), _silent)
@@ -47,15 +47,18 @@ def our_logits(model: Path, prompts: Prompts, dtype: str) -> Tensor:
     longest = max(map(len, prompts))
     capacity = opened.warmup(WarmupPlan(max_rows=len(prompts), max_row_tokens=longest, max_step_tokens=tokens), _silent)
     count = -(-longest // capacity.groups[0].block_size)
-    works = []
+    rows = []
     for i, prompt in enumerate(prompts):
         blocks = list(range(1 + i * count, 1 + (i + 1) * count))
-        request = Request(
-            i, tuple(prompt), len(prompt), 0, (tuple(blocks),), len(prompt), want=OutputOptions(prompt_logprobs=True)
-        )
-        works.append(Work(LiveRow(request, prompt, 0, (blocks,)), 0, len(prompt), yields=True))
-    logits = opened.runner.run(works)
-    return torch.cat([torch.cat((logits.prompt[i], logits.last[i : i + 1])) for i in range(len(prompts))]).clone()
+        request = Request(i, tuple(prompt), len(prompt), 0, (tuple(blocks),), len(prompt))
+        rows.append(LiveRow(request, prompt, 0, (blocks,)))
+    found: list[list[Tensor]] = [[] for _ in prompts]
+    for start in range(longest):
+        going = [i for i, prompt in enumerate(prompts) if start < len(prompt)]
+        logits = opened.runner.run([Work(rows[i], start, 1, yields=True) for i in going])
+        for i, last in zip(going, logits.last.clone(), strict=True):
+            found[i].append(last)
+    return torch.stack([each for row in found for each in row])
 
 
 def transformers_logits(model: Path, prompts: Prompts, dtype: torch.dtype) -> Tensor:

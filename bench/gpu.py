@@ -1,11 +1,12 @@
 """Correctness and speed of the CUDA backend on one device, in at most nine minutes.
 
-    python bench/gpu.py [--out FILE] [--minutes 9] [--only SECTION …] [--folder FOLDER]
+    python bench/gpu.py [--out FILE] [--minutes 9] [--only SECTION …] [--folder FOLDER] [--wheels FOLDER]
     python bench/gpu.py --device cpu --small     the same code on the CPU backend, with tiny problems
 
-Each section runs in a separate process with the remaining time. A section that fails or has no time left is reported as not run,
-with the reason. Models have real shapes and random weights (16 GB for the largest, in FOLDER); nothing is downloaded. The results
-are printed as a table and written with date and versions to FILE as JSON.
+It needs Python with torch and its friends. What is not installed of this repository is installed into a temporary folder from the wheels
+that `make wheels` has built (into dist/). Each section runs in a process group of its own with the remaining time. A section that fails,
+is killed or has no time left is reported as not run, with the reason. Models have real shapes and random weights (16 GB for the largest, in
+FOLDER); nothing is downloaded. The results are printed as a table, and after each section written with date and versions to FILE as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import datetime
 import json
 import os
 import platform
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -23,10 +24,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from bench.gpu_parts.children import run_group  # noqa: E402
+from bench.gpu_parts.installing import install  # noqa: E402
+
 PACKAGES = (
     "tgi-core",
     "tgi-backend-cuda",
@@ -49,16 +55,18 @@ class Section:
 
 
 SECTIONS = (
-    Section("conformance", 30, 150),
-    Section("kernels", 15, 60),
-    Section("attention", 15, 45),
-    Section("qwen3-0.6b", 25, 90),
-    Section("ablations", 30, 75),
-    Section("http", 40, 110),
-    Section("transformers qwen3-0.6b", 25, 60),
-    Section("llama-3.1-8b", 60, 120),
-    Section("transformers llama-3.1-8b", 50, 70),
+    Section("conformance", 30, 90),
+    Section("kernels", 15, 40),
+    Section("attention", 15, 35),
+    Section("qwen3-0.6b", 25, 65),
+    Section("ablations", 30, 50),
+    Section("http", 40, 65),
+    Section("transformers qwen3-0.6b", 25, 40),
+    Section("llama-3.1-8b", 60, 80),
+    Section("transformers llama-3.1-8b", 40, 45),
 )
+MINUTES = 9.0
+"""For all sections, with their ends and what lies between them."""
 
 
 def main() -> int:
@@ -66,33 +74,48 @@ def main() -> int:
     options = _options()
     if options.section:
         return _child(options)
-    if reason := _missing(options.device):
-        print(f"bench/gpu.py: {reason}", file=sys.stderr)
-        return 1
     deadline = time.time() + options.minutes * 60
+    with tempfile.TemporaryDirectory() as scratch:
+        packages = ("tgi-core", f"tgi-backend-{options.device}", "tgi-conformance")
+        reason = install(packages, options.wheels, Path(scratch) / "packages") or _missing(options.device)
+        if reason:
+            print(f"bench/gpu.py: {reason}", file=sys.stderr)
+            return 1
+        signal.signal(signal.SIGTERM, _stop)
+        _run_all(options, options.folder or Path(scratch), deadline)
+    print(f"written to {options.out}")
+    return 0
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End the section that runs, and this process."""
+    sys.exit(128 + number)
+
+
+def _run_all(options: argparse.Namespace, folder: Path, deadline: float) -> None:
+    """Run all sections, and write what is known after each."""
     found: dict[str, Any] = {}
     document = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **_versions(options),
         "sections": found,
     }
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = options.folder or Path(scratch)
-        for section in SECTIONS:
-            if not options.only or section.name in options.only:
-                found[section.name] = _run(section, options, folder, deadline)
-                print(_table(section.name, found[section.name]), flush=True)
-            # Save after every section, so that an interrupted run leaves its results.
-            options.out.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"written to {options.out}")
-    return 0
+    for section in SECTIONS:
+        if not options.only or section.name in options.only:
+            found[section.name] = _run(section, options, folder, deadline)
+            print(_table(section.name, found[section.name]), flush=True)
+            # Written anew and moved, so that a run that is killed leaves whole results.
+            made = options.out.with_suffix(".part")
+            made.write_text(json.dumps(document, indent=1) + "\n")
+            made.replace(options.out)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="run tiny problems to test the script")
-    parser.add_argument("--minutes", type=float, default=9.0, help="time limit for all sections together")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="time limit for all sections together")
+    parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="directory with this repository's wheels")
     parser.add_argument("--only", nargs="+", choices=[section.name for section in SECTIONS], help="run only these sections")
     parser.add_argument("--out", type=Path, default=Path("gpu-bench.json"))
     parser.add_argument("--folder", type=Path, help="directory for models; default: a temporary one")
@@ -119,18 +142,14 @@ def _run(section: Section, options: argparse.Namespace, folder: Path, deadline: 
     left = deadline - time.time()
     if left < (1 if options.small else section.needs):
         return {"status": "not run", "reason": f"{left:.0f} s were left, it needs {section.needs}"}
-    limit = min(left, section.most)
+    limit = left if options.small else min(left, section.most)
     out = folder / "section.json"
     out.unlink(missing_ok=True)
     command = [sys.executable, __file__, "--section", section.name, "--device", options.device, "--out", str(out)]
     command += ["--folder", str(folder), "--deadline", str(time.time() + limit), *(["--small"] if options.small else [])]
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as log:
-        try:
-            code = subprocess.run(command, stdout=log, stderr=log, timeout=limit, check=False).returncode
-            reason = f"exit status {code}"
-        except subprocess.TimeoutExpired:
-            reason = f"not done after {limit:.0f} s"
+        reason = run_group(command, log, limit)
         taken = round(time.monotonic() - started, 1)
         if out.exists():
             return {**json.loads(out.read_text()), "seconds": taken}
@@ -149,7 +168,9 @@ def _child(options: argparse.Namespace) -> int:
         answer: dict[str, Any] = {"status": "not run", "reason": reason}
     else:
         answer = {"status": "done", "figures": figures}
-    options.out.write_text(json.dumps(answer))
+    made = options.out.with_suffix(".part")
+    made.write_text(json.dumps(answer))
+    made.replace(options.out)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The conformance suite on the device, through level 3."""
+"""The conformance suite on the device, through level 1: level 3 takes longer than all sections here, and has its own command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def granted(place: Place) -> Figures:
     """Run the suite and return the levels that it grants. Its report is saved as conformance-BACKEND.json in the folder."""
     report = place.folder / f"conformance-{place.backend}.json"
     program = [sys.executable, "-c", "from tgi_conformance.cli import main; main()"]
-    level = "L0" if place.small else "L3"
+    level = "L0" if place.small else "L1"
     command = [*program, "run", "--backend", place.backend, "--level", level, "--report", str(report), "--keep-going"]
     command += ["--failures", str(place.folder / "failures"), *(["--effort", "0.1"] if place.small else [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, place.left - 2), check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
@@ -21,11 +22,15 @@ from bench.gpu_parts.models import make
 from bench.gpu_parts.place import Figures, Place
 
 STREAMS = (32, 256)
+_NEEDED = ("fastapi", "httptools", "uvicorn")
+"""Packages without which no server runs."""
 _READY = re.compile(r"ready after [\d.]+ s: http://([\w.]+):(\d+)")
 
 
 def through_http(place: Place, name: str = "qwen3-0.6b") -> Figures:
     """Tokens per second by number of concurrent streams, compared to the same requests without a server."""
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        return {"not run": f"not installed: {', '.join(missing)}"}
     counts = (2, 4) if place.small else STREAMS
     driver = open_driver(place, name)
     driver.run([Lengths(8, 4)])

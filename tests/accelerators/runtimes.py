@@ -42,7 +42,7 @@ class FakeRuntime:
 
     def __init__(self, *, count: int = 1, bfloat16: bool = True, used: int = 0) -> None:
         self.count, self.bfloat16, self.used = count, bfloat16, used
-        self.allocated, self.peak, self.cached, self.pooled = 0, 0, 0, 0
+        self.allocated, self.peak, self.cached, self.pooled, self.gaps = 0, 0, 0, 0, 0
         self.pools = 0
         self.fault: Exception | None = None
         self.log: list[str] = []
@@ -101,17 +101,13 @@ class FakeRuntime:
         """What is cached is free again."""
         self.cached = 0
 
-    def memory_allocated(self, device: torch.device) -> int:
-        """What tensors take."""
-        return self.allocated
-
     def memory_reserved(self, device: torch.device) -> int:
         """That, what is cached, and what graphs keep."""
         return self.allocated + self.cached + self.pooled
 
-    def max_memory_allocated(self, device: torch.device) -> int:
-        """The most that they took."""
-        return self.peak
+    def max_memory_reserved(self, device: torch.device) -> int:
+        """The most that tensors took, with the gaps between them and what graphs keep."""
+        return self.peak + self.gaps + self.pooled
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
         """Begin anew."""

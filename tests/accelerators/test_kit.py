@@ -14,15 +14,18 @@ from tgi_backend_xpu.kit import XpuKit
 from torch import Tensor
 
 from tests.accelerators.runtimes import FakeRuntime, graphs_of
-from tgi_core.backend import BackendError, DeviceLost, Kernel, OutOfMemory, PeerLost, Unsupported
+from tgi_core.backend import BackendError, DeviceLost, Kernel, Memory, OutOfMemory, PeerLost, Unsupported, WarmupPlan
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.ahead.sampler_check import sampler_disagreement
 from tgi_core.engine.ahead.sampling import TorchSampler
-from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.cache import Fp8Cache, LayerShape
+from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.triton import probing
 from tgi_core.engine.triton.tiles import TileTable
 
@@ -51,6 +54,7 @@ def test_memory() -> None:
     runtime.take(5 * 10**9)
     runtime.cached = 20 * 10**9
     assert kit.free_bytes() == 55 * 10**9
+    assert SomeKit(0, 1.0, runtime).free_bytes() == 65 * 10**9 - 2**28  # the driver takes some later
     runtime.used = 99 * 10**9
     assert kit.free_bytes() == 0
 
@@ -298,3 +302,29 @@ def test_cache_of_8_bits_refused(kit: type[SomeKit], asked: str, said: str) -> N
     """Numbers that a chip does not read are refused, with those that it does."""
     with pytest.raises(Unsupported, match=said):
         kit(0, 0.9, FakeRuntime()).with_cache(asked)
+
+
+def test_the_cache_leaves_room_for_what_its_tensors_take_beside_blocks() -> None:
+    """At a memory fraction of 1 the null block, the block for discarded writes and the rounding of every tensor fit in what is free."""
+    kit, layers = SomeKit(0, 1.0, FakeRuntime()), (LayerShape(8, 128, 128),) * 80
+    shape = ModelShape(torch.bfloat16, 32_000, 10**6, 8192, 28672, 0)
+    runner = Sized(layers, shape, kit, TorchAttention())
+    plan = WarmupPlan(max_rows=1000, max_row_tokens=10**5)
+    capacity = runner.promise(plan, (Memory("activations", 10**9),))
+    block_bytes = 80 * 16 * 8 * 256 * 2
+    tensors = 2 * 80
+    taken = (capacity.groups[0].num_blocks + 2) * block_bytes + tensors * kit.allocation_bytes + 10**9
+    assert kit.free_bytes() - block_bytes < taken <= kit.free_bytes()
+    assert sum(memory.num_bytes for memory in capacity.memory) == kit.free_bytes()
+
+
+class Sized(PagedRunner):
+    """A runner of which only sizes are asked."""
+
+    def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """Not run."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Not run."""
+        raise NotImplementedError

@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tgi_backend_cuda.finding import probe as probe_cuda
+from tgi_backend_cuda.plugin import allocator_variable
+from tgi_backend_cuda.plugin import defaults as cuda_defaults
+from tgi_backend_rocm.plugin import DEFAULTS as ROCM_DEFAULTS
 from tgi_backend_xpu.finding import probe as probe_xpu
 
 from tests.accelerators.machines import KINDS, install_torch, intel, nvidia
 from tgi_core.backend import API_VERSION, DeviceLost, OpenOptions, Probe, ProbeStatus
 from tgi_core.backend.registry import Plugin, find, select
 from tgi_core.cli.backends import command as backends
+from tgi_core.engine.accelerator.torch_build import torch_build
 from tgi_core.errors import StartupError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,3 +137,19 @@ def test_what_pip_would_install(kind: str) -> None:
     extras = {re.split(r"[\[<>=; ]", line)[0] for lines in project.get("optional-dependencies", {}).values() for line in lines}
     assert not extras & {"aiter", "habana-torch-plugin", "intel-extension-for-pytorch", "pytorch-triton-xpu", "triton-xpu"}
     assert project["entry-points"]["tgi.backends"] == {kind: f"tgi_backend_{kind}.plugin"}
+
+
+def test_the_allocator_s_segments_grow_unless_the_operator_says_otherwise() -> None:
+    """The variable has the name that the torch at hand knows; an operator who sets either keeps what is set."""
+    assert cuda_defaults({})[allocator_variable(torch_build()["__version__"])] == "expandable_segments:True"
+    assert allocator_variable("2.8.0+cu128") == "PYTORCH_CUDA_ALLOC_CONF"
+    assert allocator_variable("2.9.1") == allocator_variable("2.13.0+cpu") == "PYTORCH_ALLOC_CONF"
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        assert not any("ALLOC" in key for key in cuda_defaults({name: ""}))
+
+
+@pytest.mark.parametrize("defaults", [cuda_defaults({}), ROCM_DEFAULTS], ids=["cuda", "rocm"])
+def test_torch_s_watchdog_does_not_end_the_process(defaults: dict[str, str]) -> None:
+    """A collective that times out is given up (2) without tearing the process down, which 1 and torch's default 3 do."""
+    assert defaults["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "2"
+    assert defaults["TORCH_NCCL_ENABLE_MONITORING"] == defaults["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0"

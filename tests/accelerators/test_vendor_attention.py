@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,16 @@ from tgi_backend_cuda.attention.flashinfer import FlashInfer
 from tgi_backend_rocm.aiter import AiterAttention
 from tgi_backend_xpu.ipex import IpexAttention
 from tgi_backend_xpu.xpu_kernels import XpuKernelsAttention
+from torch.overrides import TorchFunctionMode
 
 from tests.accelerators import vendors
+from tgi_core.backend import Request
+from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.accelerator.varlen import VarlenAttention
 from tgi_core.engine.accelerator.vendor_attention import Call, VendorAttention
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.metadata import build
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.selection import attempt
 
@@ -169,6 +174,37 @@ def test_flashinfer_plans_once_per_step(monkeypatch: pytest.MonkeyPatch) -> None
     (wrapper,) = provider.wrappers.values()
     assert wrapper.plans == 2  # the check's two steps
     assert checked(provider, AttentionParameters(scaling=0.125, window=9)) == "" and len(provider.wrappers) == 2
+
+
+class Uploads(TorchFunctionMode):
+    """Notes what goes to a device that is not here, and how."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is torch.Tensor.pin_memory:
+            self.calls.append("pin")
+            return args[0]
+        if func is torch.Tensor.to and torch.device("cuda") in args:
+            self.calls.append("upload" if (kwargs or {}).get("non_blocking") else "blocking upload")
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def test_flashinfer_uploads_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a step go to the device from pinned memory, in the queue: the host does not wait for what the device still runs."""
+    provider = provider_of("flashinfer", monkeypatch)
+    provider._device = torch.device("cuda")
+    monkeypatch.setattr(torch, "empty", lambda *sizes, device=None, **kinds: torch.zeros(*sizes, **kinds))
+    cache = provider.new_layer(SHAPE, 2, 16, torch.bfloat16, CPU)
+    tokens = [0] * 20
+    request = Request(1, tuple(tokens), 20, 0, ((1, 2),), 20)
+    step = build([Work(LiveRow(request, tokens, 20, ([1, 2],)), 0, 20, yields=True)], 16, CPU)
+    with Uploads() as uploads:
+        provider.attend(torch.zeros(2, 20, 64, dtype=torch.bfloat16), cache, step, PLAIN)
+    assert uploads.calls == ["pin", "upload"]
 
 
 def test_devices_without_the_library_s_code(monkeypatch: pytest.MonkeyPatch) -> None:

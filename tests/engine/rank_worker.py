@@ -16,16 +16,19 @@ from tgi_core.server.rank_link import Link, LinkClosed
 
 
 def run_rank(folder: Path, store: Path, rank: int, quantize: str = "") -> dict[str, Any]:
-    """What one of two ranks makes of a checkpoint."""
-    from tests.engine.tiny_models import open_cpu, ragged_schedule
+    """What one of two ranks makes of a checkpoint. Prompts are scored in chunks, whose logits are gathered one by one."""
+    from tests.engine.tiny_models import open_cpu, ragged_schedule, scored_prompt
+    from tgi_core.engine import prompt_scores
 
+    prompt_scores.CHUNK = 4
     group = Group(rank, 2, f"file:{store}", rank, 2)
     session, capacity = open_cpu(folder, dtype="float32", group=group, quantize=quantize)
     try:
+        scores = scored_prompt(session, capacity)
         tokens = {str(id): made for id, made in ragged_schedule(session, capacity).items()}
         memory = {item.name: item.num_bytes for item in capacity.memory}
         limits = [capacity.groups[0].num_blocks, capacity.max_rows, capacity.max_row_tokens, capacity.max_step_tokens]
-        return {"tokens": tokens, "memory": memory, "limits": limits}
+        return {"tokens": tokens, "scores": scores, "memory": memory, "limits": limits}
     finally:
         session.close()
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tgi_core.backend import Request
 from tgi_core.backend.ledger import LiveRow, Work
-from tgi_core.engine.attention.cache import LayerShape, PagedCache
+from tgi_core.engine.attention.cache import LayerShape, PagedCache, stacked_layers
 from tgi_core.engine.attention.interface import AttentionParameters, NotRagged, attention_forward
 from tgi_core.engine.attention.metadata import build
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
@@ -109,3 +111,33 @@ def test_refusals() -> None:
         attention_forward(nn.Identity(), query, query, query, None, position_bias=torch.zeros(1))
     with pytest.raises(NotRagged, match="causal"):
         attention_forward(nn.Identity(), query, query, query, None, is_causal=False)
+
+
+def test_stacked_layers_are_zeroed_together() -> None:
+    """A step's blocks are zeroed in all layers by two operators, in the first layer's turn; every layer's memory is its own otherwise."""
+    shapes = (LayerShape(KV_HEADS, KEY, VALUE),) * 3
+    layers = stacked_layers(shapes, 4, BLOCK, torch.float32, CPU)
+    for place, layer in enumerate(layers):
+        layer.keys[1:], layer.values[1:] = place + 1, -place - 1
+    with Operators() as seen:
+        for layer in layers:
+            layer.zero_blocks(torch.tensor([2, 0]))
+    assert seen.names.count("index_fill_") == 2
+    for place, layer in enumerate(layers):
+        for part, value in ((layer.keys, place + 1), (layer.values, -place - 1)):
+            assert not part[[0, 2]].any() and bool((part[[1, 3, 4, 5]] == value).all())
+            assert part.is_contiguous()
+    other = stacked_layers((*shapes, LayerShape(KV_HEADS, KEY, KEY)), 4, BLOCK, torch.float32, CPU)
+    assert [layer.values.shape[-1] for layer in other] == [VALUE] * 3 + [KEY]
+
+
+class Operators(TorchDispatchMode):
+    """Notes what runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.engine.rank_worker import run_rank
-from tests.engine.tiny_models import expected_tokens, save_tiny, tiny_config
+from tests.engine.tiny_models import expected_tokens, open_cpu, save_tiny, scored_prompt, tiny_config
 from tgi_core.backend import Unsupported
 from tgi_core.engine.parallel import loading
 from tgi_core.engine.parallel.loading import check_partition
@@ -83,6 +83,9 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
             made = rank["tokens"][str(id)]
             assert made and made == expected[: len(made)], (name, id)
     assert ranks[0]["limits"] == ranks[1]["limits"]
+    alone, capacity = open_cpu(folder, dtype="float32")
+    assert ranks[0]["scores"] == pytest.approx(scored_prompt(alone, capacity), abs=1e-3) and len(ranks[0]["scores"]) == 12
+    alone.close()
     if model_type in ("llama", "qwen3", "phi3", "olmo2"):  # of two KV heads, or of one that both copy, each rank has one
         position = 4 * 1 * (16 + 16) * 4
         assert all(rank["memory"]["kv cache"] == rank["limits"][0] * 16 * position for rank in ranks)

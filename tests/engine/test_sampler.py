@@ -17,7 +17,8 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 from tgi_core.backend import SAMPLING, OutputOptions, Request, RowFaultKind, Sampling, SamplingSpec, SamplingStage
 from tgi_core.backend import sampling as formula
 from tgi_core.backend.ledger import LiveRow
-from tgi_core.engine.sampler import likeliest, prompt_logprobs, sample
+from tgi_core.engine.prompt_scores import prompt_logprobs
+from tgi_core.engine.sampler import likeliest, sample
 from tgi_core.engine.warping import exact
 
 VOCAB = 24
@@ -137,13 +138,13 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_prompt_logprobs_of_a_long_prompt() -> None:
-    """The scores in float32 are those of 512 positions at most, and the logprobs those of all positions at once."""
-    scores = torch.randn(2000, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
-    following = [(7 * i) % 64 for i in range(2000)]
-    whole = scores.float().log_softmax(-1)[torch.arange(2000), following].tolist()
+    """Logits and scores are those of 512 positions at most, and the logprobs those of all positions at once."""
+    hidden, weight = (torch.randn(size, 16, generator=torch.Generator().manual_seed(1)).bfloat16() for size in (2000, 64))
+    following = torch.tensor([(7 * i) % 64 for i in range(2000)])
+    whole = (hidden @ weight.T).float().log_softmax(-1)[torch.arange(2000), following]
     with LargestTensor() as largest:
-        found = prompt_logprobs(scores, following)
-    assert found == whole
+        found = prompt_logprobs(lambda part: part @ weight.T, hidden, following)
+    assert torch.equal(found, whole)
     assert largest.elements <= 512 * 64
 
 
@@ -151,7 +152,7 @@ def test_prompt_logprobs() -> None:
     """They are the model's own, of each next prompt token."""
     scores: Tensor = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0))
     wanted = scores.log_softmax(-1)[torch.arange(3), torch.tensor([4, 5, 6])].tolist()
-    assert prompt_logprobs(scores, [4, 5, 6]) == pytest.approx(wanted, abs=1e-5)
+    assert prompt_logprobs(torch.Tensor.clone, scores, torch.tensor([4, 5, 6])).tolist() == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("vocab", [250, 131_072])
@@ -173,8 +174,9 @@ def test_the_bits_of_a_row_are_its_own(vocab: int) -> None:
         alone = sample(scores[index : index + 1], [row], None)
         assert (alone.tokens[0], alone.logprobs[0]) == (together.tokens[index], together.logprobs[index])
         assert alone.top[0] == together.top[index]
-    following = list(range(7))
-    assert prompt_logprobs(scores, following) == [prompt_logprobs(scores[i : i + 1], [i])[0] for i in following]
+    following = torch.arange(7)
+    alone_scores = [prompt_logprobs(torch.Tensor.clone, scores[i : i + 1], following[i : i + 1]) for i in range(7)]
+    assert torch.equal(prompt_logprobs(torch.Tensor.clone, scores, following), torch.cat(alone_scores))
 
 
 @pytest.mark.parametrize("spec", SAMPLING, ids=lambda spec: spec.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,18 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tgi_core.backend import EMPTY, BackendError, Capacity, Feature, Grant, Handle, OpenOptions, Request, WarmupPlan
+from tgi_core.backend import (
+    EMPTY,
+    BackendError,
+    Capacity,
+    Feature,
+    Grant,
+    Handle,
+    OpenOptions,
+    OutputOptions,
+    Request,
+    WarmupPlan,
+)
 from tgi_core.backend.session import Session
 
 VOCAB = 512
@@ -274,6 +285,16 @@ def ragged_schedule(session: Session, capacity: Capacity) -> dict[int, list[int]
 
 def silent(what: str, done: int, total: int, unit: str) -> None:
     """Progress that nobody watches."""
+
+
+def scored_prompt(session: Session, capacity: Capacity) -> list[float]:
+    """Logprobs of the tokens of a prompt after its first."""
+    asked = replace(
+        Schedule(session, capacity).request(99, PROMPTS[2], len(PROMPTS[2])), want=OutputOptions(prompt_logprobs=True)
+    )
+    (row,) = session.rows(session.prefill((asked,), EMPTY, ())).rows
+    session.clear(None)
+    return [value for value in row.prompt_logprobs if value is not None]
 
 
 def open_cpu(folder: Path, plan: WarmupPlan | None = None, **options: Any) -> tuple[Session, Capacity]:

@@ -81,7 +81,7 @@ class Machine(RuleBasedStateMachine):
         draft=st.sampled_from([0, 0, 1, 3, 6]),
     )
     def begin(self, asynchronous: bool, caching: bool, mixing: Mixing, takes: tuple[int, ...], draft: int) -> None:
-        """One ahead or in lock step, with a prefix cache or without, on a device that mixes or not, that pads or not, with drafts or not."""
+        """One ahead or in lock step, on a device that mixes or not and pads or not, with a prefix cache and drafts or without."""
         self.plan, self.vocab_size = replace(SMALL, draft=draft), 4 if draft else tokenizer().vocab_size
         self.now = 0.0
         self.asynchronous, self.mixing = asynchronous, mixing

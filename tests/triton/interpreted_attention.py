@@ -12,12 +12,14 @@ from dataclasses import replace
 import pytest
 import torch
 import triton
+import triton.language as tl
 
 from tests.triton.ragged_cases import FACTORS, TOLERANCES, draw_case, draw_step
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.checking import Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.provider import AttentionLayer
+from tgi_core.engine.triton.attention_blocks import load_queries
 from tgi_core.engine.triton.launching import Operands, launch_decode, launch_varlen, launch_write
 from tgi_core.engine.triton.provider import TritonAttention, TritonLayer
 from tgi_core.engine.triton.shape import AttentionShape
@@ -120,3 +122,30 @@ def test_arrays_alone() -> None:
     layer.values.copy_(step.values)
     out = TritonAttention(TILES, 4).attend_rows(step.query, layer, step.arrays, AttentionParameters(step.scale))
     assert torch.allclose(out, step.expected, atol=1e-5)
+
+
+@triton.jit
+def queries_kernel(
+    out: tl.tensor,
+    query: tl.tensor,
+    token: tl.tensor,
+    head: tl.tensor,
+    head_stride: tl.tensor,
+    token_stride: tl.tensor,
+    shape: tl.constexpr,
+) -> None:
+    """One query, as the attention kernels load them."""
+    lane = tl.arange(0, 16)
+    q = load_queries(query, token + 0 * lane, head + 0 * lane, lane == 0, head_stride, token_stride, shape)
+    tl.store(out + tl.arange(0, 16)[None, :] + 0 * lane[:, None], q, mask=(lane == 0)[:, None])
+
+
+@pytest.mark.parametrize(("head", "head_stride"), [(127, 2**24), (127, 2**25), (63, 2**30), (2, 2**30)])
+def test_queries_far_apart(head: int, head_stride: int) -> None:
+    """Heads × tokens × width of a long prompt pass 2³¹ elements, where a head's offset in 32 bits would be another one.
+
+    The token's offset takes back what the head's adds, so that a query of 32 elements is enough for any size.
+    """
+    query, out = torch.randn(32), torch.zeros(16)
+    queries_kernel[(1,)](out, query, 1, head, head_stride, 16 - head * head_stride, shape=AttentionShape(128, 1, 16, 16, page=16))
+    assert torch.equal(out, query[16:])

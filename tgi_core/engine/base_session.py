@@ -116,6 +116,11 @@ class BaseSession(ABC):
         return self._runner
 
     @property
+    def shape(self) -> ModelShape:
+        """The sizes of the model."""
+        return self._shape
+
+    @property
     def _book(self) -> Ledger:
         if self._ledger is None:
             raise InvalidRequest("the session is not warmed up, or closed")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -28,16 +30,32 @@ STEP_S = 60
 LOADING_S = 3600
 """How long for a rank that is still loading weights or compiling; the server notices a rank that ends meanwhile."""
 
+POLL_S = 50e-6
+"""How often a rank looks whether its device is done."""
+
 FILE = "file:"
 """Prefix of a rendezvous that is a file in a private folder, for ranks of one machine."""
+
+
+class DeviceEvent(Protocol):
+    """A place in a device's current stream, as torch's device modules have it."""
+
+    def record(self) -> None:
+        """At its present end."""
+
+    def query(self) -> bool:
+        """Whether the device has reached it."""
 
 
 class Collectives:
     """A group of ranks, as one of them sees it. Every rank makes the same calls in the same order."""
 
-    def __init__(self, rank: int, world: int, store: Store, device: torch.device) -> None:
+    def __init__(
+        self, rank: int, world: int, store: Store, device: torch.device, new_event: Callable[[], DeviceEvent] | None = None
+    ) -> None:
+        """`new_event` makes an event of a device that runs collectives after their calls have returned; None for one that does not."""
         self.rank, self.world = rank, world
-        self._store, self._device = store, device
+        self._store, self._device, self._new_event = store, device, new_event
         self._meetings = 0
         self._patience_s = LOADING_S
 
@@ -75,6 +93,7 @@ class Collectives:
         found = torch.tensor([value], dtype=torch.int64, device=self._device)
         with _peers(self._patience_s):
             dist.all_reduce(found, op=dist.ReduceOp.MIN)
+        self.settle()
         return int(found.item())
 
     def tell(self, values: Sequence[int]) -> list[int]:
@@ -82,10 +101,23 @@ class Collectives:
         told = torch.tensor(values, dtype=torch.int64, device=self._device)
         with _peers(self._patience_s):
             dist.broadcast(told, src=0)
+        self.settle()
         return told.tolist()
 
+    def settle(self) -> None:
+        """Wait until the device has run everything up to here, as reading from it would, but not longer than other ranks may need: a
+        collective that misses one runs forever, and nothing can end a read that waits for it. Raises PeerLost."""
+        if self._new_event is None:
+            return
+        event, deadline = self._new_event(), time.monotonic() + self._patience_s
+        event.record()
+        while not event.query():
+            if time.monotonic() >= deadline:
+                raise PeerLost(f"another rank is gone, or needs more than {self._patience_s} s for its part of a step")
+            time.sleep(POLL_S)
+
     def meet(self) -> None:
-        """Barrier: wait until all ranks have loaded."""
+        """Barrier: wait until all ranks have come this far in loading, without the device."""
         self._meetings += 1
         with _peers(self._patience_s):
             self._store.set(f"meeting-{self._meetings}-{self.rank}", "here")
@@ -98,9 +130,11 @@ class Collectives:
         Until then each compiles at its own pace. Device kinds whose backend torch cannot set this for keep `LOADING_S`.
         """
         self._patience_s = STEP_S
+        # Where `settle` watches, torch's own watchdog comes later: it can only give up, and this rank then still has to say why.
+        limit = STEP_S if self._new_event is None else 2 * STEP_S
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            _set_pg_timeout(timedelta(seconds=STEP_S))
+            _set_pg_timeout(timedelta(seconds=limit))
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
@@ -126,13 +160,18 @@ def open_collectives(group: Group, backend: str, device: torch.device) -> Collec
         dist.init_process_group(
             backend, store=store, rank=group.rank, world_size=group.world, timeout=timedelta(seconds=LOADING_S)
         )
-    found = Collectives(group.rank, group.world, store, device)
+    found = Collectives(group.rank, group.world, store, device, _events(device))
     try:
         found.meet()
     except BackendError:
         found.close()
         raise
     return found
+
+
+def _events(device: torch.device) -> Callable[[], DeviceEvent] | None:
+    """How to make events of a device, if it runs asynchronously and torch has a module for its kind with events."""
+    return None if device.type == "cpu" else getattr(getattr(torch, device.type, None), "Event", None)
 
 
 def _store(group: Group) -> Store:

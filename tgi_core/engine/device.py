@@ -31,6 +31,8 @@ class DeviceKit(Protocol):
     device: torch.device
     collectives: str
     """torch.distributed's name for the backend that ranks on this device use: gloo, nccl, …"""
+    allocation_bytes: int
+    """What memory is allocated in: a large tensor takes up to so many bytes more than its elements."""
     fp8_cache: Fp8Cache | None
     """The 8-bit cache dtype that the operator asked for; None for a cache in the model's dtype."""
 

@@ -7,7 +7,9 @@ transformers' interface. A block holds a whole row. Correct but slow: the rows o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,11 +20,16 @@ from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, M
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
-from tgi_core.engine.memory import Agree
+from tgi_core.engine.models.attention_layers import HEAD_LIMIT
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.cache_names import CACHE_NAMES, cache_name
+from tgi_core.engine.models.output_head import OutputHead
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.runner import StepLogits, prompt_positions
+from tgi_core.engine.prompt_scores import prompt_logprobs
+from tgi_core.engine.runner import StepLogits, following_tokens
+from tgi_core.engine.self_check import MODEL_ERRORS, Agree, relative_difference
+
+_log = logging.getLogger("tgi_core.engine")
 
 
 class HFCacheModel:
@@ -33,8 +40,10 @@ class HFCacheModel:
         self._takes = set(inspect.signature(model.forward).parameters)
         # One row has no padding, so a mask of ones has no effect, unless positions are computed from it. State-space models
         # compute wrong results with one: they multiply it into their tokens.
-        if "position_ids" in self._takes or model._is_stateful:
-            self._takes.discard("attention_mask")
+        self._masked = "position_ids" not in self._takes and not model._is_stateful
+        self.head: OutputHead | None = None
+        """The output head, if it can be run apart."""
+        self._separate_head()
 
     def new_cache(self) -> dict[str, Any]:
         """The cache of a row before its first token, by argument name."""
@@ -45,25 +54,58 @@ class HFCacheModel:
 
     def run(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> Tensor:
         """Logits [keep, vocabulary] of the last `keep` of tokens start…; changes `cache`."""
-        if start and not any(value is not None for value in cache.values()):
-            start = 0
-        arguments = self._arguments(torch.tensor([tokens[start:]], device=self._model.device), start, len(tokens), keep)
-        arguments |= cache
+        arguments = self._arguments(tokens, start, cache, keep)
         output = self._model(**{name: value for name, value in arguments.items() if name in self._takes})
+        self._update(cache, output)
+        logits: Tensor = output.logits[0, -keep:]
+        return logits
+
+    def hidden(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> Tensor:
+        """What `logits` takes of the last `keep` of tokens start…, [keep, ...]; changes `cache`."""
+        if self.head is None:
+            return self.run(tokens, start, cache, keep)
+        output = self.head.run_base(self._arguments(tokens, start, cache, keep))
+        self._update(cache, output)
+        hidden: Tensor = output.last_hidden_state[0, -keep:]
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [tokens, vocabulary]."""
+        return hidden if self.head is None else self.head.logits(hidden)
+
+    def _separate_head(self) -> None:
+        """Run the output head apart from now on, if that gives the same logits."""
+        tokens, same = [1, 0], False
+        try:
+            with torch.inference_mode():
+                whole = self.run(tokens, 0, self.new_cache(), len(tokens))
+                self.head = OutputHead(self._model)
+                apart = self.logits(self.hidden(tokens, 0, self.new_cache(), len(tokens)))
+                same = relative_difference(apart, whole) <= HEAD_LIMIT
+        except MODEL_ERRORS as error:
+            _log.info("%s: its output head cannot be run apart: %s", self._model.config.model_type, error)
+        if not same:
+            self.head = None
+
+    def _update(self, cache: dict[str, Any], output: Any) -> None:
         for name in CACHE_NAMES:
             if name in self._takes and getattr(output, name, None) is not None:
                 cache[name] = getattr(output, name)
-        return output.logits[0, -keep:]
 
-    def _arguments(self, ids: Tensor, start: int, end: int, keep: int) -> dict[str, Any]:
+    def _arguments(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> dict[str, Any]:
+        if start and not any(value is not None for value in cache.values()):
+            start = 0
+        ids, end = torch.tensor([tokens[start:]], device=self._model.device), len(tokens)
         positions = torch.arange(start, end, device=ids.device)
+        mask = {"attention_mask": torch.ones(1, end, dtype=torch.long, device=ids.device)} if self._masked else {}
         return {
             "input_ids": ids,
-            "attention_mask": torch.ones(1, end, dtype=torch.long, device=ids.device),
             "position_ids": positions.unsqueeze(0),
             "cache_position": positions,
             "use_cache": True,
             "logits_to_keep": keep,
+            **mask,
+            **cache,
         }
 
 
@@ -83,7 +125,10 @@ class HFCacheRunner:
         reason: str = "",
     ) -> None:
         self.kernels = (Kernel("attention", "the model's own, row by row", reason),)
-        self._model, self.shape, self._kit, self._adapters, self.agree = HFCacheModel(model), shape, kit, adapters, agree
+        self._model, self._kit, self._adapters, self.agree = HFCacheModel(model), kit, adapters, agree
+        if not agree(int(self._model.head is not None)):
+            self._model.head = None
+        self.shape = replace(shape, whole_head=self._model.head is None)
         self._slots: dict[int, dict[str, Any]] = {}
         self.block_sizes = (shape.max_positions,)
 
@@ -128,20 +173,23 @@ class HFCacheRunner:
         prompt: dict[int, Tensor] = {}
         with torch.inference_mode():
             for work in works:
-                count = prompt_positions(work)
-                logits = self._run(work, work.take if count else 1)
+                if following := following_tokens(work):
+                    hidden = self._run(work, work.take, self._model.hidden)
+                    wanted = torch.tensor(following, device=hidden.device)
+                    prompt[work.row.request.id] = prompt_logprobs(self._model.logits, hidden[: len(following)], wanted)
+                    logits = self._model.logits(hidden[-1:])
+                else:
+                    logits = self._run(work, 1, self._model.run)
                 if work.yields:
                     last.append(logits[-1])
-                if count:
-                    prompt[work.row.request.id] = logits[:count]
             return StepLogits(torch.stack(last) if last else torch.zeros(0, self.shape.vocab_size), prompt)
 
-    def _run(self, work: Work, keep: int) -> Tensor:
+    def _run(self, work: Work, keep: int, run: Callable[[list[int], int, dict[str, Any], int], Tensor]) -> Tensor:
         slot = work.row.tables[0][0]
         if work.start == 0:
             self._slots[slot] = self._model.new_cache()
         with self._adapters.whole(work.row.request.adapter):
-            return self._model.run(work.row.tokens[: work.start + work.take], work.start, self._slots[slot], keep)
+            return run(work.row.tokens[: work.start + work.take], work.start, self._slots[slot], keep)
 
     def release(self) -> None:
         """Free the caches."""

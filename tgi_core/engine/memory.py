@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemory, WarmupPlan
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
-
-Agree = Callable[[int], int]
-"""The minimum over the ranks' values."""
+from tgi_core.engine.self_check import Agree
 
 
 def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:
@@ -26,16 +22,17 @@ def plan_capacity(
     block_bytes: int,
     agree: Agree = int,
     shares: tuple[Memory, ...] | None = None,
+    spare_bytes: int = 0,
 ) -> Capacity:
     """Limits for a paged cache. What the plan leaves open is what fits on every rank, at most what all rows could use.
 
-    `shares` is the measured memory that steps need beside weights and cache; None estimates it. Raises OutOfMemory, with sizes, if not
-    even one row of two blocks fits or the plan asks for more than is free.
+    `shares` is the measured memory that steps need beside weights and cache; None estimates it. `spare_bytes` is what the cache takes
+    beside its blocks. Raises OutOfMemory, with sizes, if not even one row of two blocks fits or the plan asks for more than is free.
     """
     rows, step_tokens = default_limits(plan, kit)
     if shares is None:
         shares = (Memory("activations", shape.activation_bytes(rows, step_tokens)),)
-    free = kit.free_bytes() - sum(share.num_bytes for share in shares)
+    free = kit.free_bytes() - spare_bytes - sum(share.num_bytes for share in shares)
     row_tokens = min(plan.max_row_tokens or shape.max_positions, shape.max_positions)
     useful = rows * -(-row_tokens // block_size)
     fitting = agree(max(0, free) // max(1, block_bytes))
@@ -59,7 +56,7 @@ def plan_capacity(
             *shape.weights,
             Memory("kv cache", num_blocks * block_bytes),
             *shares,
-            Memory("reserve", max(0, free - num_blocks * block_bytes)),
+            Memory("reserve", max(0, free + spare_bytes - num_blocks * block_bytes)),
         ),
     )
 

@@ -54,9 +54,16 @@ class PagedDecoderRunner(PagedRunner):
             *linears.kernels(),
         )
 
-    def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
-        """Logits [kept, vocabulary] of a step's flat tokens `keep`, or of all; see `DecoderForward`."""
-        return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)(step, keep)
+    def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """Hidden states [kept, hidden] of a step's flat tokens `keep`, or of all; see `DecoderForward`."""
+        return self._decoder_forward().hidden(step, keep)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [tokens, vocabulary] of hidden states [tokens, hidden]."""
+        return self._decoder_forward().logits(hidden)
+
+    def _decoder_forward(self) -> DecoderForward[StepMetadata]:
+        return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)
 
 
 def _operators_refusal(choice: Operators, table: DecoderTable, dtype: torch.dtype, kit: DeviceKit) -> str:

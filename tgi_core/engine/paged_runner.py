@@ -5,20 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.attention.cache import LayerShape, PagedCache
+from tgi_core.engine.attention.cache import SPARE_BLOCKS, LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
-from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.attention.provider import AttentionProvider, MakesLayers
 from tgi_core.engine.device import DeviceKit
-from tgi_core.engine.logits_selection import split_logits, wanted_positions
-from tgi_core.engine.memory import Agree, plan_capacity
+from tgi_core.engine.logits_selection import selected_tokens
+from tgi_core.engine.memory import plan_capacity
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
 from tgi_core.engine.runner import StepLogits
+from tgi_core.engine.self_check import Agree
 
 
 class PagedRunner(ABC):
@@ -45,8 +46,22 @@ class PagedRunner(ABC):
         self.cache: PagedCache | None = None
 
     @abstractmethod
+    def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """What `logits` takes, [kept, ...], of a step's flat tokens `keep`, or of all; see `Enqueued.forward`."""
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [tokens, vocabulary]: the output head. Only enqueues."""
+
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary] of a step's flat tokens `keep`, or of all; see `Enqueued.forward`."""
+        return self.logits(self.hidden(step, keep))
+
+    def forward_scored(self, step: StepMetadata, keep: Tensor, scored: ScoredTokens) -> tuple[Tensor, Tensor]:
+        """Logits of the flat tokens `keep`, and logprobs of prompt tokens; see `Enqueued.forward_scored`."""
+        hidden = self.hidden(step, torch.cat((keep, scored.places)))
+        kept = len(keep)
+        return self.logits(hidden[:kept]), prompt_logprobs(self.logits, hidden[kept:], scored.following)
 
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
@@ -62,7 +77,8 @@ class PagedRunner(ABC):
         """The limits that `reserve` would promise now. Raises OutOfMemory."""
         block_size = plan.block_size or self.block_sizes[0]
         block_bytes = PagedCache.block_bytes(self.layers, block_size, self._stored_dtype)
-        return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares)
+        spare = SPARE_BLOCKS * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
+        return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare)
 
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks, for the self-check."""
@@ -71,10 +87,18 @@ class PagedRunner(ABC):
     def run(self, works: Sequence[Work]) -> StepLogits:
         """Compute one step."""
         step = build(self._arranged(works), self.block_size, self._kit.device)
-        keep = wanted_positions(step)
-        selected = None if keep.all() else torch.from_numpy(np.flatnonzero(keep)).to(self._kit.device)
+        tokens = selected_tokens(works, step)
         with torch.inference_mode():
-            return split_logits(works, step, keep, self.forward(step, selected))
+            if tokens.scored:
+                scored = ScoredTokens(self._upload(tokens.scored), self._upload(tokens.following))
+                logits, scores = self.forward_scored(step, self._upload(tokens.last), scored)
+                return StepLogits(logits, {id: scores[place] for id, place in tokens.prompts.items()})
+            every = tokens.last == list(range(step.cu_seqlens[-1]))
+            return StepLogits(self.forward(step, None if every else self._upload(tokens.last)))
+
+    def _upload(self, indices: list[int]) -> Tensor:
+        """int64 on the device."""
+        return torch.tensor(indices, dtype=torch.int64).to(self._kit.device)
 
     def release(self) -> None:
         """Free the cache."""
@@ -82,8 +106,9 @@ class PagedRunner(ABC):
 
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
-        new_layer, device = self.provider.new_layer, self._kit.device
-        self.cache = PagedCache(self.layers, num_blocks, block_size, self._stored_dtype, device, new_layer)
+        provider, sizes = self.provider, (num_blocks, block_size, self._stored_dtype, self._kit.device)
+        new_layers = provider.new_layers if isinstance(provider, MakesLayers) else None
+        self.cache = PagedCache(self.layers, *sizes, provider.new_layer, new_layers)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
         """The works in the order in which the model runs them."""

@@ -18,6 +18,7 @@ class PlainKit:
     """A base of device kits; see `DeviceKit`. `dtypes` are those that the device runs, by torch's names."""
 
     dtypes: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    allocation_bytes = 0
     fp8_cache: Fp8Cache | None = None
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
@@ -13,10 +13,10 @@ from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
-from tgi_core.engine.memory import Agree
-from tgi_core.engine.models.calling import Call
+from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
+from tgi_core.engine.self_check import Agree
 
 
 class RaggedStep:
@@ -43,7 +43,7 @@ class RaggedRunner(PagedRunner):
 
     def __init__(
         self,
-        call: Call,
+        call: ModelCall,
         layers: tuple[LayerShape, ...],
         shape: ModelShape,
         kit: DeviceKit,
@@ -56,8 +56,19 @@ class RaggedRunner(PagedRunner):
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary] of a step; see `Enqueued.forward`."""
+        return self._run(step, keep, self._call)
+
+    def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
+        """What the output head takes, of the flat tokens `keep` or of all."""
+        return self._run(step, keep, self._call.hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [tokens, vocabulary]."""
+        return self._call.logits(hidden)
+
+    def _run(self, step: StepMetadata, keep: Tensor | None, run: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Tensor:
         with attending(RaggedStep(self._cache_in_use(), step, self.provider)), self._adapters.rows(step):
-            return self._call(step.input_ids.unsqueeze(0), step.positions.unsqueeze(0), keep)
+            return run(step.input_ids.unsqueeze(0), step.positions.unsqueeze(0), keep)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
         return self._adapters.arranged(works)

@@ -63,6 +63,7 @@ class RankSession(SyncSession):
         return closed
 
     def _sample(self, works: list[Work], logits: StepLogits) -> tuple[Row, ...]:
+        self._collectives.settle()  # rank 0 reads logits next, which would wait forever for a rank that is lost
         yielding = [work for work in works if work.yields]
         if not self._collectives.leads:
             return self._follow(works, self._collectives.tell([0] * len(yielding)) if yielding else [])

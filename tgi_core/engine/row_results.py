@@ -14,7 +14,7 @@ from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.masks import allowed_tokens
 from tgi_core.engine.runner import StepLogits, prompt_positions
-from tgi_core.engine.sampler import PlainSampler, Sampled, prompt_logprobs, sample, sample_each
+from tgi_core.engine.sampler import PlainSampler, Sampled, sample, sample_each
 
 _log = logging.getLogger(__name__)
 
@@ -105,8 +105,4 @@ def _prompt_logprobs(work: Work, logits: StepLogits) -> tuple[float | None, ...]
     if not work.row.request.want.prompt_logprobs or work.start >= work.row.request.prompt_len:
         return ()
     first: tuple[float | None, ...] = (None,) if work.start == 0 else ()
-    count = prompt_positions(work)
-    if not count:
-        return first
-    following = work.row.tokens[work.start + 1 : work.start + 1 + count]
-    return (*first, *prompt_logprobs(logits.prompt[work.row.request.id], following))
+    return (*first, *logits.prompt[work.row.request.id].tolist()) if prompt_positions(work) else first

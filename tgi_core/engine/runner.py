@@ -11,16 +11,17 @@ from torch import Tensor
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.prompt_scores import ScoredTokens
 from tgi_core.engine.sampler import PlainSampler
 
 
 @dataclass(slots=True)
 class StepLogits:
-    """Logits of one step.
+    """What a step gives to sampling.
 
-    `last` [works that yield, vocabulary] in the order of those works: of a row's newest token. `prompt` maps a request id to logits
-    [positions, vocabulary] of the positions whose next token is in the prompt, `drafts` to logits [drafts, vocabulary] after each draft.
-    The next step may overwrite them. `plain_sampler` samples plain rows.
+    `last` are logits [works that yield, vocabulary] in the order of those works, after a row's newest token, and `drafts` maps a
+    request id to logits [drafts, vocabulary] after each of its drafts; the next step may overwrite both. `prompt` maps a request id to
+    logprobs float32 [positions] of prompt tokens, by the positions before them. `plain_sampler` samples plain rows.
     """
 
     last: Tensor
@@ -35,6 +36,12 @@ def prompt_positions(work: Work) -> int:
     if not request.want.prompt_logprobs:
         return 0
     return max(0, min(work.start + work.take, request.prompt_len - 1) - work.start)
+
+
+def following_tokens(work: Work) -> list[int]:
+    """The tokens after those positions."""
+    first = work.start + 1
+    return work.row.tokens[first : first + prompt_positions(work)]
 
 
 class Runner(Protocol):
@@ -86,3 +93,6 @@ class Enqueued(Protocol):
         Reads the step's tensors on the device and its bounds; `order` is empty while a step is captured. A token whose slot is −1 is
         padding: it is not written to the cache, and its row of length 0 attends to nothing.
         """
+
+    def forward_scored(self, step: StepMetadata, keep: Tensor, scored: ScoredTokens) -> tuple[Tensor, Tensor]:
+        """The same for a step in which logprobs of prompts are requested: logits [kept, vocabulary], and logprobs float32 [scored]."""

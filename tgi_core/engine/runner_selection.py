@@ -20,10 +20,9 @@ from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.lora.files import AdapterFile
-from tgi_core.engine.memory import Agree
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource, shape_of
-from tgi_core.engine.models.calling import Call
+from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear import KernelLinear
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.preparing import replace_linears
@@ -32,12 +31,9 @@ from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
-from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, probe_ids, prove
+from tgi_core.engine.self_check import MODEL_ERRORS, OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Agree, Expected, probe_ids, prove
 
 _log = logging.getLogger("tgi_core.engine")
-
-_MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
-"""What a model's code raises if it is called in a way that it does not support."""
 
 
 def select_runner(
@@ -61,7 +57,7 @@ def select_runner(
         try:
             runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree)
             return runner, runner.shape
-        except _MODEL_ERRORS as reason:
+        except MODEL_ERRORS as reason:
             if drop_head_shards(model):
                 _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
                 continue
@@ -74,9 +70,9 @@ def select_runner(
     own = HFCacheRunner(model, shape, kit, adapters, agree, why_own)
     try:
         prove(own, expected, OWN_CACHE_CHUNKS)
-    except _MODEL_ERRORS as reason:
+    except MODEL_ERRORS as reason:
         raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {_one_line(reason)}") from reason
-    return own, shape
+    return own, own.shape
 
 
 def _ragged(
@@ -93,7 +89,8 @@ def _ragged(
     if they pass as well."""
     if adapters.partial:
         raise NotRagged(f"adapters change {min(adapters.partial)}, which gets only some of a step's tokens")
-    call, seen_layers = use_ragged_attention(model)
+    call, seen_layers = use_ragged_attention(model, agree)
+    shape = replace(shape, whole_head=call.head is None)
     runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
@@ -102,10 +99,10 @@ def _ragged(
     adapters.install(model)
     try:
         prove(runner, expected, RAGGED_CHUNKS)
-    except _MODEL_ERRORS as reason:
+    except MODEL_ERRORS as reason:
         _log.warning("%s keeps its own modules: %s", model.config.model_type, reason)
         model = source.build(progress)
-        call, _ = use_ragged_attention(model)
+        call, _ = use_ragged_attention(model, agree)
         adapters.install(model)
         kernels = (*runner.kernels, Kernel("linear", "transformers' own", _one_line(reason)))
         runner = RaggedRunner(call, runner.layers, shape, kit, runner.provider, adapters, agree)
@@ -119,7 +116,7 @@ def _ragged(
 
 
 def _with_attention(
-    call: Call, seen: ShapeRecorder, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree
+    call: ModelCall, seen: ShapeRecorder, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree
 ) -> RaggedRunner:
     """A runner with the first attention provider that supports the layers and passes the self-check, the same on all ranks.
 
@@ -135,7 +132,7 @@ def _with_attention(
         if agree(int(not reason)):
             try:
                 prove(runner(provider), {None: expected[None]}, RAGGED_CHUNKS)
-            except _MODEL_ERRORS as error:
+            except MODEL_ERRORS as error:
                 failures.append(error)
                 reason = _one_line(error)
         else:
@@ -163,7 +160,7 @@ def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
     try:
         with torch.inference_mode():
             logits: Tensor = model(**{name: value for name, value in arguments.items() if name in takes}).logits[0]
-    except _MODEL_ERRORS as error:
+    except MODEL_ERRORS as error:
         raise InvalidModel(f"model type {model.config.model_type!r} cannot be run: {_one_line(error)}") from error
     return logits
 

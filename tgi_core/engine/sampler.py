@@ -30,9 +30,6 @@ FIELDS = FILTER_FIELDS | {
 }
 """Sampling fields that a session with this sampler declares."""
 
-PROMPT_CHUNK = 512
-"""Prompt positions whose logprobs are computed at a time."""
-
 NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
 _UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
 _MASKED = RowFault(RowFaultKind.MASK, "the mask allows no token")
@@ -231,16 +228,3 @@ def likeliest(logprobs: Tensor, count: int, ids: Tensor | None = None) -> tuple[
     chosen = places[order[:count]]
     names = (chosen if ids is None else ids[chosen]).tolist()
     return tuple(TopToken(n, v) for n, v in zip(names, values[:count].tolist(), strict=True) if v > -torch.inf)
-
-
-def prompt_logprobs(logits: Tensor, following: Sequence[int]) -> list[float]:
-    """Logprob of each next prompt token: `logits` [positions, vocabulary], `following` the token after each position.
-
-    Takes `PROMPT_CHUNK` positions at a time, to bound the memory of float32 scores and of their logprobs.
-    """
-    targets = torch.tensor(following, device=logits.device).unsqueeze(-1)
-    parts = [
-        part.float().log_softmax(-1).gather(-1, wanted)
-        for part, wanted in zip(logits.split(PROMPT_CHUNK), targets.split(PROMPT_CHUNK), strict=True)
-    ]
-    return torch.cat(parts).squeeze(-1).tolist()

@@ -22,6 +22,12 @@ OWN_CACHE_CHUNKS = (4, 1, 1)
 FP8_LIMIT = 0.25
 """The allowed relative difference of logits with an 8-bit cache."""
 
+MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
+"""What a model's code raises if it is called in a way that it does not support."""
+
+Agree = Callable[[int], int]
+"""The minimum over the ranks' values."""
+
 Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
 
@@ -38,7 +44,7 @@ class Provable(Protocol):
         """The dtype of its cache; see `Runner.cache_dtype`."""
 
     @property
-    def agree(self) -> Callable[[int], int]:
+    def agree(self) -> Agree:
         """The minimum over the ranks' values."""
 
     def use_probe_cache(self) -> None:

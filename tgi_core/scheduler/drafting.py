@@ -14,6 +14,8 @@ _WEIGHT = 0.25
 """Weight of a step's drafts in the moving average of a row's acceptance."""
 _RECOVERY = 0.01
 """What a row's acceptance gains with each step without drafts, so that a row whose drafts failed gets some again."""
+_LEAST_CHANCE = 0.2
+"""Chance of acceptance below which a draft is not run, even if it seems to cost nothing."""
 _HOPEFUL = 0.5
 """Acceptance from which a row waits for its unread tokens rather than decode the next one without drafts."""
 
@@ -55,6 +57,8 @@ class Drafter:
         tokens = chance = 1.0
         for length in range(1, self.most + 1):
             chance *= acceptance
+            if chance < _LEAST_CHANCE:
+                break
             tokens += chance
             longer = self._times.decoding_s(rows * (1 + length))
             rate = tokens * alone / longer if alone and longer else tokens

@@ -37,6 +37,8 @@ class Metric:
 METHOD = (("method", ("prefill", "decode")),)
 FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "nan", "timeout", "unavailable", "dropped")
 """Reasons why a generation can fail."""
+PLACES = tuple(map(str, range(16)))
+"""Places among the drafts of a row, as many as `--speculate` allows."""
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 VERBS = ("prefill", "decode", "rows", "filter")
 
@@ -108,7 +110,7 @@ METRICS = (
         "tgi_spec_decode_accepted_tokens",
         "counter",
         "Drafts that were accepted, by place among a row's drafts.",
-        (("place", ()),),
+        (("place", PLACES),),
         ours=True,
     ),
     Metric("tgi_kv_blocks_used", "gauge", "KV cache blocks in use by requests.", ours=True),

@@ -27,8 +27,9 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.memory import plan_capacity
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.quantization.weight import Weight, concatenated
-from tgi_core.engine.runner import StepLogits, prompt_positions
+from tgi_core.engine.runner import StepLogits, following_tokens
 
 
 def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
@@ -161,19 +162,29 @@ def _interleaved(bias: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FlatStep:
-    """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `wanted` are the tokens that need logits."""
+    """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `wanted` are the tokens that need logits.
+
+    Of those, `last` are the places of a row's newest token by request, which its drafts follow, and `scored` those that give the logprobs
+    of the prompt tokens `following` them: one request's are at its place in `prompts`.
+    """
 
     ids: np.ndarray
     rows: np.ndarray
     tables: np.ndarray
     wanted: np.ndarray
+    last: dict[int, int]
+    scored: list[int]
+    following: list[int]
+    prompts: dict[int, slice]
 
 
 def flatten(works: Sequence[Work], block_size: int) -> FlatStep:
     """One step, row by row in the order of the works."""
     ids: list[int] = []
     rows: list[tuple[int, int, int]] = []
-    wanted: list[int] = []
+    wanted, scored, following = list[int](), list[int](), list[int]()
+    last: dict[int, int] = {}
+    prompts: dict[int, slice] = {}
     widest = max(-(-(work.start + work.take) // block_size) for work in works)
     tables = np.zeros((len(works), widest), np.int32)
     for i, work in enumerate(works):
@@ -182,11 +193,16 @@ def flatten(works: Sequence[Work], block_size: int) -> FlatStep:
         tables[i, :used] = work.row.tables[0][:used]
         ids += work.tokens
         rows.append((first, work.take, work.start))
-        count = prompt_positions(work)
-        wanted += range(first, first + count)
-        if work.yields and count < work.take:
+        if asked := following_tokens(work):
+            prompts[work.row.request.id] = slice(len(scored), len(scored) + len(asked))
+            scored += range(len(wanted), len(wanted) + len(asked))
+            following += asked
+            wanted += range(first, first + len(asked))
+        if work.yields:
+            last[work.row.request.id] = len(wanted)
             wanted += range(len(ids) - 1 - len(work.drafts), len(ids))
-    return FlatStep(np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32))
+    arrays = np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32)
+    return FlatStep(*arrays, last, scored, following, prompts)
 
 
 class DecoderRunner:
@@ -254,23 +270,45 @@ class DecoderRunner:
             raise RuntimeError("run before reserve")
         arranged = self._arranged(works)
         flat, segments = flatten(arranged, self._block_size), self._segments(arranged)
-        count = len(flat.wanted)
-        logits = self._logits[:count] if count <= self._logits.shape[0] else torch.empty(count, self.shape.vocab_size)
+        places = [flat.last[work.row.request.id] for work in works if work.yields]
+        logits = self._room(len(flat.wanted) - len(flat.scored))
         step = Step(
             tokens=len(flat.ids),
             rows=len(works),
-            wanted=count,
+            wanted=len(flat.wanted),
             table_stride=flat.tables.shape[1],
             ids=flat.ids.ctypes.data,
             row=flat.rows.ctypes.data,
             table=flat.tables.ctypes.data,
             wanted_tokens=flat.wanted.ctypes.data,
-            logits=logits.data_ptr(),
+            logits=None if flat.scored else logits.data_ptr(),
             segment=segments,
             segments=len(segments),
         )
         self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self.packed.model), ctypes.byref(step), self._space)
-        return self._split(works, arranged, logits)
+        if flat.scored:
+            scores = prompt_logprobs(self._head, torch.tensor(flat.scored, dtype=torch.int32), torch.tensor(flat.following))
+            scored = {id: scores[place] for id, place in flat.prompts.items()}
+            left = np.setdiff1d(np.arange(len(flat.wanted)), flat.scored)
+            logits = self._head(torch.from_numpy(left.astype(np.int32)))
+            places = np.searchsorted(left, places).tolist()
+        else:
+            scored = {}
+        newest = zip((work for work in works if work.yields), places, strict=True)
+        drafts = {work.row.request.id: logits[at + 1 : at + 1 + len(work.drafts)] for work, at in newest if work.drafts}
+        last = logits if places == list(range(len(logits))) else logits[places]
+        return StepLogits(last, scored, self._plain_sampler, drafts)
+
+    def _head(self, places: Tensor) -> Tensor:
+        """Logits of the last step's wanted tokens at int32 `places`, when it computed none. The next call overwrites them."""
+        logits = self._room(len(places))
+        arguments = (ctypes.byref(self.packed.model), self._space, places.data_ptr(), len(places), logits.data_ptr())
+        self._kernels.call.tgi_head(self._kernels.pool, *arguments)
+        return logits
+
+    def _room(self, rows: int) -> Tensor:
+        """Memory for logits [rows, vocabulary]."""
+        return self._logits[:rows] if rows <= self._logits.shape[0] else torch.empty(rows, self.shape.vocab_size)
 
     def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
         """The works sorted by adapter, those without one first."""
@@ -290,26 +328,6 @@ class DecoderRunner:
                 found[-1].last = first + work.take
             first += work.take
         return (Segment * len(found))(*found)
-
-    def _split(self, works: Sequence[Work], arranged: Sequence[Work], logits: Tensor) -> StepLogits:
-        """The logits of last tokens, of drafts and of prompt tokens, by request."""
-        last: dict[int, int] = {}
-        prompt: dict[int, Tensor] = {}
-        drafts: dict[int, Tensor] = {}
-        at = 0
-        for work in arranged:
-            id, count = work.row.request.id, prompt_positions(work)
-            if count:
-                prompt[id] = logits[at : at + count]
-            at += count
-            if work.yields:
-                at += count < work.take
-                last[id] = at - 1
-            if work.drafts:
-                drafts[id] = logits[at : at + len(work.drafts)]
-                at += len(work.drafts)
-        places = [last[work.row.request.id] for work in works if work.yields]
-        return StepLogits(logits if places == list(range(len(logits))) else logits[places], prompt, self._plain_sampler, drafts)
 
     def part_times(self) -> dict[str, int]:
         """Nanoseconds spent in each part of a step since the start."""

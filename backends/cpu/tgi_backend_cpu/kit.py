@@ -33,6 +33,7 @@ class CpuKit:
     """Memory, threads and kernels of this machine, divided equally among `ranks`."""
 
     collectives = "gloo"
+    allocation_bytes = 0
     fp8_cache: Fp8Cache | None = None
 
     def __init__(self, threads: int, memory_fraction: float, ranks: int = 1, fault: str = "") -> None:

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tgi_backend_cuda import __version__
 from tgi_backend_cuda.finding import probe
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
 from tgi_core.engine.accelerator.open_model import open_accelerator
+from tgi_core.engine.accelerator.torch_build import torch_build
 
 if TYPE_CHECKING:
     from tgi_backend_cuda.kit import CudaKit
 
-DEFAULTS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""What is set for the operator: devices are counted as nvidia-smi does."""
+DEFAULTS = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""What is set for the operator: devices are counted as nvidia-smi does, and torch's watchdog gives up a lost rank's collectives without
+ending this process, which reports the loss itself."""
+
+_ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""How the operator sets torch's allocator; the first is its name since torch 2.9."""
+
+
+def defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """`DEFAULTS`, and growing segments where the operator does not set the allocator: less memory is lost between tensors."""
+    if any(name in environment for name in _ALLOCATORS):
+        return DEFAULTS
+    return DEFAULTS | {allocator_variable(torch_build().get("__version__", "")): "expandable_segments:True"}
+
+
+def allocator_variable(torch_version: str) -> str:
+    """The variable that this torch reads without a warning."""
+    major, minor = (int(part) for part in f"{torch_version or 2}.0".split(".")[:2])
+    return _ALLOCATORS[(major, minor) < (2, 9)]
 
 
 @hookimpl
@@ -37,4 +62,4 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
 
         return CudaKit(options.group.local_rank, options.memory_fraction).with_cache(options.cache_dtype)
 
-    return open_accelerator(options, progress, probe(), DEFAULTS, kit)
+    return open_accelerator(options, progress, probe(), defaults(os.environ), kit)

@@ -12,8 +12,14 @@ from tgi_core.engine.accelerator.open_model import open_accelerator
 if TYPE_CHECKING:
     from tgi_backend_rocm.kit import RocmKit
 
-DEFAULTS = {"PYTORCH_TUNABLEOP_ENABLED": "0"}
-"""What is set for the operator: tuning while a graph is captured would end the capture, and between requests it would hold them up."""
+DEFAULTS = {
+    "PYTORCH_TUNABLEOP_ENABLED": "0",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""What is set for the operator: tuning while a graph is captured would end the capture, and between requests it would hold them up; torch's
+watchdog of RCCL gives a lost rank's collectives up without ending this process, which reports the loss itself."""
 
 
 @hookimpl

@@ -111,6 +111,7 @@ class LateKit:
 
     device = torch.device("cpu")
     collectives = "gloo"
+    allocation_bytes = 0
     fp8_cache: Fp8Cache | None = None
 
     def __init__(self, queue: LateQueue | None) -> None:

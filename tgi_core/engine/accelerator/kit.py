@@ -40,6 +40,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 OPERATORS = "TGI_OPERATORS"
 """The environment variable that switches fused operators and the fused sampler off: `torch`."""
 
+DRIVER_BYTES = 256 << 20
+"""Device memory that is left to the driver where the operator leaves none: code that is loaded at its first call, and other libraries' own
+allocations, are not in torch's account."""
+
 _log = logging.getLogger("tgi_core.engine")
 
 
@@ -54,6 +58,7 @@ class AcceleratorKit(ABC):
     failures: FailureTexts = FailureTexts()
     precision: torch.dtype = torch.float64
     """The dtype of draws."""
+    allocation_bytes = 2 << 20
 
     fp8_cache: Fp8Cache | None = None
 
@@ -161,10 +166,10 @@ class AcceleratorKit(ABC):
         return TorchLoraKernel(weights)
 
     def free_bytes(self) -> int:
-        """What the driver has free now, less the operator's reserve."""
+        """What the driver has free now, less the operator's reserve, which is at least what the driver may still take."""
         self.runtime.empty_cache()
         free, total = self.runtime.mem_get_info(self.device)
-        return max(0, free - (total - int(self._memory_fraction * total)))
+        return max(0, free - max(DRIVER_BYTES, total - int(self._memory_fraction * total)))
 
     def default_rows(self) -> int:
         """Enough rows to amortize reading the weights."""

@@ -162,14 +162,14 @@ class StreamQueue:
         self.wait()
         self.runtime.empty_cache()
         self.runtime.reset_peak_memory_stats(self.device)
-        before, reserved = self.runtime.memory_allocated(self.device), self.runtime.memory_reserved(self.device)
+        reserved, free = self.runtime.memory_reserved(self.device), self.runtime.mem_get_info(self.device)[0]
         self.run(work)
         self.wait()
-        peak = self.runtime.max_memory_allocated(self.device)
+        peak = self.runtime.max_memory_reserved(self.device)  # what tensors took, rounded and with the gaps between them
         self.runtime.empty_cache()
-        # A graph's pool stays reserved though no tensor is left in it.
-        kept = self.runtime.memory_reserved(self.device) - reserved
-        return Usage(peak - before, max(0, kept))
+        # A graph's pool stays reserved though no tensor is left in it; the driver's own part of a graph is only in its account.
+        kept = max(self.runtime.memory_reserved(self.device) - reserved, free - self.runtime.mem_get_info(self.device)[0])
+        return Usage(peak - reserved, max(0, kept))
 
     def translated(self, error: Exception) -> BackendError | None:
         """The contract's error for one of the device's own."""

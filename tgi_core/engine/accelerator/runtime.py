@@ -44,14 +44,11 @@ class Runtime(Protocol):
     def empty_cache(self) -> None:
         """Free unused memory in torch's cache."""
 
-    def memory_allocated(self, device: torch.device) -> int:
-        """Bytes of tensors."""
-
     def memory_reserved(self, device: torch.device) -> int:
         """Bytes that torch has allocated from the driver: for tensors, graphs and its cache."""
 
-    def max_memory_allocated(self, device: torch.device) -> int:
-        """The peak of `memory_allocated` since the last reset."""
+    def max_memory_reserved(self, device: torch.device) -> int:
+        """The peak of `memory_reserved` since the last reset."""
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
         """Reset that peak."""

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer, stacked_layers
 from tgi_core.engine.attention.checking import LONG_ROWS, Case, disagreement
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
@@ -112,6 +113,12 @@ class VendorAttention(ABC):
         """Keys and values as two plain tensors."""
         return LayerCache(shape, num_blocks, block_size, dtype, device)
 
+    def new_layers(
+        self, shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[LayerCache, ...]:
+        """The same for all layers, whose blocks are zeroed together."""
+        return stacked_layers(shapes, num_blocks, block_size, dtype, device)
+
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, width]."""
         if not isinstance(cache, LayerCache):
@@ -126,6 +133,12 @@ class VendorAttention(ABC):
 def window_of(parameters: AttentionParameters) -> tuple[int, int]:
     """(left, right) as flash attention counts them: positions seen beside the query itself, −1 for all."""
     return (-1, -1) if parameters.window is None else (parameters.window - 1, 0)
+
+
+def uploaded(values: np.ndarray, device: torch.device) -> Tensor:
+    """Values of the host on the device, without waiting for it: torch keeps the pinned copy until it has been read."""
+    tensor = torch.from_numpy(values)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _missing(function: Any, needed: Sequence[str]) -> list[str]:

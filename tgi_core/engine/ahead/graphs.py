@@ -127,7 +127,7 @@ class DecodeGraphs:
         layout, memory = self.layout(bucket.rows), self.memory
         inputs = layout.device(memory.inputs[: layout.words])
         bounds = StepBounds.of_decode(bucket.rows, self._row_slots.width, self._block_size)
-        logits = self._program.step(inputs, bounds, bucket.full, memory.results[: 2 * bucket.rows])
+        logits, _ = self._program.step(inputs, bounds, bucket.full, memory.results[: 2 * bucket.rows])
         if bucket.full:
             if memory.logits is None:  # in the run before the first capture, which is the largest
                 memory.logits = torch.zeros(self._max_rows, logits.shape[-1], dtype=logits.dtype, device=logits.device)

@@ -16,14 +16,14 @@ from tgi_core.engine.runner import StepLogits
 
 
 class InFlightStep:
-    """`places` are the plain works' indices in the results; `last` and `prompt` locate rows' logits, as in `StepLayout`."""
+    """`places` are the plain works' indices in the results; `last` locates rows' logits, as in `StepLayout`."""
 
-    def __init__(
-        self, step: StepLayout, places: Sequence[int], last: Mapping[int, int], prompt: Mapping[int, tuple[int, int]]
-    ) -> None:
-        self.step, self._places, self._last, self._prompt = step, places, last, prompt
+    def __init__(self, step: StepLayout, places: Sequence[int], last: Mapping[int, int]) -> None:
+        self.step, self._places, self._last = step, places, last
         self.logits: Tensor | None = None
         """Logits for the host's sampler, once the step has run."""
+        self.scores: Tensor | None = None
+        """Logprobs of the prompt tokens that are scored, once the step has run."""
         self._mark: Event | None = None
         self._results: Tensor | None = None
         self._made: tuple[list[int], list[float]] = ([], [])
@@ -59,11 +59,16 @@ class InFlightStep:
             yield work, tokens[place], logprobs[place]
 
     def held(self, works: Sequence[Work]) -> StepLogits:
-        """The logits of works that the host samples."""
+        """The logits of works that the host samples, and the logprobs of their prompts."""
         if self.logits is None:
             raise RuntimeError("the step has not run")
         ids = [work.row.request.id for work in works]
         last = [self._last[id] for id, work in zip(ids, works, strict=True) if work.yields]
-        prompt = {id: self.logits[first : first + count] for id, (first, count) in self._prompt.items()}
+        scores = self.prompt_scores()
+        prompt = {} if scores is None else {id: scores[first : first + count] for id, (first, count) in self.step.prompt.items()}
         places = torch.tensor(last, dtype=torch.int64, device=self.logits.device)
         return StepLogits(self.logits.index_select(0, places), prompt)
+
+    def prompt_scores(self) -> Tensor | None:
+        """Logprobs float32 [scored] of prompt tokens; None where no prompt is scored."""
+        return self.scores

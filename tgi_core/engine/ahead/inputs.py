@@ -25,6 +25,10 @@ class StepInputs:
     """[plain or 0], their indices in the logits; empty if they are all logits in order."""
     kept: Tensor
     """[kept or 0], the flat tokens that need logits; empty if all do."""
+    scored: Tensor
+    """[scored], the flat tokens that the logprobs of prompt tokens are computed from."""
+    following: Tensor
+    """[scored], those prompt tokens."""
     ids: Tensor
     """[tokens]; −1 − s stands for the newest token of row slot s, which the host may not know yet."""
     positions: Tensor
@@ -55,6 +59,7 @@ class Counts:
     picked: int
     kept: int
     updates: int
+    scored: int = 0
 
     @classmethod
     def of_decode(cls, rows: int) -> Counts:
@@ -62,7 +67,7 @@ class Counts:
         return cls(rows, rows, rows, 0, 0, rows)
 
 
-_WIDE = ("sampled", "picked", "kept", "ids", "positions", "slots", "row_slots", "begun", "cells")
+_WIDE = ("sampled", "picked", "kept", "scored", "following", "ids", "positions", "slots", "row_slots", "begun", "cells")
 """Inputs that the device reads as int64, as most of torch's operators require for indices; adjacent, to be widened in one operation."""
 
 
@@ -77,6 +82,8 @@ class Layout:
             sampled=counts.plain,
             picked=counts.picked,
             kept=counts.kept,
+            scored=counts.scored,
+            following=counts.scored,
             ids=counts.tokens,
             positions=counts.tokens,
             slots=counts.tokens,

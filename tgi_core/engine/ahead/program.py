@@ -8,6 +8,7 @@ from torch import Tensor
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import StepInputs
 from tgi_core.engine.device_queue import StepSampler
+from tgi_core.engine.prompt_scores import ScoredTokens
 from tgi_core.engine.runner import Enqueued
 
 
@@ -36,20 +37,26 @@ class StepProgram:
         self._tables.view(-1).index_copy_(0, cells, blocks)
 
     @torch.inference_mode()
-    def step(self, inputs: StepInputs, bounds: StepBounds, draws: bool, result: Tensor) -> Tensor:
+    def step(self, inputs: StepInputs, bounds: StepBounds, draws: bool, result: Tensor) -> tuple[Tensor, Tensor | None]:
         """One step: tables, input ids, forward pass, and the tokens of plain rows.
 
-        `result` int32 [2 · plain] gets the tokens, then the bits of their logprobs. Returns the logits of the kept tokens.
+        `result` int32 [2 · plain] gets the tokens, then the bits of their logprobs. Returns the logits of the kept tokens, and where some
+        are requested, logprobs of prompt tokens, float32 [scored].
         """
         self.update(inputs.cells, inputs.blocks)
         carried = self._newest.index_select(0, (-1 - inputs.ids).clamp_min(0))
         ids = torch.where(inputs.ids < 0, carried, inputs.ids)
         tables = self._tables[:, : bounds.width].index_select(0, inputs.row_slots)
         step = bounds.metadata(inputs, ids, tables)
-        logits = self._runner.forward(step, None if bounds.every else inputs.kept)
+        scores: Tensor | None = None
+        if len(inputs.scored):
+            scored = ScoredTokens(inputs.scored, inputs.following)
+            logits, scores = self._runner.forward_scored(step, inputs.kept, scored)
+        else:
+            logits = self._runner.forward(step, None if bounds.every else inputs.kept)
         if len(inputs.sampled):
             self._sample(inputs, logits, draws, result)
-        return logits
+        return logits, scores
 
     def _sample(self, inputs: StepInputs, logits: Tensor, draws: bool, result: Tensor) -> None:
         asked = logits.index_select(0, inputs.picked) if len(inputs.picked) else logits

@@ -153,7 +153,7 @@ class AheadSession(BaseSession):
         except (BackendError, *TORCH_ERRORS) as error:
             self._fail(flight, error)
             return
-        given.logits = None
+        given.logits = given.scores = None
         self._note(flight, works, rows)
 
     def _read(self, flight: Flight) -> None:

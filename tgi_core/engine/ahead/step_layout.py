@@ -12,16 +12,16 @@ from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.sampling import uniforms
-from tgi_core.engine.runner import prompt_positions
+from tgi_core.engine.runner import following_tokens
 
 
 @dataclass(slots=True)
 class StepLayout:
     """A step on the host. `order` is that of its flat tokens: single tokens first.
 
-    `plain` are the works that the device samples, `waiting` those that the host samples, with the indices of
-    their logits in `last` (the row's last token, where it yields) and `prompt` (first and count, where the prompt's are asked for).
-    Where every row is plain and yields, as in most decode steps, `last` is left empty.
+    `plain` are the works that the device samples, `waiting` those that the host samples. By request, `last` has the index of its logits
+    among those of the tokens `kept`, where it yields, and `prompt` its first index among the tokens `scored` and their count, where its
+    prompt's logprobs are requested. Where every row is plain and yields, as in most decode steps, `last` is left empty.
     """
 
     order: list[Work]
@@ -34,7 +34,11 @@ class StepLayout:
     last: dict[int, int]
     prompt: dict[int, tuple[int, int]]
     kept: np.ndarray
-    """Flat tokens that need logits."""
+    """Flat tokens that are followed by a sampled one."""
+    scored: np.ndarray
+    """Flat tokens before the prompt tokens that are scored."""
+    following: np.ndarray
+    """Those prompt tokens."""
     cells: list[int]
     blocks: list[int]
     draws: bool
@@ -61,7 +65,8 @@ def lay_out_step(works: Sequence[Work], row_slots: RowSlots, live: Set[int], blo
     taken = row_slots.take([work.row for work in order], live)
     starts = np.fromiter((work.start for work in order), np.int64, len(order))
     takes = np.fromiter((work.take for work in order), np.int64, len(order))
-    step = StepLayout(order, taken, starts, takes, [], [], [], {}, {}, np.zeros(0, np.int64), [], [], False)
+    none = np.zeros(0, np.int64)
+    step = StepLayout(order, taken, starts, takes, [], [], [], {}, {}, none, none, none, [], [], False)
     needed = -(-(starts + takes) // block_size)
     for row in np.flatnonzero(needed > row_slots.reached[taken]).tolist():
         cells, blocks = row_slots.reach(taken[row], order[row].row.tables[0], int(needed[row]))
@@ -79,27 +84,22 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
         step.plain, step.plain_rows = step.order, list(range(len(step.order)))
         step.kept = np.arange(len(step.order))
         return
+    kept, scored, following = list[int](), list[int](), list[int]()
     ends = np.cumsum(step.takes).tolist()
-    kept: list[int] = []
     for row, (work, is_plain, end) in enumerate(zip(step.order, plain.tolist(), ends, strict=True)):
-        count = prompt_positions(work)
-        first = end - work.take
-        if count:
-            step.prompt[work.row.request.id] = (len(kept), count)
-            kept += range(first, first + count)
-        if not work.yields:
-            if work.row.request.want.prompt_logprobs:
-                step.waiting.append(work)
-            continue
-        if not (count and first + count == end):  # else its last token is among the prompt's
+        if asked := following_tokens(work):
+            step.prompt[work.row.request.id] = (len(scored), len(asked))
+            scored += range(end - work.take, end - work.take + len(asked))
+            following += asked
+        if work.yields:
+            step.last[work.row.request.id] = len(kept)
             kept.append(end - 1)
-        step.last[work.row.request.id] = len(kept) - 1
-        if is_plain:
+        if work.yields and is_plain:
             step.plain.append(work)
             step.plain_rows.append(row)
-        else:
+        elif work.yields or work.row.request.want.prompt_logprobs:
             step.waiting.append(work)
-    step.kept = np.array(kept, np.int64)
+    step.kept, step.scored, step.following = (np.array(tokens, np.int64) for tokens in (kept, scored, following))
 
 
 def exact(step: StepLayout) -> Counts:
@@ -112,6 +112,7 @@ def exact(step: StepLayout) -> Counts:
         picked=0 if plain == kept else plain,
         kept=0 if kept == step.tokens else kept,
         updates=len(step.cells),
+        scored=len(step.scored),
     )
 
 
@@ -144,6 +145,7 @@ def fill(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], blo
         into["picked"][:] = [step.last[work.row.request.id] for work in step.plain]
     if len(into["kept"]):
         into["kept"][:] = step.kept
+    into["scored"][:], into["following"][:] = step.scored, step.following
 
 
 def fill_fixed(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:

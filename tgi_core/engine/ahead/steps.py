@@ -91,7 +91,7 @@ class DeviceSteps:
 
     def _bucket(self, step: StepLayout) -> Bucket | None:
         """The captured shape to replay for a step, if there is one."""
-        if self.graphs is None or not step.decodes or len(step.cells) > len(step.order):
+        if self.graphs is None or not step.decodes or len(step.scored) or len(step.cells) > len(step.order):
             return None
         full = bool(step.waiting) or (step.draws and not self._program.lean_draws)
         return self.graphs.bucket(len(step.order), full)
@@ -102,13 +102,13 @@ class DeviceSteps:
         words, results = place.inputs(layout.words), place.results(len(step.plain))
         fill(step, self._row_slots, layout.host(words), self._block_size)
         limits = bounds(step, self._row_slots, self._block_size)
-        given = place.step = InFlightStep(step, list(range(len(step.plain))), step.last, step.prompt)
+        given = place.step = InFlightStep(step, list(range(len(step.plain))), step.last)
 
         @torch.inference_mode()
         def work() -> None:
             inputs = layout.device(words.to(self._device, non_blocking=True))
             made = torch.empty(len(results), dtype=torch.int32, device=self._device)
-            logits = self._program.step(inputs, limits, step.draws, made)
+            logits, given.scores = self._program.step(inputs, limits, step.draws, made)
             results.copy_(made, non_blocking=True)
             given.logits = logits if step.waiting else None
 
@@ -123,8 +123,7 @@ class DeviceSteps:
         words, results = place.inputs(layout.words), place.results(bucket.rows)
         fill_fixed(step, self._row_slots, layout.host(words), self._block_size)
         rows = {work.row.request.id: row for row, work in enumerate(step.order)}
-        prompt = {id: (rows[id], count) for id, (_, count) in step.prompt.items()}
-        given = place.step = InFlightStep(step, step.plain_rows, rows, prompt)
+        given = place.step = InFlightStep(step, step.plain_rows, rows)
 
         @torch.inference_mode()
         def work() -> None:

@@ -9,8 +9,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from tgi_core.backend import Capacity, Memory, Progress, Request, Sampling, WarmupPlan
+from tgi_core.backend import Capacity, Memory, OutputOptions, Progress, Request, Sampling, WarmupPlan
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs, buckets
@@ -18,6 +19,9 @@ from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.memory import default_limits
 
 _log = logging.getLogger("tgi_core.engine")
+
+SPLIT_POSITIONS = 4095
+"""Positions of a row that attention kernels split among multiprocessors when the row is alone."""
 
 
 def warmed(
@@ -46,17 +50,30 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
     row_tokens = min(plan.max_row_tokens or device.shape.max_positions, device.shape.max_positions)
     device.now(runner.use_probe_cache)
     steps = device.steps(runner, rows, row_tokens)
+    for each in _kinds(rows, row_tokens, runner.block_size):
+        _run(steps, each)
     longest = min(row_tokens, step_tokens)
-    peaks = [
-        device.queue.measured(partial(_run, steps, _probe_works(count, take, -(-take // runner.block_size)))).peak
-        for count, take in ((min(rows, step_tokens // longest), longest), (rows, min(row_tokens, step_tokens // rows)))
-    ]
+    works = (
+        _probe_works(min(rows, step_tokens // longest), longest, runner.block_size, want=OutputOptions(prompt_logprobs=True)),
+        _probe_works(rows, min(row_tokens, step_tokens // rows), runner.block_size, sampling=Sampling(do_sample=True)),
+    )
+    peaks = [device.queue.measured(partial(_run, steps, each)).peak for each in works]
     shares = [Memory("activations", max(*peaks, device.shape.sampling_bytes(rows)))]
     if captures:
         shares.append(Memory("graphs", _graph_bytes(device, steps, rows)))
     steps.release()
     runner.release()
     return tuple(shares)
+
+
+def _kinds(rows: int, row_tokens: int, block_size: int) -> Iterator[list[Work]]:
+    """Small steps of every kind that eager steps have kernels of their own for, so that no request waits for a compile: a row of one token
+    with few positions before it, or with so many that they are split, alone and beside a prompt of few tokens."""
+    for start in sorted({min(positions, row_tokens - 1) for positions in (1, SPLIT_POSITIONS)}):
+        decoding = _probe_works(1, 1, block_size, start)
+        yield decoding
+        if rows > 1 and row_tokens > 1:
+            yield decoding + _probe_works(1, 2, block_size, first_id=2)
 
 
 def _graph_bytes(device: QueuedDevice, steps: DeviceSteps, rows: int) -> int:
@@ -78,9 +95,9 @@ def _run(steps: DeviceSteps, works: Sequence[Work]) -> None:
     steps.give(works, {work.row.request.id for work in works}).wait()
 
 
-def _probe_works(count: int, take: int, blocks: int) -> list[Work]:
-    """Rows that run `take` tokens each, all in block 1, and draw."""
-    how = Sampling(do_sample=True)
-    requests = [Request(id, (0,) * take, take, 0, ((),), take, how) for id in range(1, count + 1)]
-    rows = [LiveRow(request, list(request.tokens), take, ([1] * blocks,)) for request in requests]
-    return [Work(row, 0, take, yields=True) for row in rows]
+def _probe_works(count: int, take: int, block_size: int, start: int = 0, first_id: int = 1, **fields: Any) -> list[Work]:
+    """Rows that run `take` tokens of a prompt each from position `start` on, all in block 1; `fields` are those of their requests."""
+    length = start + take
+    requests = [Request(first_id + i, (0,) * length, length, 0, ((),), take, **fields) for i in range(count)]
+    rows = [LiveRow(request, list(request.tokens), length, ([1] * -(-length // block_size),)) for request in requests]
+    return [Work(row, start, take, yields=True) for row in rows]

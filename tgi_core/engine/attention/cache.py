@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -11,6 +11,9 @@ from torch import Tensor
 
 BLOCK_SIZES: tuple[int, ...] = (16, 32, 64, 128)
 """Supported positions per block, best first."""
+
+SPARE_BLOCKS = 2
+"""Blocks that a layer has beside those of rows, at most: the null block, and one for discarded writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class DenseLayer(PagedLayer, Protocol):
 
 NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLayer]
 """(shape, num_blocks, block_size, dtype, device) → a layer's cache."""
+NewLayers = Callable[[Sequence[LayerShape], int, int, torch.dtype, torch.device], tuple[PagedLayer, ...]]
+"""The same of all layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +79,20 @@ class LayerCache:
 
     __slots__ = ("flat_keys", "flat_values", "keys", "values")
 
-    def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
-        rows = (num_blocks + 2, block_size, shape.kv_heads)
-        self.keys = torch.zeros(*rows, shape.key_width, dtype=dtype, device=device)
-        self.values = torch.zeros(*rows, shape.value_width, dtype=dtype, device=device)
+    def __init__(
+        self,
+        shape: LayerShape,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        memory: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """`memory` are zeros for keys and values of these sizes, where the caller has them."""
+        rows = (num_blocks + SPARE_BLOCKS, block_size, shape.kv_heads)
+        self.keys, self.values = memory or tuple(
+            torch.zeros(*rows, width, dtype=dtype, device=device) for width in (shape.key_width, shape.value_width)
+        )
         self.flat_keys = self.keys.view(-1, shape.kv_heads, shape.key_width)
         self.flat_values = self.values.view(-1, shape.kv_heads, shape.value_width)
 
@@ -96,6 +111,37 @@ class LayerCache:
         movable(self.values).index_fill_(0, blocks, 0)
 
 
+class StackedLayer(LayerCache):
+    """One of several layers in the same memory; `stack` [layers, blocks, …] are the keys and values of all, in the first of them only."""
+
+    __slots__ = ("stack",)
+
+    stack: tuple[Tensor, ...]
+
+    def zero_blocks(self, blocks: Tensor) -> None:
+        """Zero whole blocks of all layers, in the first one."""
+        for part in self.stack:
+            movable(part).index_fill_(1, blocks, 0)
+
+
+def stacked_layers(
+    shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> tuple[LayerCache, ...]:
+    """Caches of layers, in the order in which a step runs them. Where all are alike the first zeroes the blocks of all, by two operators a
+    step and not two a layer, which count in steps that are captured: those zero blocks always, the null block where none is begun."""
+    if len(set(shapes)) != 1:
+        return tuple(LayerCache(shape, num_blocks, block_size, dtype, device) for shape in shapes)
+    rows = (len(shapes), num_blocks + SPARE_BLOCKS, block_size, shapes[0].kv_heads)
+    keys, values = (
+        torch.zeros(*rows, width, dtype=dtype, device=device) for width in (shapes[0].key_width, shapes[0].value_width)
+    )
+    layers = []
+    for memory in zip(keys.unbind(), values.unbind(), strict=True):
+        layers.append(StackedLayer(shapes[0], num_blocks, block_size, dtype, device, memory))
+        layers[-1].stack = () if len(layers) > 1 else (keys, values)
+    return tuple(layers)
+
+
 class PagedCache:
     """The caches of all layers of a model."""
 
@@ -107,10 +153,13 @@ class PagedCache:
         dtype: torch.dtype,
         device: torch.device,
         new_layer: NewLayer = LayerCache,
+        new_layers: NewLayers | None = None,
     ) -> None:
+        """`new_layers` makes all layers at once, if given."""
         self.block_size = block_size
         self.num_blocks = num_blocks
-        self.layers = tuple(new_layer(shape, num_blocks, block_size, dtype, device) for shape in shapes)
+        sizes = (num_blocks, block_size, dtype, device)
+        self.layers = new_layers(shapes, *sizes) if new_layers else tuple(new_layer(shape, *sizes) for shape in shapes)
 
     @staticmethod
     def block_bytes(shapes: tuple[LayerShape, ...], block_size: int, dtype: torch.dtype) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -51,3 +51,13 @@ class AttentionProvider(Protocol):
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width], over keys and values in the cache → [tokens, heads, value width]."""
+
+
+@runtime_checkable
+class MakesLayers(Protocol):
+    """A provider that makes the caches of all layers at once."""
+
+    def new_layers(
+        self, shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[PagedLayer, ...]:
+        """All layers' caches in the order in which a step runs the layers; see `AttentionProvider.new_layer`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,7 +13,14 @@ from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, attending, register
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.models.build import text_config
-from tgi_core.engine.models.calling import Call, calling_convention
+from tgi_core.engine.models.calling import ModelCall
+from tgi_core.engine.models.output_head import OutputHead
+from tgi_core.engine.self_check import MODEL_ERRORS, Agree, relative_difference
+
+_log = logging.getLogger("tgi_core.engine")
+
+HEAD_LIMIT = 1e-3
+"""The allowed relative difference of logits when the output head runs apart: the same operators run over the same shapes."""
 
 
 class ShapeRecorder:
@@ -39,7 +48,7 @@ class ShapeRecorder:
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)
 
 
-def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, ShapeRecorder]:
+def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[ModelCall, ShapeRecorder]:
     """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged."""
     register()
     if not getattr(model, "_supports_attention_backend", False):
@@ -50,7 +59,7 @@ def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, ShapeRecorder]:
         raise NotRagged("its layers select visible positions with an index of their own")
     model.set_attn_implementation(NAME)
     _skip_padding_check(model)
-    call = calling_convention(model)
+    call = ModelCall(model)
     seen = probe_forward(model, call)
     if not seen.shapes:
         raise NotRagged("none of its layers calls transformers' attention interface")
@@ -61,7 +70,22 @@ def use_ragged_attention(model: PreTrainedModel) -> tuple[Call, ShapeRecorder]:
         and not any(asked.window for asked in seen.asked)
     ):
         raise NotRagged("its config has a sliding window that its layers don't pass to attention")
+    _separate_head(model, call, agree)
     return call, seen
+
+
+def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:
+    """Let the call run the output head apart, if that gives the same logits on every rank."""
+    ids = torch.arange(2, device=model.device).unsqueeze(0)
+    with torch.inference_mode(), attending(ShapeRecorder()):
+        whole, same = call(ids, ids, None), False
+        try:
+            call.head = OutputHead(model)
+            same = relative_difference(call.logits(call.hidden(ids, ids, None)), whole) <= HEAD_LIMIT
+        except MODEL_ERRORS as error:
+            _log.info("%s: its output head cannot be run apart: %s", model.config.model_type, error)
+    if not agree(int(same)):
+        call.head = None
 
 
 def _skip_padding_check(model: PreTrainedModel) -> None:
@@ -72,7 +96,7 @@ def _skip_padding_check(model: PreTrainedModel) -> None:
             module.config.pad_token_id = None
 
 
-def probe_forward(model: PreTrainedModel, call: Call) -> ShapeRecorder:
+def probe_forward(model: PreTrainedModel, call: ModelCall) -> ShapeRecorder:
     """The attention layers that a few tokens run through, in call order."""
     recorder = ShapeRecorder()
     positions = torch.arange(2, device=model.device).unsqueeze(0)

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 import torch
 
 from tgi_core.backend import Memory
+from tgi_core.engine.prompt_scores import CHUNK
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes in elements; `weight_bytes` counts tied weights once, and no adapters."""
+    """Sizes in elements; `weight_bytes` counts tied weights once, and no adapters.
+
+    `whole_head` says that the output head cannot be run apart, so that all logits of a scored prompt's chunk exist at once.
+    """
 
     dtype: torch.dtype
     vocab_size: int
@@ -20,6 +24,7 @@ class ModelShape:
     intermediate_size: int
     weight_bytes: int
     adapter_bytes: int = 0
+    whole_head: bool = False
 
     @property
     def weights(self) -> tuple[Memory, ...]:
@@ -28,10 +33,16 @@ class ModelShape:
         return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes), *adapters
 
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
-        """A step's estimated memory beside weights and cache: hidden states, a layer's inner states, and logits in double precision."""
+        """A step's estimated memory beside weights and cache: hidden states, a layer's inner states, logits in double precision, and what
+        the logprobs of prompts need."""
         per_token = (8 * self.hidden_size + 4 * self.intermediate_size) * max(self.dtype.itemsize, 4)
-        return step_tokens * per_token + self.sampling_bytes(rows)
+        return step_tokens * per_token + self.sampling_bytes(rows) + self.scoring_bytes(step_tokens)
 
     def sampling_bytes(self, rows: int) -> int:
         """Memory for sampling `rows` rows: logits, and a few tensors of their size, in double precision."""
         return rows * self.vocab_size * 8 * 4
+
+    def scoring_bytes(self, step_tokens: int) -> int:
+        """Memory for logprobs of prompt tokens: logits of the positions that are scored at a time, their float32 scores and logprobs."""
+        positions = step_tokens if self.whole_head else min(CHUNK, step_tokens)
+        return positions * self.vocab_size * (self.dtype.itemsize + 4 + 4)

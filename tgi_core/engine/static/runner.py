@@ -75,6 +75,8 @@ class StaticRunner(PagedDecoderRunner):
         """Compute one step over the cache in use and wait for it: all logits come to the host."""
         steps = self._steps or self._probe_steps()
         step = steps.give(works, {work.row.request.id for work in works})
+        if self.collectives is not None:
+            self.collectives.settle()
         step.wait()
         if not step.step.waiting:  # chunks of prompts, of which nobody wants logits
             return StepLogits(torch.zeros(0, self.shape.vocab_size))

@@ -75,7 +75,9 @@ def _open_rank(options: OpenOptions, kit: StaticKit, progress: Progress) -> Stat
     collectives = open_collectives(options.group, kit.collectives, kit.device)
 
     def make(weights: DecoderWeights, progress: Progress) -> StaticRunner:
-        return StaticRunner(kit, RankWeights(weights, options.group), progress, collectives)
+        runner = StaticRunner(kit, RankWeights(weights, options.group), progress, collectives)
+        collectives.meet()  # reading takes some ranks longer than others, and the device's own waits are not made for that
+        return runner
 
     try:
         runner, check = load_table(options, kit, progress, make)

@@ -6,6 +6,7 @@ Nothing else touches the device's tensors here: a slice of one would be a progra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.staging import Staging
 from tgi_core.engine.ahead.step_layout import StepLayout, lay_out_step
 from tgi_core.engine.device_queue import DeviceQueue
+from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.sampler import is_plain
 from tgi_core.engine.static.grid import Grid, Shape
 from tgi_core.engine.static.laying import Head, lay, words_of
@@ -51,7 +53,7 @@ class StaticSteps:
             for program, layout, part in zip(programs, layouts, words, strict=True):
                 lay(program, step, self._row_slots, self.grid.block_size, layout.host(part))
             results = place.results(max((each.end for each in programs if isinstance(each, Head)), default=0))
-            given = place.step = InFlightStep(step, _places(step), step.last, step.prompt)
+            given = place.step = ProgramsStep(step)
             given.logits = self._logits_of(len(results) // 2) if step.waiting else None
             self._enqueue(programs, words, given, results)
             return given
@@ -69,17 +71,18 @@ class StaticSteps:
 
     def _programs(self, step: StepLayout) -> Iterator[Call | Head]:
         """All programs in order, which is that of the step's tokens: after each call those of the logits that its tokens need."""
-        sampled = np.full(len(step.kept), self._row_slots.waste)
+        wanted = _wanted(step)
+        sampled = np.full(len(wanted), self._row_slots.waste)
         sampled[_places(step)] = np.array(step.row_slots)[step.plain_rows]
         token = place = 0
         for call in split(step.starts.tolist(), step.takes.tolist(), self.grid):
             yield call
             ends = token + sum(part.take for part in call.parts)
-            last = int(np.searchsorted(step.kept, ends))
+            last = int(np.searchsorted(wanted, ends))
             shape = self.grid.head(call.shape, last - place)
             while place < last:
                 stop = min(last, place + shape.kept)
-                yield Head(shape, step.kept[place:stop] - token, sampled[place:stop], place)
+                yield Head(shape, wanted[place:stop] - token, sampled[place:stop], place)
                 place = stop
             token = ends
 
@@ -114,9 +117,33 @@ class StaticSteps:
             given.enqueued(self._queue.record(), results)
 
 
+class ProgramsStep(InFlightStep):
+    """A step whose logits, those of scored prompt tokens among them, come to the host."""
+
+    def __init__(self, step: StepLayout) -> None:
+        place = np.searchsorted(_wanted(step), step.kept)
+        super().__init__(step, _places(step), {id: int(place[index]) for id, index in step.last.items()})
+
+    def prompt_scores(self) -> Tensor | None:
+        """Computed on the host."""
+        step = self.step
+        if self.logits is None or not len(step.scored):
+            return None
+        logits, places = self.logits, torch.from_numpy(np.searchsorted(_wanted(step), step.scored))
+        return prompt_logprobs(partial(logits.index_select, 0), places, torch.from_numpy(step.following))
+
+
+def _wanted(step: StepLayout) -> np.ndarray:
+    """The flat tokens whose logits are computed, in order."""
+    return np.sort(np.concatenate((step.kept, step.scored))) if len(step.scored) else step.kept
+
+
 def _places(step: StepLayout) -> list[int]:
     """Where the logits of the rows that the device samples are among the step's."""
-    return [step.last[work.row.request.id] for work in step.plain] if step.last else step.plain_rows
+    if not step.last:
+        return step.plain_rows
+    kept = step.kept[[step.last[work.row.request.id] for work in step.plain]]
+    return np.searchsorted(_wanted(step), kept).tolist()
 
 
 def takes_argmax(vocab_size: int, row: LiveRow) -> bool:

@@ -59,7 +59,8 @@ def load_queries(
 ) -> tl.tensor:
     """[queries, key_block] of tokens and heads, zeros where not `there`."""
     column = tl.arange(0, shape.key_block)
-    places = query + (token.to(tl.int64) * token_stride + head * head_stride)[:, None] + column[None, :]
+    place = token.to(tl.int64) * token_stride + head.to(tl.int64) * head_stride
+    places = query + place[:, None] + column[None, :]
     return tl.load(places, mask=there[:, None] & (column < shape.key_width)[None, :], other=0.0)
 
 

@@ -31,7 +31,7 @@ def _store(
 ) -> None:
     column = tl.arange(0, block)
     inside = there[:, None] & (column < width)[None, :]
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     read = source + (token.to(tl.int64) * token_stride)[:, None] + head * head_stride + column[None, :]
     write = cache + (slot * kv_heads + head)[:, None] * width + column[None, :]
     data = tl.load(read, mask=inside, other=0.0)

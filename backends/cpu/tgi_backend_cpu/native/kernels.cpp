@@ -65,7 +65,7 @@ void add_lora(Pool& pool, const PackedLoras* found, std::vector<Segment> segment
 extern "C" {
 
 // Changes with every signature or structure; kernels.py checks it.
-int32_t tgi_interface() { return 8; }
+int32_t tgi_interface() { return 9; }
 
 // Asks the system for what this variant needs beyond instructions; once per process, before any other function. Returns 0 or an errno.
 int32_t tgi_permit() { return permit_tiles(); }
@@ -185,6 +185,15 @@ void tgi_workspace_free(void* space) { delete (Workspace*)space; }
 // One step of a model.
 void tgi_step(void* pool, const Model* model, const Step* step, void* space) {
   (model->bfloat16 ? run_step<Bf16> : run_step<Float>)(*model, *step, *(Workspace*)space, *(Pool*)pool);
+}
+
+// Logits of `count` tokens of a step that had no room for them; see `StepHead`.
+void tgi_head(void* pool, const Model* model, void* space, const int32_t* chosen, int32_t count, float* logits) {
+  const auto run = [&](auto op) {
+    Pool& threads = *(Pool*)pool;
+    threads.run(StepHead<decltype(op)>(*model, *(Workspace*)space, chosen, count, logits, threads.threads()).phases());
+  };
+  model->bfloat16 ? run(Bf16()) : run(Float());
 }
 
 // Samples rows `chosen` of logits [rows][vocabulary]: those with a temperature above 0 draw at `uniforms`, the others take the argmax;

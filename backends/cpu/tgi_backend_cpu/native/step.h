@@ -31,7 +31,8 @@ struct Model {
 enum class Projection : size_t { qkv, output, gate_up, down, count };
 
 // The tokens of one step, row by row. `row` [rows][3] holds each row's first token, count and past; `table` [rows][table_stride] its blocks.
-// `wanted_tokens` are those whose logits [wanted][vocabulary] are computed; `segment` are the tokens that have an adapter, in order.
+// `wanted_tokens` are those whose logits [wanted][vocabulary] are computed: at once, or where `logits` is null by `StepHead`. `segment` are the
+// tokens that have an adapter, in order.
 struct Step {
   int32_t tokens, rows, wanted, table_stride;
   const int64_t* ids;
@@ -241,7 +242,14 @@ class StepBody {
   Phases<Op> phases_;
 };
 
-// Runs the chosen tokens from there to their logits.
+// The output head: logits of `rows` rows of a residual stream.
+template <class Op>
+void add_head(Phases<Op>& phases, const Model& m, Workspace& w, const float* stream, size_t rows, float* logits) {
+  const Gemm head{Epilogue::floats, m.head, nullptr, logits, (size_t)m.head.columns, rows, m.logit_scale};
+  phases.normed_gemm(Part::head, head, stream, m.final_norm, m.hidden, w.normed.data(), {});
+}
+
+// Runs the chosen tokens from there to the output head, and through it if the step has room for logits.
 template <class Op>
 class StepEnd {
  public:
@@ -250,8 +258,7 @@ class StepEnd {
     const size_t rows = step.wanted;
     float* stream = w.chosen_stream.data();
     add_output_and_mlp(phases_, adapters_, m.layer[m.layers - 1], w.chosen.data(), stream, rows);
-    const Gemm head{Epilogue::floats, m.head, nullptr, step.logits, (size_t)m.head.columns, rows, m.logit_scale};
-    phases_.normed_gemm(Part::head, head, stream, m.final_norm, m.hidden, w.normed.data(), {});
+    if (step.logits) add_head(phases_, m, w, stream, rows, step.logits);
   }
 
   const std::vector<Phase>& phases() const { return phases_.all(); }
@@ -269,6 +276,23 @@ class StepEnd {
   }
 
   const StepAdapters adapters_;
+  Phases<Op> phases_;
+};
+
+// Logits [count][vocabulary] of the wanted tokens at `chosen` of the step before, at most as many as that step had.
+template <class Op>
+class StepHead {
+ public:
+  StepHead(const Model& m, Workspace& w, const int32_t* chosen, size_t count, float* logits, size_t threads) : phases_(threads, m.epsilon) {
+    float* stream = w.stream.at_least(count * m.hidden);
+    for (size_t i = 0; i < count; i++)
+      memcpy(stream + i * m.hidden, w.chosen_stream.data() + (size_t)chosen[i] * m.hidden, (size_t)m.hidden * 4);
+    add_head(phases_, m, w, stream, count, logits);
+  }
+
+  const std::vector<Phase>& phases() const { return phases_.all(); }
+
+ private:
   Phases<Op> phases_;
 };
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.engine.accelerator.vendor_attention import Call, Limits, VendorAttention
+from tgi_core.engine.accelerator.vendor_attention import Call, Limits, VendorAttention, uploaded
 from tgi_core.engine.attention.cache import LayerCache
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
@@ -80,7 +80,7 @@ class FlashInfer(VendorAttention):
         wrapper.plan(
             qo_indptr=torch.from_numpy(step.cu_seqlens.astype(np.int32)),
             paged_kv_indptr=torch.from_numpy(starts),
-            paged_kv_indices=torch.from_numpy(indices).to(self._device),
+            paged_kv_indices=uploaded(indices, self._device),
             paged_kv_last_page_len=torch.from_numpy(last),
             num_qo_heads=query.shape[1],
             num_kv_heads=cache.keys.shape[2],

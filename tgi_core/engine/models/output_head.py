@@ -1,0 +1,48 @@
+"""The output head of a model of transformers, run apart from what comes before it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tgi_core.engine.attention.interface import NotRagged
+
+
+class OutputHead:
+    """What a causal language model does after its base model, whatever that is: a linear layer, often scales or soft caps.
+
+    The model's own `forward` computes it, around a base that returns the given hidden states.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Raises NotRagged for a model without a base."""
+        if model.base_model is model:
+            raise NotRagged("its output head is part of its base model")
+        self._model, self._base = model, model.base_model
+        self._takes = set(inspect.signature(model.forward).parameters)
+        self._base_takes = set(inspect.signature(self._base.forward).parameters)
+        self._output: type[Any] | None = None
+
+    def run_base(self, arguments: dict[str, Any]) -> Any:
+        """The base model's output, given those arguments that it takes. `last_hidden_state` [1, tokens, hidden] is what `logits` takes."""
+        output = self._base(**{name: value for name, value in arguments.items() if name in self._base_takes})
+        self._output = type(output)
+        return output
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [tokens, vocabulary] of hidden states [tokens, hidden]. Call `run_base` first. Only enqueues."""
+        if self._output is None:
+            raise RuntimeError("no base model has run")
+        given = self._output(last_hidden_state=hidden.unsqueeze(0))
+        tokens = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
+        arguments = {"input_ids": tokens, "position_ids": tokens, "use_cache": False}
+        self._base.forward = lambda *args, **kwargs: given
+        try:
+            logits: Tensor = self._model(**{name: value for name, value in arguments.items() if name in self._takes}).logits[0]
+        finally:
+            del self._base.forward
+        return logits
