@@ -1,4 +1,4 @@
-"""What rows that run drafts do to blocks, to steps launched ahead, to those that join and leave, and what is refused."""
+"""What rows that run drafts do to blocks, to steps launched ahead, and to those that join and leave; what is refused; masks, adapters."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import replace
 from tgi_conformance.calls import Call, Decode, Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.cover import block_size
-from tgi_conformance.clauses.speculation import DRAFTS, drafting_plan, most, open_drafting, right, spoiled, step, texts
+from tgi_conformance.clauses.lora import adapted_transcripts, case_request
+from tgi_conformance.clauses.speculation import able, drafting_plan, mixture, most, open_drafting, right, spoiled, step, texts
+from tgi_conformance.masks import ALTERNATING, FAILING
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import prefix_plan
-from tgi_conformance.verdict import Level, NotReached, Violation
+from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import CapacityExceeded, Feature, Grant, InvalidRequest
 
 
@@ -242,22 +245,59 @@ def refusal(scene: Scene) -> None:
 
 
 @clause(
-    "speculation.promise",
-    "A session allows no more drafts than its plan asks for: none where it asks for none, and then a row takes one token a step.",
+    "speculation.masks",
+    "A masked row chooses each token of a step under the mask of its own position, and its source hears of emitted tokens only.",
     Level.L2,
-    needs=("speculation",),
+    needs=("speculation", "masks"),
+    situations=("all drafts of a row are kept", "a draft is rejected"),
+    rows=3,
 )
-def promise(scene: Scene) -> None:
-    """A plan without drafts, and one with."""
-    stage = scene.stage()
-    if stage.capacity.draft:
-        raise Violation("capacity", f"the plan asks for no drafts, and the session allows {stage.capacity.draft}")
-    request = stage.request(stage.prompts[0], want=stage.wants)
-    batch = stage.start(request)
-    room = stage.grant(stage.row(request.id), 2).blocks
-    stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 2, room, (1,)),)))
-    stage.refuse(InvalidRequest, Decode((batch,), (Grant(request.id, 2, room),)))
-    stage.decode(batch, steps=2, grants=[Grant(request.id, 1, room)])
-    allowed = scene.stage(drafting_plan(scene), shared=True).capacity.draft
-    if not 0 <= allowed <= DRAFTS:
-        raise Violation("capacity", f"the plan asks for {DRAFTS} drafts, and the session allows {allowed}")
+def masks(scene: Scene) -> None:
+    """Masked rows beside one that is not, where there is room for it; an error is a token that the mask forbids."""
+    stage = open_drafting(scene, ALTERNATING)
+    prompts = stage.prompts[: min(4, stage.capacity.max_rows)]
+    requests = [stage.request(prompt, want=stage.wants, masked=index < 3) for index, prompt in enumerate(prompts)]
+    mixture(scene, stage, requests, 5)
+
+
+@clause(
+    "speculation.mask-fault",
+    "A mask that allows nothing is a fault where a token would be chosen by it, after the tokens before; elsewhere it is none.",
+    Level.L2,
+    needs=("speculation", "masks"),
+    situations=("a draft is rejected", "a row leaves"),
+    rows=3,
+)
+def mask_fault(scene: Scene) -> None:
+    """One row's drafts lead to the mask, another row's are wrong before it; a mate goes on."""
+    stage = open_drafting(scene, FAILING)
+    mate = stage.request(stage.prompts[0], want=stage.wants, masked=True)
+    arrives, misses = (stage.doomed(prompt, want=stage.wants) for prompt in stage.prompts[1:3])
+    made = texts(scene, stage, (mate, arrives, misses), 4 + most(stage))
+    batch = stage.start(mate, arrives, misses)
+    drafts = {id: right(stage, id, text, most(stage)) for id, text in made.items()}
+    batch = step(stage, batch, drafts | {misses.id: spoiled(stage, drafts[misses.id], 0)})
+    batch = stage.filter(batch, [mate.id, misses.id])
+    batch = step(stage, batch, {misses.id: right(stage, misses.id, made[misses.id], 1)})
+    stage.decode(stage.filter(batch, [mate.id]), steps=2)
+
+
+@clause(
+    "speculation.adapters",
+    "A row with an adapter runs its drafts with that adapter.",
+    Level.L2,
+    needs=("speculation", "lora"),
+    situations=("all drafts of a row are kept", "a draft is rejected"),
+    rows=2,
+)
+def adapters(scene: Scene) -> None:
+    """Every adapter and the base model, two or more rows at a time."""
+    golden = adapted_transcripts(scene)
+    setup = Setup(drafting_plan(scene), golden=golden.name, adapters=True, alone=True)
+    stage = able(Stage(scene.play(setup, shared=True), scene.seed))
+    cases = [case for case in golden.cases if case.id.startswith(("greedy", "adapted-greedy"))]
+    cases = [case for case in cases if case.prompt == cases[0].prompt]
+    size = min(4, stage.capacity.max_rows)
+    for first in range(0, len(cases), size):
+        requests = [case_request(stage, case, want=stage.wants) for case in cases[first : first + size]]
+        mixture(scene, stage, requests, 3)

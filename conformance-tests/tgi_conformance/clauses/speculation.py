@@ -9,17 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from tgi_conformance.calls import Ref
+from tgi_conformance.calls import Decode, Ref
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.lora import adapted_transcripts, case_request
 from tgi_conformance.clauses.mates import ways
-from tgi_conformance.masks import ALTERNATING, FAILING
 from tgi_conformance.scene import Scene
-from tgi_conformance.session_setup import Setup
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import small_plan
-from tgi_conformance.verdict import DoesNotApply, Level, NotReached
-from tgi_core.backend import SAMPLING, Grant, Request, SamplingField, SamplingStage, WarmupPlan
+from tgi_conformance.verdict import DoesNotApply, Level, NotReached, Violation
+from tgi_core.backend import SAMPLING, CapacityExceeded, Grant, InvalidRequest, Request, SamplingField, SamplingStage, WarmupPlan
 
 DRAFTS = 4
 """Most drafts per row and step that the suite asks for."""
@@ -83,7 +80,7 @@ def _all_right(stage: Stage, batch: Ref, made: Mapping[int, Text], count: int) -
     return step(stage, batch, {id: right(stage, id, text, count) for id, text in made.items()})
 
 
-def _mixture(scene: Scene, stage: Stage, requests: Sequence[Request], steps: int) -> None:
+def mixture(scene: Scene, stage: Stage, requests: Sequence[Request], steps: int) -> None:
     """Run rows whose drafts are all right, then wrong at one place after another, in turn."""
     count = most(stage)
     made = texts(scene, stage, requests, 1 + steps * (count + 1))
@@ -92,6 +89,28 @@ def _mixture(scene: Scene, stage: Stage, requests: Sequence[Request], steps: int
         place = count if turn % 2 == 0 else turn // 2 % count
         batch = step(stage, batch, {id: spoiled(stage, right(stage, id, text, count), place) for id, text in made.items()})
     stage.filter(stage.decode(batch), ())
+
+
+@clause(
+    "speculation.promise",
+    "A session allows no more drafts than its plan asks for: none where it asks for none, and then a row takes one token a step.",
+    Level.L2,
+    needs=("speculation",),
+)
+def promise(scene: Scene) -> None:
+    """A plan without drafts, and one with."""
+    stage = scene.stage()
+    if stage.capacity.draft:
+        raise Violation("capacity", f"the plan asks for no drafts, and the session allows {stage.capacity.draft}")
+    request = stage.request(stage.prompts[0], want=stage.wants)
+    batch = stage.start(request)
+    room = stage.grant(stage.row(request.id), 2).blocks
+    stage.refuse(CapacityExceeded, Decode((batch,), (Grant(request.id, 2, room, (1,)),)))
+    stage.refuse(InvalidRequest, Decode((batch,), (Grant(request.id, 2, room),)))
+    stage.decode(batch, steps=2, grants=[Grant(request.id, 1, room)])
+    allowed = scene.stage(drafting_plan(scene), shared=True).capacity.draft
+    if not 0 <= allowed <= DRAFTS:
+        raise Violation("capacity", f"the plan asks for {DRAFTS} drafts, and the session allows {allowed}")
 
 
 @clause(
@@ -203,7 +222,7 @@ def seeds(scene: Scene) -> None:
         group = [
             stage.request(prompt, how, want=stage.wants) for prompt, how in zip(prompts, hows[first : first + size], strict=True)
         ]
-        _mixture(scene, stage, group, 3)
+        mixture(scene, stage, group, 3)
 
 
 @clause(
@@ -221,62 +240,4 @@ def penalties(scene: Scene) -> None:
         raise DoesNotApply("this session declares no penalty")
     for how in hows:
         rows = [stage.request(prompt, how, want=stage.wants) for prompt in stage.prompts[: min(3, stage.capacity.max_rows)]]
-        _mixture(scene, stage, rows, 6)
-
-
-@clause(
-    "speculation.masks",
-    "A masked row chooses each token of a step under the mask of its own position, and its source hears of emitted tokens only.",
-    Level.L2,
-    needs=("speculation", "masks"),
-    situations=("all drafts of a row are kept", "a draft is rejected"),
-    rows=3,
-)
-def masks(scene: Scene) -> None:
-    """Two masked rows beside one that is not; an error is a token that the mask forbids."""
-    stage = open_drafting(scene, ALTERNATING)
-    requests = [stage.request(prompt, want=stage.wants, masked=index != 1) for index, prompt in enumerate(stage.prompts[:3])]
-    _mixture(scene, stage, requests, 5)
-
-
-@clause(
-    "speculation.mask-fault",
-    "A mask that allows nothing is a fault where a token would be chosen by it, after the tokens before; elsewhere it is none.",
-    Level.L2,
-    needs=("speculation", "masks"),
-    situations=("a draft is rejected", "a row leaves"),
-    rows=3,
-)
-def mask_fault(scene: Scene) -> None:
-    """One row's drafts lead to the mask, another row's are wrong before it; a mate goes on."""
-    stage = open_drafting(scene, FAILING)
-    mate = stage.request(stage.prompts[0], want=stage.wants, masked=True)
-    arrives, misses = (stage.doomed(prompt, want=stage.wants) for prompt in stage.prompts[1:3])
-    made = texts(scene, stage, (mate, arrives, misses), 4 + most(stage))
-    batch = stage.start(mate, arrives, misses)
-    drafts = {id: right(stage, id, text, most(stage)) for id, text in made.items()}
-    batch = step(stage, batch, drafts | {misses.id: spoiled(stage, drafts[misses.id], 0)})
-    batch = stage.filter(batch, [mate.id, misses.id])
-    batch = step(stage, batch, {misses.id: right(stage, misses.id, made[misses.id], 1)})
-    stage.decode(stage.filter(batch, [mate.id]), steps=2)
-
-
-@clause(
-    "speculation.adapters",
-    "A row with an adapter runs its drafts with that adapter.",
-    Level.L2,
-    needs=("speculation", "lora"),
-    situations=("all drafts of a row are kept", "a draft is rejected"),
-    rows=2,
-)
-def adapters(scene: Scene) -> None:
-    """Every adapter and the base model, two or more rows at a time."""
-    golden = adapted_transcripts(scene)
-    setup = Setup(drafting_plan(scene), golden=golden.name, adapters=True, alone=True)
-    stage = able(Stage(scene.play(setup, shared=True), scene.seed))
-    cases = [case for case in golden.cases if case.id.startswith(("greedy", "adapted-greedy"))]
-    cases = [case for case in cases if case.prompt == cases[0].prompt]
-    size = min(4, stage.capacity.max_rows)
-    for first in range(0, len(cases), size):
-        requests = [case_request(stage, case, want=stage.wants) for case in cases[first : first + size]]
-        _mixture(scene, stage, requests, 3)
+        mixture(scene, stage, rows, 6)
