@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
-
 from tgi_router.bodies import CompatGenerateBody, Parameters
 from tgi_router.cloud_bodies import InferBody, VertexBody
 from tgi_router.openai_bodies import ChatBody, CompletionBody
