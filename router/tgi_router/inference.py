@@ -202,7 +202,7 @@ class Call:
             await self._gate.wait()
         self._queued = monotonic()
         for prompt, request in zip(self._prompts, requests, strict=True):
-            self._metrics.admitted(len(request.input_ids), request.stopping.max_new_tokens, request.adapter)
+            self._metrics.admitted(len(request.input_ids), request.stopping.max_new_tokens, request.request.adapter)
             for sample in range(best_of * self._extras.choices):
                 self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
 
@@ -373,7 +373,7 @@ def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> Gen
     if sample == 0:
         return request
     sampling = replace(request.sampling, seed=getrandbits(64) if seed is None else (seed + sample) % 2**64)
-    return replace(request, sampling=sampling)
+    return replace(request, request=replace(request.request, sampling=sampling))
 
 
 def _waited(stream: GenerationStream) -> float | None:

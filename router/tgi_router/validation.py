@@ -133,7 +133,7 @@ class Validator:
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)
-        request = GenerationRequest(
+        request = GenerationRequest.of(
             input_ids=ids,
             sampling=_sampling(parameters, extras),
             stopping=self._stopping(parameters, extras, room),
