@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -22,7 +21,6 @@ MAX_NODES = 50_000
 _NODES = (b"{", b"[", b":")
 _OTHERS = bytes(set(range(256)) - set(b'{[:"'))
 _BYTES = "tgi_body_bytes"
-_NOT_JSON = (b"NaN", b"Infinity")
 
 _GZIP = ("gzip", "x-gzip")
 
@@ -81,9 +79,11 @@ async def _in_worker(request: Request, work: Callable[[Any, type[Body]], Body], 
 def _parse(data: bytes, model: type[Body]) -> Body:
     """Parse and validate a body in one pass, without a JSON value in between. Only errors need that value, and so do NaN and
     infinity, which pydantic's parser accepts but JSON does not have. Raises BodyRejected."""
-    if not any(name in data for name in _NOT_JSON):
-        with suppress(ValidationError):
+    if b"NaN" not in data and b"Infinity" not in data:
+        try:
             return model.model_validate_json(data)
+        except ValidationError:
+            pass
     return validate(_json(data), model)
 
 
