@@ -53,17 +53,7 @@ class GenerationRequest(ShardRequest):
         scheduling: SchedulingParams = DEFAULT_SCHEDULING,
     ) -> GenerationRequest:
         """Create the request of a prompt."""
-        request = Request(
-            id=0,
-            tokens=input_ids,
-            prompt_len=len(input_ids),
-            cached=0,
-            blocks=(),
-            take=0,
-            sampling=sampling,
-            want=want,
-            adapter=adapter,
-        )
+        request = Request(0, input_ids, len(input_ids), 0, (), 0, sampling, want, adapter=adapter)
         return cls(request, stopping, grammar, grammar_cost, scheduling)
 
     @property
