@@ -202,7 +202,7 @@ class Call:
             await self._gate.wait()
         self._queued = monotonic()
         for prompt, request in zip(self._prompts, requests, strict=True):
-            self._metrics.admitted(len(request.input_ids), request.stopping.max_new_tokens, request.request.adapter)
+            self._metrics.admitted(len(request.input_ids), request.stopping.max_new_tokens, request.adapter)
             for sample in range(best_of * self._extras.choices):
                 self._submit(prompt, _sample_of(request, sample, parameters.seed), sample)
 

@@ -114,7 +114,7 @@ class RowMemory:
     def _keys(self, sequence: Sequence) -> list[bytes]:
         """Return a key for each full block of the tokens without the newest. Tokens are only appended, so known keys stay valid."""
         if not sequence.root:
-            sequence.root = self.prefixes.root(sequence.request.scheduling.salt, sequence.request.request.adapter)
+            sequence.root = self.prefixes.root(sequence.request.scheduling.salt, sequence.request.adapter)
         count = (len(sequence.tokens) - 1) // self.stride
         self.prefixes.extend(sequence.keys, sequence.root, sequence.tokens, count)
         return sequence.keys

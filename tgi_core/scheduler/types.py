@@ -72,6 +72,11 @@ class GenerationRequest(ShardRequest):
         return self.request.want
 
     @property
+    def adapter(self) -> str | None:
+        """Name of the adapter, if any."""
+        return self.request.adapter
+
+    @property
     def seed(self) -> int | None:
         """The seed to report; None if decoding is greedy."""
         return self.sampling.seed if self.sampling.do_sample else None
