@@ -17,13 +17,14 @@ class GrammarShape(Body):
 
     type: Annotated[str, schema_keywords(enum=list(TYPES))] = Field(
         description="Type of the grammar: `json` or `json_object` with a JSON Schema in `value`; `regex` with a regular expression "
-        "in `value`; `json_schema` with the schema in `json_schema`, OpenAI's field, or in `value`; "
+        "in `value`; `ebnf` with a grammar in GBNF or Lark in `value`; `json_schema` with the schema in `json_schema`, OpenAI's "
+        "field, or in `value`; "
         "`text` for no grammar.",
         examples=list(TYPES),
     )
     value: Any = Field(
         default=None,
-        description="JSON Schema, as an object or as JSON text, or regular expression.",
+        description="JSON Schema, as an object or as JSON text, regular expression, or grammar.",
         examples=[_SCHEMA, "[a-z]+"],
     )
     json_schema: Any = Field(

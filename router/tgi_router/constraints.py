@@ -11,6 +11,9 @@ from tgi_router.bodies import GrammarShape
 from tgi_router.errors import ValidationFailed
 from tgi_router.openai_bodies import OpenAIBody
 
+_TYPES = {"grammar": "ebnf"}
+"""Names of fields that are not those of the type of grammar."""
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
@@ -30,15 +33,16 @@ def constraint_of(body: OpenAIBody) -> Constraint | None:
 
 def _constraints(body: OpenAIBody) -> Iterator[Constraint]:
     yield from _given("", guided_json=body.guided_json, guided_regex=body.guided_regex, guided_choice=body.guided_choice)
-    yield from _given("", regex=body.regex)
+    yield from _given("", guided_grammar=body.guided_grammar, regex=body.regex, ebnf=body.ebnf)
     nested = body.structured_outputs
     if nested is None:
         return
-    for name in ("grammar", "structural_tag"):
-        if getattr(nested, name) is not None:
-            raise ValidationFailed(f"`structured_outputs.{name}` is not supported; use a JSON schema or a regular expression")
+    if nested.structural_tag is not None:
+        raise ValidationFailed(
+            "`structured_outputs.structural_tag` is not supported; use a JSON schema, a grammar or a regular expression"
+        )
     parts = {"json": nested.json_value, "regex": nested.regex, "choice": nested.choice, "json_object": nested.json_object or None}
-    yield from _given("structured_outputs.", **parts)
+    yield from _given("structured_outputs.", **parts, grammar=nested.grammar)
 
 
 def _given(prefix: str, **values: Any) -> Iterator[Constraint]:
@@ -54,4 +58,4 @@ def _shape(kind: str, value: Any) -> dict[str, Any]:
         if not value:
             raise ValidationFailed("a choice needs at least one text")
         return {"type": "regex", "value": "|".join(map(re.escape, value))}
-    return {"type": kind, "value": value}
+    return {"type": _TYPES.get(kind, kind), "value": value}

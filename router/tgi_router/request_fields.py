@@ -58,6 +58,7 @@ class RequestField:
 
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_GRAMMAR = 'root ::= "a" | "b"'
 _MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
@@ -109,8 +110,8 @@ FIELDS: tuple[RequestField, ...] = (
     *_honoured("vLLM", _BOTH, guided_json=_SCHEMA, guided_regex="a+", guided_choice=["yes", "no"]),
     *_honoured("vLLM", _BOTH, structured_outputs={"regex": "a+"}),
     *_honoured("SGLang", _BOTH, regex="a+"),
-    _refused("vLLM", _BOTH, "guided_grammar", "root ::= 'a'", "use a JSON schema or a regular expression"),
-    _refused("SGLang", _BOTH, "ebnf", "root ::= 'a'", "use a JSON schema or a regular expression"),
+    RequestField("guided_grammar", "vLLM", _BOTH, Treatment.HONOURED, _GRAMMAR, "GBNF or Lark, at most 400 rules"),
+    RequestField("ebnf", "SGLang", _BOTH, Treatment.HONOURED, _GRAMMAR, "GBNF or Lark, at most 400 rules"),
     _refused("vLLM", _BOTH, "include_stop_str_in_output", True, "/generate keeps the stop string", False),
     _refused("SGLang", _BOTH, "no_stop_trim", True, "/generate keeps the stop string", False),
     _refused("vLLM", _BOTH, "allowed_token_ids", [5], "use `logit_bias`", []),

@@ -80,7 +80,9 @@ def _named(tools: Sequence[Tool], name: str) -> Tool:
 def _call_or_answer(tools: Sequence[Tool], several: bool, answer: Grammar) -> dict[str, Any]:
     """Return the schema of calls, or of an answer that has a schema of its own."""
     if answer.kind is not GrammarKind.JSON:
-        raise ToolFailed("`tools` cannot be combined with a `response_format` of the type `regex` unless `tool_choice` is set")
+        raise ToolFailed(
+            f"`tools` cannot be combined with a `response_format` of the type `{answer.kind.value}` unless `tool_choice` is set"
+        )
     calls = _schema(tools, several)
     definitions = {**calls.pop("$defs"), "answer": _moved(json.loads(answer.source), "#/$defs/answer")}
     return {"anyOf": [calls, {"$ref": "#/$defs/answer"}], "$defs": definitions}

@@ -11,6 +11,8 @@ from tgi_router.strict_types import F32, I32, U32, Body, ListOf, schema_keywords
 
 ARGUMENTS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
+GRAMMAR = 'root ::= "yes" | "no"'
+
 
 class StructuredOutputs(Body):
     """vLLM's constraint of a response: one of its fields."""
@@ -21,7 +23,7 @@ class StructuredOutputs(Body):
     json_object: bool | None = Field(default=None, description="Any JSON object.", examples=[True])
     regex: str | None = Field(default=None, description="Regular expression.", examples=["[a-z]+"])
     choice: ListOf[str] | None = Field(default=None, description="Texts.", examples=[["yes", "no"]])
-    grammar: Any = Field(default=None, description="Not supported.", examples=[None])
+    grammar: str | None = Field(default=None, description="Grammar in GBNF or Lark.", examples=[GRAMMAR])
     structural_tag: Any = Field(default=None, description="Not supported.", examples=[None])
 
 
@@ -74,11 +76,17 @@ class VllmFields(FurtherSampling):
     guided_regex: str | None = Field(
         default=None, description="Regular expression that the response matches. vLLM's.", examples=["[a-z]+"]
     )
+    guided_grammar: str | None = Field(
+        default=None, description="Grammar in GBNF or Lark that the response matches. vLLM's.", examples=[GRAMMAR]
+    )
     guided_choice: ListOf[str] | None = Field(
         default=None, description="Texts one of which is the response. vLLM's.", examples=[["yes", "no"]]
     )
     regex: str | None = Field(
         default=None, description="Regular expression that the response matches. SGLang's.", examples=["[a-z]+"]
+    )
+    ebnf: str | None = Field(
+        default=None, description="Grammar in GBNF or Lark that the response matches. SGLang's.", examples=[GRAMMAR]
     )
     structured_outputs: StructuredOutputs | None = Field(
         default=None, description="Constraint of the response, in vLLM's newer form.", examples=[{"regex": "[a-z]+"}]

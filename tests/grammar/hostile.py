@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.grammar.hostile_ebnf import GRAMMARS
+
 Shape = dict[str, Any]
 
 _REGEXES = [
@@ -227,5 +229,6 @@ _SHAPES: list[Shape] = [
 SHAPES: list[Shape] = [
     *({"type": "regex", "value": regex} for regex in _REGEXES),
     *({"type": "json", "value": schema} for schema in _schemas()),
+    *({"type": "ebnf", "value": grammar} for grammar in GRAMMARS),
     *_SHAPES,
 ]

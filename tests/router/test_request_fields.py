@@ -126,6 +126,9 @@ def test_what_is_honoured_reaches_the_shard(serve: Serve) -> None:
         ({"structured_outputs": {"regex": "x", "choice": None}}, "x"),
         ({"structured_outputs": {"choice": ["yes", "ü\n"]}}, "yes|ü\\\n"),
         ({"structured_outputs": {"json_object": True}}, '{"type":"object"}'),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, 'start: "a"'),
+        ({"guided_grammar": 'root ::= "a"'}, 'root ::= "a"'),
+        ({"ebnf": 'root ::= "a"'}, 'root ::= "a"'),
     ],
 )
 def test_constraints(serve: Serve, given: dict[str, Any], source: str) -> None:
@@ -142,7 +145,9 @@ def test_constraints(serve: Serve, given: dict[str, Any], source: str) -> None:
     [
         ({"guided_json": {}, "guided_regex": "a"}, "give `guided_json` or `guided_regex`, not both"),
         ({"regex": "a", "response_format": {"type": "json_object"}}, "give `response_format` or `regex`, not both"),
-        ({"structured_outputs": {"grammar": "x"}}, "`structured_outputs.grammar` is not supported"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "`structured_outputs.structural_tag` is not supported"),
+        ({"ebnf": "root ::= x", "guided_grammar": "start: x"}, "give `guided_grammar` or `ebnf`, not both"),
+        ({"guided_grammar": "root ::= x"}, "Rule 'x' not found"),
         ({"guided_choice": []}, "needs at least one text"),
         ({"structured_outputs": {"regex": "("}}, "grammar is not valid"),
     ],

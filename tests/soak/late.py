@@ -1,6 +1,6 @@
 """Errors that come late, when a step is read, while clients are served: each is told of it, or gets the answer that it would have got.
 
-    python -m tests.soak.late [--faults N] [BACKEND...]
+    python -m tests.soak.late [--faults N] [--scale X] [BACKEND...]
 
 Out of memory, an InvalidRequest that names nobody and a lost device come at random steps. Ends with 0 only if no answer differs from
 that of a server without faults, and if the server is ready afterwards and answers all of it once more.
@@ -20,7 +20,8 @@ from tests.serve.process import TGI, ServerProcess, served
 from tests.soak.kills import REQUESTS, STREAMS, Answer, ask
 
 BACKENDS = ("reference", "cpu")
-SCHEDULE = "oom:p=0.03,seed={0},when=rows;invalid:p=0.004,seed={1},when=rows;lost:p=0.004,seed={2},when=rows"
+SHARES = {"oom": 0.03, "invalid": 0.004, "lost": 0.004}
+"""Of the steps that are read, the share that raises each error."""
 INJECTED = "injected fault: "
 
 
@@ -84,12 +85,13 @@ async def until_ready(url: str) -> None:
             await asyncio.sleep(0.05)
 
 
-def tried(backend: str, faults: int, seed: int, tgi: tuple[str, ...] = TGI) -> tuple[Seen, list[str]]:
-    """The whole of it, and what was wrong."""
+def tried(backend: str, faults: int, seed: int, tgi: tuple[str, ...] = TGI, scale: float = 1.0) -> tuple[Seen, list[str]]:
+    """The whole of it, and what was wrong. `scale` multiplies the shares of steps that fail."""
     flags = ("--backend", backend, "--dtype", "float32", "--shard-restarts", "1000")
     with served(*flags, tgi=tgi) as server:
         wanted = asyncio.run(answers(server.url))
-    schedule = SCHEDULE.format(seed, seed + 1, seed + 2)
+    shares = enumerate(SHARES.items())
+    schedule = ";".join(f"{error}:p={share * scale},seed={seed + place},when=rows" for place, (error, share) in shares)
     with served(*flags, "--inject-faults", schedule, tgi=tgi) as server:
         seen = asyncio.run(course(server, wanted, faults))
         asyncio.run(until_ready(server.url))
@@ -105,11 +107,14 @@ def main() -> int:
     """The soak."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="multiply the share of steps that fail, for backends whose steps are slow"
+    )
     parser.add_argument("backends", nargs="*", default=BACKENDS)
     given = parser.parse_args()
     found: list[str] = []
     for backend in given.backends:
-        seen, wrong = tried(backend, given.faults, 1)
+        seen, wrong = tried(backend, given.faults, 1, scale=given.scale)
         print(f"{backend}: {given.faults} faults, {seen.answers} answers, {len(wrong)} wrong, told {dict(seen.told)}", flush=True)
         found += wrong
     print("\n".join(found))

@@ -126,7 +126,7 @@ def choose(logprobs: Logits, sampling: Sampling, position: int) -> int:
     """Choose a token: greedily, the lowest id among the likeliest; else the inverse cumulative distribution at `uniform(seed,
     position)`."""
     if not sampling.do_sample:
-        return _by_logprob(logprobs)[0]
+        return min(logprobs, key=lambda token: (-logprobs[token], token))
     target = uniform(sampling.seed, position)
     total = 0.0
     for token in sorted(logprobs):

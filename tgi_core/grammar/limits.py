@@ -20,6 +20,9 @@ MAX_NODES = 4096
 """Maximum number of objects and arrays in a schema."""
 MAX_ENTRIES = 10_000
 """Maximum entries of one array or object in a schema, such as an `enum`."""
+MAX_RULES = 400
+"""Maximum number of rules of a grammar in EBNF. llguidance recurses from rule to rule: 500 in a chain fit a stack of 2 MB, and about
+4,000 one of 8 MB, beyond which the process ends with a segmentation fault."""
 
 MAX_SECONDS = 0.5
 """CPU time limit for compiling a grammar. Typical grammars take a millisecond, one of 40 kB takes 20."""

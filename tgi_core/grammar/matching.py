@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from tgi_core.grammar.documents import read_schema
+from tgi_core.grammar.ebnf import to_lark
 from tgi_core.grammar.finite import without_endless
 from tgi_core.grammar.keywords import rewrite
 from tgi_core.grammar.limits import MAX_BYTES, check_document, check_text
@@ -63,6 +64,8 @@ def translate(grammar: Grammar, max_bytes: int = MAX_BYTES) -> EngineGrammar:
     """Translate a grammar to llguidance's notation. Raises InvalidGrammar."""
     if grammar.kind is GrammarKind.REGEX:
         return EngineGrammar(_regex_source(grammar.source, max_bytes))
+    if grammar.kind is GrammarKind.EBNF:
+        return EngineGrammar(LLMatcher.grammar_from_lark(to_lark(grammar.source, max_bytes)))
     try:
         rewritten = rewrite(read_schema(grammar.source, max_bytes), _holds)
     except RecursionError:  # of references that lead from one to the next

@@ -3,6 +3,7 @@
 TGI:    {"type": "json" | "json_object", "value": schema, as an object or as JSON text}
         {"type": "json_schema", "value": {"schema": …, "name": …}}
         {"type": "regex", "value": "…"}
+vLLM, SGLang: {"type": "ebnf", "value": "root ::= …", or Lark}
 OpenAI: {"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": …, "name": …}}
 LangChain: {"type": "json_object", "schema": …}
 """
@@ -17,7 +18,7 @@ from tgi_core.grammar.limits import MAX_BYTES, check_text
 from tgi_core.grammar.value import Grammar, GrammarKind, InvalidGrammar, UnsupportedGrammar
 
 ANY_OBJECT = {"type": "object"}
-TYPES = ("json", "json_object", "json_schema", "regex", "text")
+TYPES = ("json", "json_object", "json_schema", "regex", "ebnf", "text")
 FIELDS = ("value", "json_schema", "schema")
 """Fields besides `type`. A schema in a wrong one is refused: ignoring it would leave the answer unconstrained."""
 
@@ -26,6 +27,7 @@ _FIELDS_OF: dict[str, tuple[str, ...]] = {
     "json_object": ("value", "schema"),
     "json_schema": ("value", "json_schema"),
     "regex": ("value",),
+    "ebnf": ("value",),
     "text": (),
 }
 _PLACES = {
@@ -33,8 +35,11 @@ _PLACES = {
     "json_object": "a schema is the field `value` or `schema`, or `json_schema.schema` with the type `json_schema`",
     "json_schema": 'the schema is the field `json_schema.schema`, as in {"json_schema": {"name": …, "schema": …}}',
     "regex": "the regular expression is the field `value`",
+    "ebnf": "the grammar is the field `value`",
     "text": "the answer is not constrained",
 }
+
+_NAMES = {GrammarKind.REGEX: "a regex", GrammarKind.EBNF: "a grammar in EBNF"}
 
 
 def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False, max_bytes: int = MAX_BYTES) -> Grammar | None:
@@ -44,8 +49,9 @@ def parse_grammar(shape: Mapping[str, Any], *, strict_tgi: bool = False, max_byt
     not compile the grammar; a schema of 64 KiB, the default of `max_bytes`, takes a few milliseconds.
     """
     kind = shape.get("type")
-    if not isinstance(kind, str) or kind not in TYPES:
-        raise InvalidGrammar(f"unknown type; expected one of {', '.join(TYPES)}")
+    types = TYPES if not strict_tgi else tuple(name for name in TYPES if name != "ebnf")
+    if not isinstance(kind, str) or kind not in types:
+        raise InvalidGrammar(f"unknown type; expected one of {', '.join(types)}")
     if strict_tgi:
         return _parse_tgi(kind, shape, strict_tgi, max_bytes)
     given = [name for name in FIELDS if shape.get(name) is not None]
@@ -67,8 +73,8 @@ def _parse_tgi(kind: str, shape: Mapping[str, Any], strict_tgi: bool, max_bytes:
     if "value" not in shape:
         raise InvalidGrammar("missing field `value`")
     value = shape["value"]
-    if kind == "regex":
-        return _regex(value, max_bytes)
+    if kind in ("regex", "ebnf"):
+        return _text(GrammarKind(kind), value, max_bytes)
     return _schema(_member(value, "value") if kind == "json_schema" else value, strict_tgi, max_bytes)
 
 
@@ -80,11 +86,11 @@ def _member(value: object, holder: str) -> object:
     return found
 
 
-def _regex(value: object, max_bytes: int) -> Grammar:
+def _text(kind: GrammarKind, value: object, max_bytes: int) -> Grammar:
     if not isinstance(value, str):
-        raise InvalidGrammar("a regex must be a string")
+        raise InvalidGrammar(f"{_NAMES[kind]} must be a string")
     check_text(value, max_bytes)
-    return Grammar(GrammarKind.REGEX, value)
+    return Grammar(kind, value)
 
 
 def _schema(value: object, strict_tgi: bool, max_bytes: int) -> Grammar:

@@ -8,16 +8,17 @@ from enum import Enum
 
 
 class GrammarKind(Enum):
-    """Kinds of grammar; the values are TGI's."""
+    """Kinds of grammar; the first two values are TGI's, the third is SGLang's."""
 
     JSON = "json"
     REGEX = "regex"
+    EBNF = "ebnf"
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """Constraint on an answer. Depending on `kind`, `source` is the JSON text of a schema that the answer must be valid under, or a
-    regular expression that must match the whole answer."""
+    regular expression or a grammar in EBNF that must match the whole answer."""
 
     kind: GrammarKind
     source: str = field(repr=False)

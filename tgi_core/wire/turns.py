@@ -22,7 +22,11 @@ from tgi_core.wire.types import (
     needs_masks,
 )
 
-GRAMMAR_KINDS = {pb.GRAMMAR_TYPE_JSON: GrammarKind.JSON, pb.GRAMMAR_TYPE_REGEX: GrammarKind.REGEX}
+GRAMMAR_KINDS = {
+    pb.GRAMMAR_TYPE_JSON: GrammarKind.JSON,
+    pb.GRAMMAR_TYPE_REGEX: GrammarKind.REGEX,
+    pb.GRAMMAR_TYPE_EBNF: GrammarKind.EBNF,
+}
 GRAMMAR_TYPES = {kind: number for number, kind in GRAMMAR_KINDS.items()}
 
 Tables = tuple[tuple[int, ...], ...]
