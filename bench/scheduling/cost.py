@@ -30,7 +30,7 @@ def measure(running: int, steps: int) -> float:
     scheduler = Scheduler(ReferenceSession().capabilities(), _CAPACITY)
     for number in range(running):
         prompt = tuple(range(number % 200, number % 200 + 5 + number % 16))
-        scheduler.add(GenerationRequest(prompt, Sampling(), Stopping(4000, ignore_eos=True)))
+        scheduler.add(GenerationRequest.of(prompt, Sampling(), Stopping(4000, ignore_eos=True)))
     rows: list[Generation] = []
     spent: list[int] = []
     gc.collect()

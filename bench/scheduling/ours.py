@@ -97,6 +97,6 @@ class Simulation:
     def _request(self, item: Arrival, number: int) -> GenerationRequest:
         """A prompt with a unique start, so that the prefix cache has no effect."""
         ids = (number // 1000 % self._vocabulary, number % 1000, *((number + place) % 997 for place in range(item.prompt - 2)))
-        return GenerationRequest(
+        return GenerationRequest.of(
             ids[: item.prompt], Sampling(), Stopping(item.answer, ignore_eos=True), OutputOptions(logprobs=False)
         )

@@ -35,17 +35,12 @@ def when_read(scope: Any, callback: Callable[[], None]) -> None:
 
 async def read_body(request: Request, model: type[Body], limit: int) -> Body:
     """Parse the body as `model`. Checks content type, size, syntax and types, in this order. Raises BodyRejected."""
-    return await judge(request, await read_json(request, limit), model)
+    return await _in_worker(request, _parse, await _read_checked(request, limit), model)
 
 
 async def judge(request: Request, value: Any, model: type[Body]) -> Body:
-    """Validate the JSON value of a body as `model`; a large one in a thread. Raises BodyRejected."""
-    judging = request.app.state.workers.run(body_bytes(request), validate, value, model)
-    try:
-        judged: Body = await judging
-    finally:
-        request.scope["extensions"][_WHEN_READ]()
-    return judged
+    """Validate the JSON value of a body as `model`. Raises BodyRejected."""
+    return await _in_worker(request, validate, value, model)
 
 
 def body_bytes(request: Request) -> int:
@@ -56,6 +51,11 @@ def body_bytes(request: Request) -> int:
 
 async def read_json(request: Request, limit: int) -> Any:
     """Parse the body as JSON of any type. Raises BodyRejected."""
+    return _json(await _read_checked(request, limit))
+
+
+async def _read_checked(request: Request, limit: int) -> bytes:
+    """Read the body. Checks content type and size. Raises BodyRejected."""
     if not _is_json(request.headers.get("content-type", "")):
         raise BodyRejected(415, "Expected request with `Content-Type: application/json`")
     data = await _read(request, limit)
@@ -64,6 +64,31 @@ async def read_json(request: Request, limit: int) -> Any:
         raise BodyRejected(
             400, f"Failed to parse the request body as JSON: it holds more than {MAX_NODES} objects, arrays and fields"
         )
+    return data
+
+
+async def _in_worker(request: Request, work: Callable[[Any, type[Body]], Body], given: Any, model: type[Body]) -> Body:
+    """Create a `model` with `work`; that of a large body runs in a thread. Raises BodyRejected."""
+    try:
+        body: Body = await request.app.state.workers.run(body_bytes(request), work, given, model)
+    finally:
+        request.scope["extensions"][_WHEN_READ]()
+    return body
+
+
+def _parse(data: bytes, model: type[Body]) -> Body:
+    """Parse and validate a body in one pass, without a JSON value in between. Only errors need that value, and so do NaN and
+    infinity, which pydantic's parser accepts but JSON does not have. Raises BodyRejected."""
+    if b"NaN" not in data and b"Infinity" not in data:
+        try:
+            return model.model_validate_json(data)
+        except ValidationError:
+            pass
+    return validate(_json(data), model)
+
+
+def _json(data: bytes) -> Any:
+    """Parse JSON of any type. Raises BodyRejected."""
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError as error:

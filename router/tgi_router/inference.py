@@ -373,7 +373,7 @@ def _sample_of(request: GenerationRequest, sample: int, seed: int | None) -> Gen
     if sample == 0:
         return request
     sampling = replace(request.sampling, seed=getrandbits(64) if seed is None else (seed + sample) % 2**64)
-    return replace(request, sampling=sampling)
+    return replace(request, request=replace(request.request, sampling=sampling))
 
 
 def _waited(stream: GenerationStream) -> float | None:

@@ -30,7 +30,7 @@ from tgi_router.request_examples import CHAT, CHAT_TOKENIZE
 from tgi_router.request_fields import Route
 from tgi_router.sse import OPENED, event
 from tgi_router.stream_writer import StreamWriter
-from tgi_router.template_pool import Rendered, TemplatePool
+from tgi_router.template_pool import TemplatePool
 from tgi_router.templates import Conversation
 from tgi_router.tools import TOOL_PROMPT, ToolUse, plan_tools
 from tgi_router.validation import Extras, Prompt
@@ -147,14 +147,13 @@ class ChatRoutes:
         """Check a body and render its prompt. `size`: bytes of the HTTP body. Raises RouterError."""
         try:
             plan = await self._inference.workers.run(size, self._plan, body)
-            rendered = await self._render(body, plan, size)
+            prompt = await self._render(body, plan, size)
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
-        prompt = Prompt(rendered.text, add_special_tokens=False, literals=rendered.literals)
         return Chat(body, plan.parameters, plan.extras, prompt, plan.names, plan.warnings)
 
-    async def _render(self, body: ChatBody, plan: _Plan, size: int) -> Rendered:
+    async def _render(self, body: ChatBody, plan: _Plan, size: int) -> Prompt:
         """Render the prompt. If the template refuses the role `developer`, OpenAI's newer name for it, it gets `system`."""
         try:
             return await self._templates.render(plan.draft)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from tgi_router.bodies import FurtherSampling
 from tgi_router.errors import ValidationFailed
 
 WARNING = "x-warning"
@@ -77,6 +78,7 @@ def _ignored(origin: str, route: Route, name: str, sample: Any, note: str, *neut
 _CHAT, _COMPLETIONS, _BOTH = Route.CHAT, Route.COMPLETIONS, Route.BOTH
 _TEMPLATE = "the server's own chat template is used"
 _KEPT = "nothing is stored"
+_FURTHER = {name: (spec.examples or [None])[0] for name, spec in FurtherSampling.model_fields.items()}
 
 FIELDS: tuple[RequestField, ...] = (
     *_honoured("OpenAI", _BOTH, model="tgi", max_tokens=4, temperature=0.5, top_p=0.9, seed=1, stop=["x"], n=2, stream=True),
@@ -101,7 +103,7 @@ FIELDS: tuple[RequestField, ...] = (
     _ignored("OpenAI", _CHAT, "prompt_cache_retention", "24h", "prompts stay cached while memory lasts", "in_memory"),
     _ignored("OpenAI", _CHAT, "service_tier", "flex", "see `x-request-priority`", "auto", "default"),
     _ignored("OpenAI", _CHAT, "verbosity", "low", "ask for it in the prompt", "medium"),
-    *_honoured("vLLM, SGLang", _BOTH, top_k=5, min_p=0.1, repetition_penalty=1.1, ignore_eos=True),
+    *_honoured("vLLM, SGLang", _BOTH, top_k=5, **_FURTHER, repetition_penalty=1.1, ignore_eos=True),
     RequestField("min_tokens", "vLLM, SGLang", _BOTH, Treatment.HONOURED, 1, "not together with a grammar"),
     *_honoured("vLLM, SGLang", _BOTH, stop_token_ids=[5], skip_special_tokens=False),
     RequestField("prompt_logprobs", "vLLM", _BOTH, Treatment.HONOURED, 0, "0 only, the prompt's own tokens"),

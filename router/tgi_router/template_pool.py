@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from tgi_core.literals import Span
 from tgi_core.workers.command import python
 from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost, WorkerPool
 from tgi_router.errors import ModelOverloaded, TemplateFailed
+from tgi_router.validation import Prompt
 
 WAIT_S = 5.0
 """Maximum seconds for which a rendering waits for a worker."""
@@ -18,14 +17,6 @@ WAITING = 256
 """Maximum number of waiting renderings."""
 
 _CHILD = Path(__file__).with_name("template_child.py")
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A prompt, with the spans in which special tokens are plain text."""
-
-    text: str
-    literals: tuple[Span, ...] = ()
 
 
 class TemplatePool:
@@ -36,7 +27,7 @@ class TemplatePool:
         greeting = json.dumps(list(special)).encode()
         self._pool = WorkerPool(python(_CHILD), greeting=greeting, size=size, waiting=WAITING, wait_s=WAIT_S)
 
-    async def render(self, draft: bytes) -> Rendered:
+    async def render(self, draft: bytes) -> Prompt:
         """Render a `Draft` in JSON. Raises TemplateFailed; ModelOverloaded if all workers are busy for too long, or are killed
         externally."""
         try:
@@ -49,7 +40,8 @@ class TemplatePool:
             raise ModelOverloaded from None
         if "error" in answer:
             raise TemplateFailed(answer["error"])
-        return Rendered(_unicode(answer["text"]), tuple((start, stop) for start, stop in answer["literals"]))
+        literals = tuple((start, stop) for start, stop in answer["literals"])
+        return Prompt(_unicode(answer["text"]), add_special_tokens=False, literals=literals)
 
     def close(self) -> None:
         """End the worker processes."""

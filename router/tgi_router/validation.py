@@ -123,7 +123,8 @@ class Validator:
             parameters = parameters.model_copy(update=dict.fromkeys(FurtherSampling.model_fields))
         _check(self._parameter_rules(parameters))
         _check(self._extra_rules(extras))
-        _check(self._declared_rules(parameters, extras))
+        asked = _asked(parameters, extras)
+        _check(self._declared_rules(parameters, extras, asked))
         _check(self._input_rules(prompt, parameters))
         _check(self._size_rules(prompt, parameters), PromptTooLong)
         keep = parameters.truncate or self._limits.max_input_tokens
@@ -133,9 +134,9 @@ class Validator:
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
         room = self._limits.max_total_tokens - len(ids)
-        request = GenerationRequest(
+        request = GenerationRequest.of(
             input_ids=ids,
-            sampling=_sampling(parameters, extras),
+            sampling=_sampling(parameters.do_sample, asked),
             stopping=self._stopping(parameters, extras, room),
             want=self._want(parameters, extras),
             adapter=self._names.find(parameters.adapter_id),
@@ -197,13 +198,13 @@ class Validator:
         outside = any(not 0 <= token < vocabulary for token in extras.stop_ids)
         yield outside, f"`stop_token_ids` names tokens by their ids, which are >= 0 and < {vocabulary}"
 
-    def _declared_rules(self, given: Parameters, extras: Extras) -> Iterator[Rule]:
+    def _declared_rules(self, given: Parameters, extras: Extras, asked: dict[str, Any]) -> Iterator[Rule]:
         """Reject, rather than ignore, requested features that the backend does not declare."""
         sampling, features = self._capabilities.sampling, self._capabilities.features
-        asked = {name for name, value in _asked(given, extras).items() if value != getattr(_NEUTRAL, name) or name == "seed"}
+        needed = {name for name, value in asked.items() if value != getattr(_NEUTRAL, name) or name == "seed"}
         for spec in SAMPLING:
             missing = spec.field is not None and spec.field not in sampling
-            yield missing and spec.name in asked, f"`{spec.name}` is not supported by this backend"
+            yield missing and spec.name in needed, f"`{spec.name}` is not supported by this backend"
         yield bool(given.top_n_tokens) and Feature.TOP_N not in features, "`top_n_tokens` != 0 is not allowed for this endpoint"
         yield (
             self._prompt_logprobs(given) and Feature.PROMPT_LOGPROBS not in features,
@@ -305,9 +306,8 @@ def _asked(given: Parameters, extras: Extras) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _sampling(given: Parameters, extras: Extras) -> Sampling:
+def _sampling(do_sample: bool, asked: dict[str, Any]) -> Sampling:
     """Return the sampling parameters. A temperature of 1 alone does not enable sampling: TGI's shard cannot tell it from the
     default."""
-    asked = _asked(given, extras)
     switched = any(asked.get(name, getattr(_NEUTRAL, name)) != getattr(_NEUTRAL, name) for name in SWITCHES)
-    return Sampling(**{"seed": getrandbits(64), **asked, "do_sample": given.do_sample or switched})
+    return Sampling(**{"seed": getrandbits(64), **asked, "do_sample": do_sample or switched})

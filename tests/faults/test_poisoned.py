@@ -63,7 +63,7 @@ def losing(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
 
 def sampled(**fields: Any) -> Kind:
     """Sampling that no formula can honour, past the router's checks."""
-    return lambda instance, patch: replace(VICTIM, sampling=Sampling(**fields))
+    return lambda instance, patch: replace(VICTIM, request=replace(VICTIM.request, sampling=Sampling(**fields)))
 
 
 def prompt(*tokens: int) -> Kind:
@@ -279,7 +279,7 @@ def engine_sampler(instance: ServerUnderTest, patch: Patch) -> GenerationRequest
         return warp(scores, samplings)
 
     patch.setattr(module, "warp", raising_warp)
-    return replace(VICTIM, sampling=Sampling(do_sample=True, temperature=7.5, top_k=40, seed=3))
+    return replace(VICTIM, request=replace(VICTIM.request, sampling=Sampling(do_sample=True, temperature=7.5, top_k=40, seed=3)))
 
 
 def reference_sampler(instance: ServerUnderTest, patch: Patch) -> GenerationRequest:
@@ -292,7 +292,7 @@ def reference_sampler(instance: ServerUnderTest, patch: Patch) -> GenerationRequ
         return warp(logits, sampling) if sampling.temperature != 7.5 else 1 / 0
 
     patch.setattr(module, "warp", raising_warp)
-    return replace(VICTIM, sampling=Sampling(do_sample=True, temperature=7.5, seed=3))
+    return replace(VICTIM, request=replace(VICTIM.request, sampling=Sampling(do_sample=True, temperature=7.5, seed=3)))
 
 
 IN_THE_DEVICE: dict[str, tuple[str, Kind]] = {

@@ -41,7 +41,7 @@ def request(
     """Greedy without a seed, sampled with one. Without a grammar it runs to its length."""
     sampling = Sampling() if seed is None else Sampling(do_sample=True, temperature=1.3, seed=seed)
     stopping = Stopping(max_new_tokens, ignore_eos=grammar is None)
-    return GenerationRequest(prompt, sampling, stopping, OutputOptions(), grammar=grammar)
+    return GenerationRequest.of(prompt, sampling, stopping, OutputOptions(), grammar=grammar)
 
 
 def answer(one: Device, key: int) -> str | None:

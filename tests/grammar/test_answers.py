@@ -141,7 +141,7 @@ def test_the_end_of_a_grammar_is_the_end_of_the_answer(demo_tokenizer: Tokenizer
     assert len(demo_tokenizer.eos_ids) > 1
     one = device(demo_tokenizer, compiler)
     wanted = request(regex_grammar("blue"))
-    ignoring = GenerationRequest((1, 2), wanted.sampling, type(wanted.stopping)(50, ignore_eos=True), grammar=wanted.grammar)
+    ignoring = GenerationRequest.of((1, 2), wanted.sampling, type(wanted.stopping)(50, ignore_eos=True), grammar=wanted.grammar)
     keys = [one.scheduler.add(wanted), one.scheduler.add(ignoring)]
     one.run()
     for key in keys:

@@ -55,7 +55,7 @@ def open_device(tokenizer: Tokenizer, compiler: GrammarCompiler) -> Device:
 def chat(tokenizer: Tokenizer, text: str, grammar: Grammar | None, seed: int | None) -> GenerationRequest:
     """A request of 80 tokens at most; greedy without a seed."""
     sampling = Sampling() if seed is None else Sampling(do_sample=True, temperature=0.9, top_p=0.95, seed=seed)
-    return GenerationRequest(tokenizer.encode(text).ids, sampling, Stopping(80), grammar=grammar)
+    return GenerationRequest.of(tokenizer.encode(text).ids, sampling, Stopping(80), grammar=grammar)
 
 
 def test_every_complete_answer_is_valid(demo_tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:

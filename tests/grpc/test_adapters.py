@@ -24,7 +24,7 @@ NAMES = ("poet", "org/cook")
 
 def asked(tokenizer: Tokenizer, adapter: str | None) -> GenerationRequest:
     """The same prompt, with an adapter or without."""
-    return GenerationRequest(tokenizer.encode("The sea").ids, Sampling(), Stopping(6, ignore_eos=True), adapter=adapter)
+    return GenerationRequest.of(tokenizer.encode("The sea").ids, Sampling(), Stopping(6, ignore_eos=True), adapter=adapter)
 
 
 async def answer(loop: SchedulerLoop, request: GenerationRequest) -> list[int]:

@@ -39,7 +39,7 @@ async def test_everyone_gets_their_own(kind: str, demo_tokenizer: Tokenizer, tmp
 async def test_text_logprobs_and_candidates(kind: str, demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Text, logprobs to the last bit, top tokens, those of the prompt and the finished text are what the shard in process makes."""
     ids = demo_tokenizer.encode("Once upon a time").ids
-    one = GenerationRequest(
+    one = GenerationRequest.of(
         ids, Sampling(do_sample=True, temperature=0.7, seed=5, logit_bias=((3, 0.1),)), Stopping(9, ("zzz",), ignore_eos=True)
     )
     both = []

@@ -29,7 +29,7 @@ def wanted(tokenizer: Tokenizer, index: int) -> GenerationRequest:
     """A request of its own kind; its temperature is the same number in single precision."""
     sampling = Sampling(do_sample=True, temperature=1.25, seed=index) if index % 2 else Sampling()
     stopping = Stopping(3 + index % 15, ignore_eos=True)
-    return GenerationRequest(tokenizer.encode(TEXTS[index % len(TEXTS)]).ids, sampling, stopping, OutputOptions(top_n=2))
+    return GenerationRequest.of(tokenizer.encode(TEXTS[index % len(TEXTS)]).ids, sampling, stopping, OutputOptions(top_n=2))
 
 
 async def test_a_whole_conversation(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_a_prompt_without_text(demo_tokenizer: Tokenizer, tmp_path: Path) 
     with pytest.raises(InvalidRequest):
         text_of(half, demo_tokenizer)
     async with running("foreign", demo_tokenizer, tmp_path, PLAN) as loop:
-        bad = loop.submit(GenerationRequest(half, Sampling(), Stopping(5)))
+        bad = loop.submit(GenerationRequest.of(half, Sampling(), Stopping(5)))
         good = loop.submit(wanted(demo_tokenizer, 2))
         with pytest.raises(GenerationFailed, match="no text"):
             await collect(bad)

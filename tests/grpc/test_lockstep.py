@@ -85,7 +85,9 @@ def wanted(pb: ModuleType, id: int, text: str, max_new_tokens: int = 6, **fields
 
 def expected(tokenizer: Tokenizer, text: str, max_new_tokens: int = 6) -> list[int]:
     """What our own scheduler makes of a greedy request, with the device to itself."""
-    return alone(tokenizer, GenerationRequest(tokenizer.encode(text).ids, Sampling(), Stopping(max_new_tokens, ignore_eos=True)))
+    return alone(
+        tokenizer, GenerationRequest.of(tokenizer.encode(text).ids, Sampling(), Stopping(max_new_tokens, ignore_eos=True))
+    )
 
 
 def note(made: dict[int, list[int]], response: Any) -> Any:

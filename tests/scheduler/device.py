@@ -111,7 +111,7 @@ def request(prompt: tuple[int, ...], max_new_tokens: int = 8, seed: int | None =
     sampling = Sampling() if seed is None else Sampling(do_sample=True, temperature=1.3, seed=seed)
     stopping = Stopping(max_new_tokens, ignore_eos=True)
     scheduling = SchedulingParams(**{name: given.pop(name) for name in _SCHEDULING & given.keys()})
-    return GenerationRequest(prompt, sampling, stopping, OutputOptions(), scheduling=scheduling, **given)
+    return GenerationRequest.of(prompt, sampling, stopping, OutputOptions(), scheduling=scheduling, **given)
 
 
 def scheduled(wanted: GenerationRequest, **changes: Any) -> GenerationRequest:

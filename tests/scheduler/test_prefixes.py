@@ -102,7 +102,7 @@ def test_logprobs_of_the_prompt_need_all_of_it(demo_tokenizer: Tokenizer) -> Non
     one = device(demo_tokenizer)
     item = request(PROMPT, 3)
     ask(one, item)
-    assert ask(one, replace(item, want=OutputOptions(prompt_logprobs=True)))[1] == 0
+    assert ask(one, replace(item, request=replace(item.request, want=OutputOptions(prompt_logprobs=True))))[1] == 0
 
 
 def test_old_prefixes_make_room(demo_tokenizer: Tokenizer) -> None:

@@ -16,7 +16,7 @@ def test_tokens_add_up_to_the_generated_text(demo_tokenizer: Tokenizer) -> None:
     """The streamed pieces of a request, special tokens left out, are its generated text."""
     one = device(demo_tokenizer)
     prompt = demo_tokenizer.encode("Once upon a time").ids
-    one.scheduler.add(GenerationRequest(prompt, Sampling(), Stopping(40, ignore_eos=True)))
+    one.scheduler.add(GenerationRequest.of(prompt, Sampling(), Stopping(40, ignore_eos=True)))
     pieces, finished = [], None
     while finished is None:
         for event in one.scheduler.complete(one.server.exchange(one.scheduler.plan())):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing, Request
+from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
 from tgi_core.blocks import Blocks
 from tgi_core.scheduler.cutting import PromptRoom, padded
 from tgi_core.scheduler.fault_attribution import FaultAttribution
@@ -52,21 +52,21 @@ class ScheduledRow:
 
     def as_request(self) -> ShardRequest:
         """Return the request to send to the shard, for a row that it does not have yet."""
-        sequence, request = self.sequence, self.sequence.request
-        continued = len(sequence.tokens) > len(request.input_ids)  # the prompt's logprobs came with the first token
-        row = Request(
+        sequence, wanted = self.sequence, self.sequence.request
+        tokens, want = tuple(sequence.tokens), wanted.want
+        if len(tokens) > len(wanted.input_ids):  # continued: the prompt's logprobs came with the first token
+            want = replace(want, prompt_logprobs=False)
+        row = replace(
+            wanted.request,
             id=sequence.wire_id,
-            tokens=tuple(sequence.tokens),
-            prompt_len=len(request.input_ids),
+            tokens=tokens,
             cached=sequence.cached,
             blocks=self.blocks,
             take=self.take,
-            sampling=request.sampling,
-            want=replace(request.want, prompt_logprobs=False) if continued else request.want,
-            masked=needs_masks(request.stopping, request.grammar),
-            adapter=request.adapter,
+            want=want,
+            masked=needs_masks(wanted.stopping, wanted.grammar),
         )
-        return ShardRequest(row, request.stopping, request.grammar)
+        return ShardRequest(row, wanted.stopping, wanted.grammar)
 
 
 @dataclass(slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tgi_core.backend import OutputOptions, RowFaultKind, Sampling
+from tgi_core.backend import OutputOptions, Request, RowFaultKind, Sampling
 from tgi_core.grammar import Cost, Grammar
-from tgi_core.wire.types import Stopping
+from tgi_core.wire.types import ShardRequest, Stopping
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,52 @@ DEFAULT_SCHEDULING = SchedulingParams()
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A validated request. `input_ids` is the prompt; sampling has a seed even if the client gave none. `grammar_cost` is the cost
-    of compiling its grammar."""
+class GenerationRequest(ShardRequest):
+    """A validated request: the shard's request, which the scheduler completes when it admits the row, and what only the scheduler
+    needs.
 
-    input_ids: tuple[int, ...]
-    sampling: Sampling
-    stopping: Stopping
-    want: OutputOptions = OutputOptions()
-    adapter: str | None = None
-    grammar: Grammar | None = None
+    Until then, the tokens of `request` are the prompt, it has no blocks, and its id and take are 0. Sampling has a seed even if the
+    client gave none. `grammar_cost` is the cost of compiling the grammar.
+    """
+
     grammar_cost: Cost | None = None
     scheduling: SchedulingParams = DEFAULT_SCHEDULING
+
+    @classmethod
+    def of(
+        cls,
+        input_ids: tuple[int, ...],
+        sampling: Sampling,
+        stopping: Stopping,
+        want: OutputOptions = OutputOptions(),
+        adapter: str | None = None,
+        grammar: Grammar | None = None,
+        grammar_cost: Cost | None = None,
+        scheduling: SchedulingParams = DEFAULT_SCHEDULING,
+    ) -> GenerationRequest:
+        """Create the request of a prompt."""
+        request = Request(0, input_ids, len(input_ids), 0, (), 0, sampling, want, adapter=adapter)
+        return cls(request, stopping, grammar, grammar_cost, scheduling)
+
+    @property
+    def input_ids(self) -> tuple[int, ...]:
+        """Token ids of the prompt."""
+        return self.request.tokens
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling parameters."""
+        return self.request.sampling
+
+    @property
+    def want(self) -> OutputOptions:
+        """What is returned besides the tokens."""
+        return self.request.want
+
+    @property
+    def adapter(self) -> str | None:
+        """Name of the adapter, if any."""
+        return self.request.adapter
 
     @property
     def seed(self) -> int | None:
