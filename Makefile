@@ -103,7 +103,7 @@ aot: install
 
 # what bench/gpu.py installs on a machine that has nothing of ours
 wheels: install
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation -w dist . backends/cuda conformance-tests
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation -w dist . ./backends/cuda ./conformance-tests
 
 # the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, over their own tests
 test-native-asan: install

@@ -10,6 +10,7 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tgi_core.backend import BackendError, Group
 from tgi_core.server.rank_link import Link, LinkClosed
@@ -19,16 +20,20 @@ def run_rank(folder: Path, store: Path, rank: int, quantize: str = "") -> dict[s
     """What one of two ranks makes of a checkpoint. Prompts are scored in chunks, whose logits are gathered one by one."""
     from tests.engine.tiny_models import open_cpu, ragged_schedule, scored_prompt
     from tgi_core.engine import prompt_scores
+    from tgi_core.engine.collectives import Collectives
 
     prompt_scores.CHUNK = 4
+    meet = Collectives.meet
     group = Group(rank, 2, f"file:{store}", rank, 2)
-    session, capacity = open_cpu(folder, dtype="float32", group=group, quantize=quantize)
+    meetings: list[None] = []
+    with patch.object(Collectives, "meet", lambda ranks: meetings.append(meet(ranks))):
+        session, capacity = open_cpu(folder, dtype="float32", group=group, quantize=quantize)
     try:
         scores = scored_prompt(session, capacity)
         tokens = {str(id): made for id, made in ragged_schedule(session, capacity).items()}
         memory = {item.name: item.num_bytes for item in capacity.memory}
         limits = [capacity.groups[0].num_blocks, capacity.max_rows, capacity.max_row_tokens, capacity.max_step_tokens]
-        return {"tokens": tokens, "scores": scores, "memory": memory, "limits": limits}
+        return {"tokens": tokens, "scores": scores, "meetings": len(meetings), "memory": memory, "limits": limits}
     finally:
         session.close()
 

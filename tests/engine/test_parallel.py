@@ -83,6 +83,7 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
             made = rank["tokens"][str(id)]
             assert made and made == expected[: len(made)], (name, id)
     assert ranks[0]["limits"] == ranks[1]["limits"]
+    assert ranks[0]["meetings"] == ranks[1]["meetings"] >= 2  # once connected, and once the weights are read
     alone, capacity = open_cpu(folder, dtype="float32")
     assert ranks[0]["scores"] == pytest.approx(scored_prompt(alone, capacity), abs=1e-3) and len(ranks[0]["scores"]) == 12
     alone.close()

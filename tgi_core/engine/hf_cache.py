@@ -18,6 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Memory, OutOfMemory, WarmupPlan
 from tgi_core.backend.ledger import Work
+from tgi_core.engine.agreement import MODEL_ERRORS, Agree, relative_difference
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.attention_layers import HEAD_LIMIT
@@ -27,7 +28,6 @@ from tgi_core.engine.models.output_head import OutputHead
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.runner import StepLogits, following_tokens
-from tgi_core.engine.self_check import MODEL_ERRORS, Agree, relative_difference
 
 _log = logging.getLogger("tgi_core.engine")
 

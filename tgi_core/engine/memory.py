@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemory, WarmupPlan
+from tgi_core.engine.agreement import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.self_check import Agree
 
 
 def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.ledger import Work
+from tgi_core.engine.agreement import Agree
 from tgi_core.engine.attention.cache import SPARE_BLOCKS, LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.attention.provider import AttentionProvider, MakesLayers
@@ -19,7 +20,6 @@ from tgi_core.engine.memory import plan_capacity
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
 from tgi_core.engine.runner import StepLogits
-from tgi_core.engine.self_check import Agree
 
 
 class PagedRunner(ABC):

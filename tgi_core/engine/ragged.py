@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 
 from tgi_core.backend.ledger import Work
+from tgi_core.engine.agreement import Agree
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, attending
 from tgi_core.engine.attention.metadata import StepMetadata
@@ -16,7 +17,6 @@ from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
-from tgi_core.engine.self_check import Agree
 
 
 class RaggedStep:

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
+from tgi_core.engine.agreement import MODEL_ERRORS, Agree
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.sharing import drop_head_shards
@@ -31,7 +32,7 @@ from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
-from tgi_core.engine.self_check import MODEL_ERRORS, OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Agree, Expected, probe_ids, prove
+from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, probe_ids, prove
 
 _log = logging.getLogger("tgi_core.engine")
 

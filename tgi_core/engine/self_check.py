@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgi_core.backend import Request
 from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.engine.agreement import Agree, relative_difference
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits
@@ -21,12 +22,6 @@ OWN_CACHE_CHUNKS = (4, 1, 1)
 
 FP8_LIMIT = 0.25
 """The allowed relative difference of logits with an 8-bit cache."""
-
-MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
-"""What a model's code raises if it is called in a way that it does not support."""
-
-Agree = Callable[[int], int]
-"""The minimum over the ranks' values."""
 
 Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
@@ -91,10 +86,3 @@ def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tupl
 
 def _probe_row(id: int, tokens: list[int], adapter: str | None = None) -> LiveRow:
     return LiveRow(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, adapter=adapter), tokens, 0, ([id],))
-
-
-def relative_difference(found: Tensor, expected: Tensor) -> float:
-    """The norm of the difference, relative to the expected norm; tokens with logits of minus infinity don't count."""
-    finite = expected > torch.finfo(expected.dtype).min / 2
-    found, expected = found.float()[finite], expected.float()[finite]
-    return float((found - expected).norm() / expected.norm().clamp_min(1e-30))

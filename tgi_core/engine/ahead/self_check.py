@@ -7,10 +7,11 @@ from torch import Tensor
 
 from tgi_core.backend import Kernel, OutputOptions, Request
 from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.engine.agreement import relative_difference
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.graphs import buckets
 from tgi_core.engine.device_queue import CannotCapture
-from tgi_core.engine.self_check import probe_ids, relative_difference
+from tgi_core.engine.self_check import probe_ids
 
 PART = "graphs"
 """The part of the model that the verdict is about."""

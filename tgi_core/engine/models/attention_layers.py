@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from tgi_core.engine.agreement import MODEL_ERRORS, Agree, relative_difference
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, attending, register
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.output_head import OutputHead
-from tgi_core.engine.self_check import MODEL_ERRORS, Agree, relative_difference
 
 _log = logging.getLogger("tgi_core.engine")
 

@@ -1,0 +1,23 @@
+"""What self-checks of models have in common: errors, sizes of differences, and verdicts that ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tgi_core.engine.attention.interface import NotRagged
+
+MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
+"""What a model's code raises if it is called in a way that it does not support."""
+
+Agree = Callable[[int], int]
+"""The minimum over the ranks' values."""
+
+
+def relative_difference(found: Tensor, expected: Tensor) -> float:
+    """The norm of the difference, relative to the expected norm; tokens with logits of minus infinity don't count."""
+    finite = expected > torch.finfo(expected.dtype).min / 2
+    found, expected = found.float()[finite], expected.float()[finite]
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-30))
