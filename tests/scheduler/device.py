@@ -33,7 +33,7 @@ class Device:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     ended: dict[int, Event] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
-    answers: AnswerCheck = field(default_factory=lambda: AnswerCheck(0))
+    answers: AnswerCheck = field(default_factory=AnswerCheck)
     """A shard that is true answers whatever it is asked."""
 
     def exchange(self, turn: Turn) -> TurnResult:
@@ -92,8 +92,7 @@ def device(
     takes = options.pop("takes", ())
     info, server, session = shard(tokenizer, **options)
     capacity: Capacity = replace(server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet), takes=takes)
-    answers = AnswerCheck(capacity.draft)
-    return Device(Scheduler(info.capabilities, capacity, chosen, clock), server, session, answers=answers)
+    return Device(Scheduler(info.capabilities, capacity, chosen, clock), server, session)
 
 
 def shard(tokenizer: Tokenizer, **options: Any) -> tuple[ShardInfo, ModelServer, ReferenceSession]:

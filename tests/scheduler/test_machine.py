@@ -89,7 +89,7 @@ class Machine(RuleBasedStateMachine):
         capacity = replace(server.warmup(self.plan, quiet), takes=takes)
         assert Feature.PREFIX_REUSE in info.capabilities.features
         scheduler = Scheduler(info.capabilities, capacity, SchedulerOptions(prefix_caching=caching), clock=lambda: self.now)
-        self.one = Device(scheduler, server, session, answers=AnswerCheck(draft))
+        self.one = Device(scheduler, server, session)
         self.wanted: dict[int, GenerationRequest] = {}
         self.left: set[int] = set()
         self.broken: set[int] = set()
@@ -202,7 +202,7 @@ class Machine(RuleBasedStateMachine):
         """A new shard goes on."""
         _, self.one.server, self.one.session, self.faults = self.fresh_shard()
         self.one.server.warmup(self.plan, quiet)
-        self.one.answers = AnswerCheck(self.plan.draft)
+        self.one.answers = AnswerCheck()
         self.one.take(self.one.scheduler.restart(reason))
         self.calm = 0
 

@@ -25,7 +25,7 @@ def replace_shard(one: Device, tokenizer: Tokenizer, answered: bool) -> None:
         one.scheduler.plan()
     _, one.server, one.session = shard(tokenizer)
     one.server.warmup(PLAN, quiet)
-    one.answers = AnswerCheck(0)
+    one.answers = AnswerCheck()
     one.take(one.scheduler.restart("the shard was killed"))
 
 

@@ -249,7 +249,8 @@ def test_pauses() -> None:
 
 async def test_the_prompt_is_told_once(demo_tokenizer: Tokenizer) -> None:
     """Logprobs of the prompt came with the first token; a continued request does not tell them again."""
-    asked = replace(request((1, 2, 3), 30), want=OutputOptions(prompt_logprobs=True))
+    plain = request((1, 2, 3), 30)
+    asked = replace(plain, request=replace(plain.request, want=OutputOptions(prompt_logprobs=True)))
     async with instance(Shop(demo_tokenizer, [{"faults": {3: LOST}}, {"faults": {5: LOST}}])) as (loop, _):
         prompt = [token.id async for generation in loop.submit(asked) for token in generation.prompt]
     assert prompt == [1, 2, 3]

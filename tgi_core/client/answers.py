@@ -50,18 +50,20 @@ class _Step:
     rows: list[int]
     count: int
     ending: set[int] = field(default_factory=set)
+    drafts: dict[int, int] = field(default_factory=dict)
+    """Number of drafts by row, where there are some."""
 
 
 class AnswerCheck:
-    """Tracks the turns of one shard and checks each answer against them. `draft` is the capacity's: a row yields up to that
-    many more tokens in a step that runs its drafts, and ends earlier.
+    """Tracks the turns of one shard and checks each answer against them. A row yields up to as many more tokens in a step as
+    it has drafts, and ends earlier; `unasked` is the number of those that a shard of another kind makes by itself.
 
     It keeps its own record of batches, rows and steps, derived only from the turns: the scheduler's record is updated from the
     answers, so it cannot expose a wrong answer.
     """
 
-    def __init__(self, draft: int) -> None:
-        self._draft = draft
+    def __init__(self, unasked: int = 0) -> None:
+        self._unasked = unasked
         self._rows: dict[int, _Row] = {}
         self._prompts: dict[int, int] = {}
         """For rows with an incomplete prompt, the number of prompt tokens that no step has computed."""
@@ -127,6 +129,8 @@ class AnswerCheck:
         """Advance the prompts. Return the rows that are not in the step, which end one step later."""
         silent = set()
         for grant in grants:
+            if grant.drafts:
+                step.drafts[grant.request_id] = len(grant.drafts)
             left = self._prompts.get(grant.request_id)
             if left is None:
                 if not grant.take:
@@ -238,18 +242,19 @@ class AnswerCheck:
         id, row = made.request_id, self._rows.get(made.request_id)
         if row is None:
             return
-        if made.fault is None and not 1 <= len(made.tokens) <= 1 + self._draft:
+        most = 1 + step.drafts.get(id, self._unasked)
+        if len(made.tokens) > most or (made.fault is None and not made.tokens):
             raise wrong(f"{len(made.tokens)} tokens for request {id} in one step")
-        if made.finished is not None and not self._draft:
-            self._check_end(step, row, made.finished, id)
+        if made.finished is not None and not self._unasked:
+            self._check_end(row.end - step.count - len(made.tokens) + 1, row, made.finished, id)
         if made.finished is not None or made.fault is not None:
             self._drop([id])
         elif len(made.tokens) > 1:
             self._hasten(id, row, len(made.tokens) - 1)
 
     @staticmethod
-    def _check_end(step: _Step, row: _Row, finished: GeneratedText, id: int) -> None:
-        left = row.end - step.count
+    def _check_end(left: int, row: _Row, finished: GeneratedText, id: int) -> None:
+        """Check the end of a row that could have made `left` more tokens."""
         count = row.before + row.tokens - left
         if finished.generated_tokens != count:
             raise wrong(f"request {id} ends with {finished.generated_tokens} tokens, of which {count} were made")

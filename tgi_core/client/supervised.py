@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
+from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Feature, Progress, WarmupPlan
 from tgi_core.client.answers import AnswerCheck
 from tgi_core.client.base import Opened, Plan, ShardGone, TakenOver
 from tgi_core.client.grammars import Release
@@ -76,6 +76,11 @@ def shortfall(new: Opened, old: Opened) -> str:
     return "another draft" if new.capacity.draft != old.capacity.draft else ""
 
 
+def _answers(opened: Opened) -> AnswerCheck:
+    """The check of a shard's answers. A shard that does not take drafts from the scheduler may have its own."""
+    return AnswerCheck(0 if Feature.SPECULATION in opened.info.capabilities.features else opened.capacity.draft)
+
+
 class SupervisedShard:
     """A client of the current shard, and its supervisor. `reopen` opens the next shard. Bound to one event loop."""
 
@@ -91,7 +96,7 @@ class SupervisedShard:
         """The shard in use; None while it is being replaced."""
         self._last = opened
         """The shard opened last, which must still be closed after its loss."""
-        self._answers = AnswerCheck(opened.capacity.draft)
+        self._answers = _answers(opened)
         self._watching = asyncio.create_task(self._watch(opened))
         self._ticking = asyncio.create_task(self._watchdog.run())
 
@@ -218,7 +223,7 @@ class SupervisedShard:
 
     def _attach(self, opened: Opened) -> None:
         self._opened = self._last = opened
-        self._answers = AnswerCheck(opened.capacity.draft)
+        self._answers = _answers(opened)
         self._watching = asyncio.create_task(self._watch(opened))
 
     def _detach(self) -> str | None:

@@ -26,16 +26,14 @@ class Drafter:
     def __init__(self, most: int, times: StepTimes) -> None:
         self.most = most
         self._times = times
-        self.drafted = self.accepted = 0
-        """Drafts so far, and how many of them were accepted."""
 
     def drafts(self, sequence: Sequence, rows: int) -> tuple[int, ...]:
         """Return drafts for a row whose tokens have all been read, in a step of `rows` rows."""
         left = sequence.end - len(sequence.tokens) - 1
         length = min(self.most, left, self._length(rows, sequence.acceptance))
         found = self._found(sequence, length)
-        if not found:
-            sequence.acceptance = min(1.0, sequence.acceptance + _RECOVERY)
+        if not found and sequence.acceptance < _HOPEFUL:
+            sequence.acceptance += _RECOVERY
         return found
 
     def worth_waiting(self, sequence: Sequence) -> bool:
@@ -44,11 +42,9 @@ class Drafter:
 
     def read(self, sequence: Sequence, tokens: int) -> None:
         """Record that the step with a row's drafts was read, and made `tokens` tokens."""
-        accepted, drafts = tokens - 1, sequence.drafts
-        share = accepted / (accepted + (accepted < drafts))
+        accepted = tokens - 1
+        share = accepted / (accepted + (accepted < sequence.drafts))
         sequence.acceptance += _WEIGHT * (share - sequence.acceptance)
-        self.drafted += drafts
-        self.accepted += accepted
 
     def _length(self, rows: int, acceptance: float) -> int:
         """Return the number of drafts per row with which the step yields most tokens per second."""

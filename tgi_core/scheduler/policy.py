@@ -241,37 +241,35 @@ class Policy:
         """Give drafts to rows that decode, while there is room in the step and in their memory."""
         if self.drafter is None:
             return
-        decoding = [*plan.decoding, *(item.sequence for item in plan.grown if item.take == 1)]
-        room = self.max_step_tokens - plan.tokens
+        grown = {item.sequence.key: item for item in plan.grown}
+        decoding, room = [*plan.decoding, *(item.sequence for item in plan.grown)], self.max_step_tokens - plan.tokens
+        moved, drafting = set[int](), list[ScheduledRow]()
         for sequence in decoding:
+            alone = grown.get(sequence.key)
             if sequence.unread:
                 if self.drafter.worth_waiting(sequence):
-                    self._let_wait(sequence, plan)
+                    self._let_wait(sequence, alone, plan)
+                    moved.add(sequence.key)
                 continue
             drafts = self.drafter.drafts(sequence, len(decoding))[: max(0, room)]
             if drafts and self._memory.fits(sequence, sequence.computed + 1 + len(drafts)):
-                self._draft(sequence, drafts, plan)
+                drafting.append(self._with_drafts(sequence, alone, drafts))
+                moved.add(sequence.key)
                 room -= len(drafts)
+        if moved:
+            plan.decoding = [item for item in plan.decoding if item.key not in moved]
+            plan.grown = [item for item in plan.grown if item.sequence.key not in moved] + drafting
 
-    def _draft(self, sequence: Sequence, drafts: tuple[int, ...], plan: StepPlan) -> None:
-        """Turn a row that decodes one token into one that also runs drafts."""
-        first = next((item.blocks for item in plan.grown if item.sequence is sequence), None)
+    def _with_drafts(self, sequence: Sequence, alone: ScheduledRow | None, drafts: tuple[int, ...]) -> ScheduledRow:
+        """Return a row's part of a step with drafts; `alone` is its part without them if that needs a block."""
         more = self._memory.extend(sequence, sequence.computed + 1 + len(drafts))
-        blocks = more if first is None else tuple(old + new for old, new in zip(first, more, strict=True))
-        self._take_out(sequence, plan)
-        plan.grown.append(ScheduledRow(sequence, 1 + len(drafts), blocks, drafts))
+        blocks = more if alone is None else tuple(old + new for old, new in zip(alone.blocks, more, strict=True))
+        return ScheduledRow(sequence, 1 + len(drafts), blocks, drafts)
 
-    def _let_wait(self, sequence: Sequence, plan: StepPlan) -> None:
-        for item in plan.grown:
-            if item.sequence is sequence:
-                self.give_back(item)
-        self._take_out(sequence, plan)
+    def _let_wait(self, sequence: Sequence, alone: ScheduledRow | None, plan: StepPlan) -> None:
+        if alone is not None:
+            self.give_back(alone)
         plan.skipped.append(sequence)
-
-    @staticmethod
-    def _take_out(sequence: Sequence, plan: StepPlan) -> None:
-        plan.decoding = [item for item in plan.decoding if item is not sequence]
-        plan.grown = [item for item in plan.grown if item.sequence is not sequence]
 
     def _prompt_room(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> PromptRoom:
         """Return the room for prompts: what fits and, next to decoding rows, only as many tokens as lengthen the step slightly, but
@@ -320,7 +318,8 @@ class Policy:
         return True
 
     def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
-        self._take_out(sequence, plan)
+        plan.decoding = [item for item in plan.decoding if item is not sequence]
+        plan.grown = [item for item in plan.grown if item.sequence is not sequence]
         plan.skipped = [item for item in plan.skipped if item is not sequence]
         self.evict(sequence)
         plan.preempted.append(sequence)
