@@ -38,7 +38,7 @@ STREAMS = 12
 """At once."""
 _FLOOR_S = 5.0
 """How soon a shard that was stopped counts as hung."""
-_PATIENCE_S = 1800.0
+PATIENCE_S = 1800.0
 """Of clients: an answer may meet every blow."""
 _FEWEST, _MOST = 100, 600
 """Tokens that clients see between two kills."""
@@ -191,7 +191,7 @@ kill = sent(signal.SIGKILL)
 async def disturb(url: str, server: int, blows: int, strike: Strike, seed: int = 0) -> Disturbance:
     """Compare answers under blows with those before."""
     limits = httpx.Limits(max_connections=2 * STREAMS)
-    async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE_S, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, limits=limits) as client:
         wanted = await asyncio.gather(*(ask(client, index, lambda: None) for index in range(REQUESTS)))
         return await Load(client, list(wanted)).run(blows, server, strike, random.Random(seed))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.serve.process import TGI, ServerProcess, served
-from tests.soak.kills import REQUESTS, STREAMS, Answer, ask
+from tests.soak.kills import PATIENCE_S, REQUESTS, STREAMS, Answer, ask
 
 BACKENDS = ("reference", "cpu")
 SHARES = {"oom": 0.03, "invalid": 0.004, "lost": 0.004}
@@ -52,7 +52,7 @@ async def told_or(client: httpx.AsyncClient, index: int) -> Answer | str:
 
 async def answers(url: str) -> list[Answer | str]:
     """All requests once, together."""
-    async with httpx.AsyncClient(base_url=url, timeout=300) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
         return list(await asyncio.gather(*(told_or(client, index) for index in range(REQUESTS))))
 
 
@@ -60,7 +60,7 @@ async def course(server: ServerProcess, wanted: list[Answer | str], faults: int)
     """Ask until there were so many faults."""
     seen, place = Seen(), 0
     limits = httpx.Limits(max_connections=2 * STREAMS)
-    async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S, limits=limits) as client:
 
         async def ask_on() -> None:
             nonlocal place
