@@ -63,12 +63,12 @@ FIELDS = {
     Request: 11,
     Sampling: len(SAMPLING),
     OutputOptions: 3,
-    Grant: 3,
+    Grant: 4,
     RowFault: 2,
     Capabilities: 11,
     Kernel: 3,
     Capacity: 10,
-    WarmupPlan: 6,
+    WarmupPlan: 7,
     ShardHealth: 5,
 }
 """How many fields of each type the codec carries; `StepResult.unusual` says no more than the others do, `Request.masked` no more than the

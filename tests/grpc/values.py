@@ -70,7 +70,7 @@ def few(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
 
 
 tables = few(few(small))
-grants = st.builds(Grant, large, small, tables)
+grants = st.builds(Grant, large, small, tables, drafts=few(small))
 _OF_TYPE = {bool: st.booleans(), int: large, float: number, tuple: few(st.tuples(small, number))}
 samplings = st.builds(Sampling, **{spec.name: _OF_TYPE[type(spec.neutral)] for spec in SAMPLING})
 grammars = st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), any_text)
@@ -132,7 +132,7 @@ capabilities = st.builds(
     quantize=plain,
 )
 infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
-plans = st.builds(WarmupPlan, *([st.none() | large] * 5), features=st.frozensets(st.sampled_from(Feature)))
+plans = st.builds(WarmupPlan, *([st.none() | large] * 5), features=st.frozensets(st.sampled_from(Feature)), draft=large)
 capacities = st.builds(
     Capacity,
     groups=few(st.builds(CacheGroup, st.sampled_from(CacheKind), large, large, st.none() | large)),

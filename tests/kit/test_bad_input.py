@@ -198,7 +198,7 @@ def test_a_plugin_is_looked_at_once(tmp_path: Path) -> None:
     assert done.returncode == 0 and (tmp_path / "probed").read_text() == "x", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("feature", ["LORA", "MEDIA", "SPECULATION", "TENSOR_PARALLEL"])
+@pytest.mark.parametrize("feature", ["LORA", "MEDIA", "TENSOR_PARALLEL"])
 def test_what_is_claimed_falsely_is_not_granted(feature: str, tmp_path: Path) -> None:
     """A feature that is declared and cannot be shown stands in the way of L2, in one line that names it; L1 is not touched."""
     lie = f"""
