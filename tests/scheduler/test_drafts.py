@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.scheduler.checks import check_empty
 from tests.scheduler.device import Device, alone, device, request
-from tgi_core.backend import Feature, Grant, WarmupPlan
+from tgi_core.backend import Feature, Grant, Mixing, WarmupPlan
 from tgi_core.scheduler.ngram import LONGEST, SHORTEST, NgramIndex
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import Decode, Prefill
@@ -66,6 +68,16 @@ def test_fewer_steps_for_the_same_tokens(demo_tokenizer: Tokenizer, asynchronous
     accepted = sum(map(len, one.tokens.values())) - sum(isinstance(turn.launch, Prefill | Decode) for turn in one.turns)
     assert drafts(one) and accepted > 0
     check_empty(one)
+
+
+@pytest.mark.parametrize("mixing", [Mixing.EAGER, Mixing.NONE])
+def test_rows_that_end_with_their_drafts(demo_tokenizer: Tokenizer, mixing: Mixing) -> None:
+    """A row may end in a step with drafts while a later step is unread in which it takes no part: its count of tokens is still right."""
+    for first, second in product(range(5, 12), repeat=2):
+        one = device(demo_tokenizer, PLAN, mixing=mixing, vocab_size=2)
+        keys = [one.scheduler.add(each) for each in (request((0, 1) * 4, first), request((1, 0, 0, 1, 0), second, 3))]
+        one.run()
+        assert [len(one.tokens[key]) for key in keys] == [first, second]
 
 
 def test_a_session_that_runs_no_drafts_gets_none(demo_tokenizer: Tokenizer) -> None:

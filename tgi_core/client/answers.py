@@ -52,6 +52,8 @@ class _Step:
     ending: set[int] = field(default_factory=set)
     drafts: dict[int, int] = field(default_factory=dict)
     """Number of drafts by row, where there are some."""
+    postponed: set[int] = field(default_factory=set)
+    """Rows that take no part in it, and so end one step later."""
 
 
 class AnswerCheck:
@@ -135,7 +137,7 @@ class AnswerCheck:
             if left is None:
                 if not grant.take:
                     silent.add(grant.request_id)
-                    self._postpone(grant.request_id)
+                    self._postpone(grant.request_id, step)
             elif left > grant.take:
                 self._prompts[grant.request_id] = left - grant.take
             else:
@@ -166,12 +168,13 @@ class AnswerCheck:
         else:
             step.ending.add(id)
 
-    def _postpone(self, id: int) -> None:
+    def _postpone(self, id: int, step: _Step) -> None:
         row = self._rows.get(id)
         if row is not None and id in (ends := self._ends.get(row.end, set())):
             ends.discard(id)
             row.end += 1
             self._ends.setdefault(row.end, set()).add(id)
+            step.postponed.add(id)
 
     def _hasten(self, id: int, row: _Row, steps: int) -> None:
         """Let a row that made more than one token end so many steps earlier."""
@@ -246,7 +249,8 @@ class AnswerCheck:
         if len(made.tokens) > most or (made.fault is None and not made.tokens):
             raise wrong(f"{len(made.tokens)} tokens for request {id} in one step")
         if made.finished is not None and not self._unasked:
-            self._check_end(row.end - step.count - len(made.tokens) + 1, row, made.finished, id)
+            since = sum(id in later.postponed for later in self._steps.values())  # only later steps are unread
+            self._check_end(row.end - since - step.count - len(made.tokens) + 1, row, made.finished, id)
         if made.finished is not None or made.fault is not None:
             self._drop([id])
         elif len(made.tokens) > 1:
