@@ -227,9 +227,7 @@ class Ledger:
                 "logit_bias names a token outside the vocabulary",
             ),
         )
-        for broken, why in wrong:
-            if broken:
-                raise InvalidRequest(f"request {request.id}: {why}", request_ids=(request.id,))
+        _refuse_first(request.id, wrong)
         if length > self._capacity.max_row_tokens:
             text = f"request {request.id}: {length} tokens exceed max_row_tokens {self._capacity.max_row_tokens}"
             raise CapacityExceeded(text, request_ids=(request.id,))
@@ -284,9 +282,7 @@ class Ledger:
                 f"drafts must be from 0 to {self._capabilities.vocab_size - 1}",
             ),
         )
-        for broken, why in wrong:
-            if broken:
-                raise InvalidRequest(f"request {id}: {why}", request_ids=(id,))
+        _refuse_first(id, wrong)
 
     def _check_step(self, plans: Sequence[_Plan]) -> None:
         """Validate the totals of a step."""
@@ -298,6 +294,13 @@ class Ledger:
             raise CapacityExceeded(f"{prefilling} rows prefill, more than max_prefill_rows {self._capacity.max_prefill_rows}")
         if self._capabilities.mixing is Mixing.NONE and len({plan.row.prompt_left > 0 for plan in plans if plan.take}) > 1:
             raise Unsupported("this session does not mix prefill and decode in one step: let the rows that decode sit out")
+
+
+def _refuse_first(id: int, rules: Iterable[tuple[bool, str]]) -> None:
+    """Raises InvalidRequest for the first rule that is broken."""
+    for broken, why in rules:
+        if broken:
+            raise InvalidRequest(f"request {id}: {why}", request_ids=(id,))
 
 
 def _needed(request: Request) -> set[Feature]:

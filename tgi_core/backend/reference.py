@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from zlib import crc32
 
 from tgi_core.backend import sampling
 from tgi_core.backend.callbacks import MaskSource, Progress
+from tgi_core.backend.drafts import with_next
 from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest, Unsupported
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.backend.masking import allowed_tokens
@@ -296,13 +296,7 @@ class ReferenceSession:
         row = Row(work.row.request.id, drafted=len(work.drafts))
         for state, draft in zip(states, (*work.drafts, None), strict=True):
             made = Row(row.request_id, **self._sample(work, state))
-            row = replace(
-                row,
-                tokens=row.tokens + made.tokens,
-                logprobs=row.logprobs + made.logprobs,
-                top=row.top + made.top,
-                fault=made.fault,
-            )
+            row = with_next(row, made)
             if made.tokens != (draft,):
                 break
         work.row.accept(())  # sampling has appended them

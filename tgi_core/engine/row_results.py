@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import MaskSource, OutOfMemory, Row
+from tgi_core.backend.drafts import with_next
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.masks import allowed_tokens
@@ -22,28 +23,28 @@ _log = logging.getLogger(__name__)
 def row_results(works: Sequence[Work], logits: StepLogits, masks: MaskSource | None) -> tuple[Row, ...]:
     """A row for every work, in order; the works are not changed. Requests the masks of rows that have one."""
     rows = _newest(works, logits, masks)
-    return tuple(verified(works, rows, logits, masks)) if logits.drafts else tuple(rows)
+    return tuple(_verified(works, rows, logits, masks)) if logits.drafts else tuple(rows)
 
 
-def verified(works: Sequence[Work], rows: list[Row], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
+def _verified(works: Sequence[Work], rows: list[Row], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
     """Add to rows whose token is their first draft the tokens at the positions of their drafts, up to the first that is not the draft.
 
     One round per position, over all rows that have come so far. A row is sampled as if it had its tokens from earlier steps.
     """
     rows = [replace(row, drafted=len(work.drafts)) if work.drafts else row for work, row in zip(works, rows, strict=True)]
     going = [
-        _Verified(place, work.drafts, replace(work.row, tokens=[*work.row.tokens, *row.tokens]))
+        _Accepted(place, work.drafts, replace(work.row, tokens=[*work.row.tokens, *row.tokens]))
         for place, (work, row) in enumerate(zip(works, rows, strict=True))
         if work.drafts and row.tokens == work.drafts[:1]
     ]
     done = 0
     while going:
         scores = torch.stack([logits.drafts[each.row.request.id][done] for each in going])
-        sampled = sampled_rows(scores, [each.row for each in going], masks, logits.plain_sampler)
-        done, left = done + 1, list[_Verified]()
+        sampled = _sampled(scores, [each.row for each in going], masks, logits.plain_sampler)
+        done, left = done + 1, list[_Accepted]()
         for index, each in enumerate(going):
             made = sampled.result(index, each.row, ())
-            rows[each.place] = _joined(rows[each.place], made)
+            rows[each.place] = with_next(rows[each.place], made)
             if made.tokens and made.tokens == each.drafts[done : done + 1]:
                 each.row.tokens.extend(made.tokens)
                 left.append(each)
@@ -52,7 +53,7 @@ def verified(works: Sequence[Work], rows: list[Row], logits: StepLogits, masks: 
 
 
 @dataclass(slots=True)
-class _Verified:
+class _Accepted:
     """A row whose drafts were accepted so far: its place among the rows, its drafts, and a copy of it with the tokens it made."""
 
     place: int
@@ -60,19 +61,7 @@ class _Verified:
     row: LiveRow
 
 
-def _joined(row: Row, more: Row) -> Row:
-    return replace(
-        row,
-        tokens=row.tokens + more.tokens,
-        logprobs=row.logprobs + more.logprobs,
-        top=row.top + more.top,
-        fault=more.fault,
-    )
-
-
-def sampled_rows(
-    scores: Tensor, rows: Sequence[LiveRow], masks: MaskSource | None, plain_sampler: PlainSampler | None
-) -> Sampled:
+def _sampled(scores: Tensor, rows: Sequence[LiveRow], masks: MaskSource | None, plain_sampler: PlainSampler | None) -> Sampled:
     """A token for each of `rows` by its logits in `scores` [rows, vocabulary], under its mask."""
     masked = masks is not None and any(row.request.masked for row in rows)
     allowed = allowed_tokens(masks, rows, scores.shape).to(scores.device) if masks is not None and masked else None
@@ -88,7 +77,7 @@ def sampled_rows(
 def _newest(works: Sequence[Work], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
     """A row for every work, with the token after its newest one."""
     yielding = [work.row for work in works if work.yields]
-    sampled = sampled_rows(logits.last, yielding, masks, logits.plain_sampler)
+    sampled = _sampled(logits.last, yielding, masks, logits.plain_sampler)
     places = {row.request.id: index for index, row in enumerate(yielding)}
     rows = []
     for work in works:

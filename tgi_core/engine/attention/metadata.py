@@ -113,7 +113,7 @@ def build(works: Sequence[Work], block_size: int, device: torch.device) -> StepM
     starts = np.fromiter((work.start for work in order), np.int64, len(order))
     cu_seqlens = np.concatenate(([0], np.cumsum(takes)))
     positions = np.arange(cu_seqlens[-1]) + np.repeat(starts - cu_seqlens[:-1], takes)
-    ids = np.concatenate([np.asarray(work.row.tokens[work.start : work.start + work.take], np.int64) for work in order])
+    ids = np.concatenate([np.asarray(work.tokens, np.int64) for work in order])
     tables = _padded_tables(order, block_size)
     blocks = tables[np.repeat(np.arange(len(order)), takes), positions // block_size]
     ends = starts + takes
