@@ -15,6 +15,8 @@ _BOTH = Scope.ROUTER | Scope.SHARD
 _ALL = _BOTH | Scope.DOWNLOAD
 
 _OWN_FOLDER = "the socket is created in a private directory"
+MAX_DRAFTS = 16
+"""Maximum number of drafts per request and step."""
 _NO_WATERMARK = "watermarking is not supported; requests that ask for it are refused"
 _WITHOUT_MIXING = "on backends that cannot mix prefill and decode; elsewhere requests join at every step"
 _OWN_CHOICE = "the backend chooses its kernels at startup and logs its choice"
@@ -315,7 +317,7 @@ class Settings:
         "same without it.",
         "Scheduling",
         minimum=0,
-        maximum=16,
+        maximum=MAX_DRAFTS,
     )
     watermark_gamma: float | None = ignored(
         None, "Watermarking: fraction of the vocabulary to favour.", "Scheduling", _NO_WATERMARK

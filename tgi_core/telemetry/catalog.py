@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily
 
+from tgi_core.config import MAX_DRAFTS
 from tgi_core.telemetry.quantiles import Summary
 from tgi_core.telemetry.tally import Tally
 
@@ -37,8 +38,8 @@ class Metric:
 METHOD = (("method", ("prefill", "decode")),)
 FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "nan", "timeout", "unavailable", "dropped")
 """Reasons why a generation can fail."""
-PLACES = tuple(map(str, range(16)))
-"""Places among the drafts of a row, as many as `--speculate` allows."""
+PLACES = tuple(map(str, range(MAX_DRAFTS)))
+"""Places among the drafts of a row."""
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 VERBS = ("prefill", "decode", "rows", "filter")
 
