@@ -7,7 +7,6 @@ transformers' interface. A block holds a whole row. Correct but slow: the rows o
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,18 +17,15 @@ from transformers import DynamicCache, PreTrainedModel
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Memory, OutOfMemory, WarmupPlan
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.agreement import MODEL_ERRORS, Agree, relative_difference
+from tgi_core.engine.agreement import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
-from tgi_core.engine.models.attention_layers import HEAD_LIMIT
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.cache_names import CACHE_NAMES, cache_name
-from tgi_core.engine.models.output_head import OutputHead
+from tgi_core.engine.models.output_head import OutputHead, runs_apart
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.runner import StepLogits, following_tokens
-
-_log = logging.getLogger("tgi_core.engine")
 
 
 class HFCacheModel:
@@ -75,16 +71,13 @@ class HFCacheModel:
 
     def _separate_head(self) -> None:
         """Run the output head apart from now on, if that gives the same logits."""
-        tokens, same = [1, 0], False
-        try:
-            with torch.inference_mode():
-                whole = self.run(tokens, 0, self.new_cache(), len(tokens))
-                self.head = OutputHead(self._model)
-                apart = self.logits(self.hidden(tokens, 0, self.new_cache(), len(tokens)))
-                same = relative_difference(apart, whole) <= HEAD_LIMIT
-        except MODEL_ERRORS as error:
-            _log.info("%s: its output head cannot be run apart: %s", self._model.config.model_type, error)
-        if not same:
+        tokens = [1, 0]
+
+        def apart() -> Tensor:
+            self.head = OutputHead(self._model)
+            return self.logits(self.hidden(tokens, 0, self.new_cache(), len(tokens)))
+
+        if not runs_apart(self._model, lambda: self.run(tokens, 0, self.new_cache(), len(tokens)), apart):
             self.head = None
 
     def _update(self, cache: dict[str, Any], output: Any) -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tgi_core.engine.agreement import MODEL_ERRORS, Agree, relative_difference
+from tgi_core.engine.agreement import Agree
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, attending, register
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
-from tgi_core.engine.models.output_head import OutputHead
-
-_log = logging.getLogger("tgi_core.engine")
-
-HEAD_LIMIT = 1e-3
-"""The allowed relative difference of logits when the output head runs apart: the same operators run over the same shapes."""
+from tgi_core.engine.models.output_head import OutputHead, runs_apart
 
 
 class ShapeRecorder:
@@ -77,13 +70,13 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
 def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:
     """Let the call run the output head apart, if that gives the same logits on every rank."""
     ids = torch.arange(2, device=model.device).unsqueeze(0)
-    with torch.inference_mode(), attending(ShapeRecorder()):
-        whole, same = call(ids, ids, None), False
-        try:
-            call.head = OutputHead(model)
-            same = relative_difference(call.logits(call.hidden(ids, ids, None)), whole) <= HEAD_LIMIT
-        except MODEL_ERRORS as error:
-            _log.info("%s: its output head cannot be run apart: %s", model.config.model_type, error)
+
+    def apart() -> Tensor:
+        call.head = OutputHead(model)
+        return call.logits(call.hidden(ids, ids, None))
+
+    with attending(ShapeRecorder()):
+        same = runs_apart(model, lambda: call(ids, ids, None), apart)
     if not agree(int(same)):
         call.head = None
 

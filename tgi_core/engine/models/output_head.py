@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import inspect
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tgi_core.engine.agreement import MODEL_ERRORS, relative_difference
 from tgi_core.engine.attention.interface import NotRagged
+
+_log = logging.getLogger("tgi_core.engine")
+
+LIMIT = 1e-3
+"""The allowed relative difference of logits when the output head runs apart: the same operators run over the same shapes."""
+
+
+def runs_apart(model: PreTrainedModel, whole: Callable[[], Tensor], apart: Callable[[], Tensor]) -> bool:
+    """Whether logits that are computed with the output head `apart` are those of the `whole` model."""
+    try:
+        with torch.inference_mode():
+            expected = whole()
+            return relative_difference(apart(), expected) <= LIMIT
+    except MODEL_ERRORS as error:
+        _log.info("%s: its output head cannot be run apart: %s", model.config.model_type, error)
+        return False
 
 
 class OutputHead:
