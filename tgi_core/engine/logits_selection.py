@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.attention.metadata import StepMetadata
-from tgi_core.engine.runner import following_tokens
+from tgi_core.engine.runner import ScoredPrompts
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Flat tokens of a step: `last` of every work that yields, in the order of the works, and `scored`, whose logits give the logprobs of
-    the prompt tokens `following` them: those of one request are at its place in `prompts`."""
+    """Flat tokens of a step: `last` of every work that yields, in the order of the works, and those that score prompts."""
 
     last: list[int]
-    scored: list[int]
-    following: list[int]
-    prompts: Mapping[int, slice]
+    scored: ScoredPrompts
 
 
 def selected_tokens(works: Sequence[Work], step: StepMetadata) -> Selection:
-    """What a step's rows ask for."""
+    """The tokens whose logits the rows of a step need."""
     last: dict[int, int] = {}
-    prompts: dict[int, slice] = {}
-    scored, following = list[int](), list[int]()
+    scored = ScoredPrompts()
     for work, start, end in zip(step.order, step.cu_seqlens[:-1].tolist(), step.cu_seqlens[1:].tolist(), strict=True):
         last[work.row.request.id] = end - 1
-        if asked := following_tokens(work):
-            prompts[work.row.request.id] = slice(len(scored), len(scored) + len(asked))
-            scored += range(start, start + len(asked))
-            following += asked
-    return Selection([last[work.row.request.id] for work in works if work.yields], scored, following, prompts)
+        scored.add(work, start)
+    return Selection([last[work.row.request.id] for work in works if work.yields], scored)

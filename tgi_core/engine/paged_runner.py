@@ -89,10 +89,10 @@ class PagedRunner(ABC):
         step = build(self._arranged(works), self.block_size, self._kit.device)
         tokens = selected_tokens(works, step)
         with torch.inference_mode():
-            if tokens.scored:
-                scored = ScoredTokens(self._upload(tokens.scored), self._upload(tokens.following))
+            if tokens.scored.places:
+                scored = ScoredTokens(self._upload(tokens.scored.places), self._upload(tokens.scored.following))
                 logits, scores = self.forward_scored(step, self._upload(tokens.last), scored)
-                return StepLogits(logits, {id: scores[place] for id, place in tokens.prompts.items()})
+                return StepLogits(logits, tokens.scored.by_request(scores))
             every = tokens.last == list(range(step.cu_seqlens[-1]))
             return StepLogits(self.forward(step, None if every else self._upload(tokens.last)))
 

@@ -44,6 +44,29 @@ def following_tokens(work: Work) -> list[int]:
     return work.row.tokens[first : first + prompt_positions(work)]
 
 
+@dataclass(slots=True)
+class ScoredPrompts:
+    """Which tokens of a step give the logprobs of prompt tokens: their `places`, and the prompt tokens `following` them. Those of one
+    request are at its place in `prompts`."""
+
+    places: list[int] = field(default_factory=list)
+    following: list[int] = field(default_factory=list)
+    prompts: dict[int, slice] = field(default_factory=dict)
+
+    def add(self, work: Work, first: int) -> int:
+        """Add those of a row whose first token is at `first`. Returns how many there are."""
+        asked = following_tokens(work)
+        if asked:
+            self.prompts[work.row.request.id] = slice(len(self.places), len(self.places) + len(asked))
+            self.places += range(first, first + len(asked))
+            self.following += asked
+        return len(asked)
+
+    def by_request(self, scores: Tensor) -> dict[int, Tensor]:
+        """Logprobs float32 [scored], by request."""
+        return {id: scores[place] for id, place in self.prompts.items()}
+
+
 class Runner(Protocol):
     """One way to run a model for many rows."""
 

@@ -29,7 +29,7 @@ from tgi_core.engine.memory import plan_capacity
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.quantization.weight import Weight, concatenated
-from tgi_core.engine.runner import StepLogits, following_tokens
+from tgi_core.engine.runner import ScoredPrompts, StepLogits
 
 
 def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
@@ -164,8 +164,8 @@ def _interleaved(bias: Tensor) -> Tensor:
 class FlatStep:
     """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `wanted` are the tokens that need logits.
 
-    Of those, `last` are the places of a row's newest token by request, which its drafts follow, and `scored` those that give the logprobs
-    of the prompt tokens `following` them: one request's are at its place in `prompts`.
+    Of those, `last` are the places of a row's newest token by request, which its drafts follow, and `scored` those that score
+    prompts.
     """
 
     ids: np.ndarray
@@ -173,18 +173,15 @@ class FlatStep:
     tables: np.ndarray
     wanted: np.ndarray
     last: dict[int, int]
-    scored: list[int]
-    following: list[int]
-    prompts: dict[int, slice]
+    scored: ScoredPrompts
 
 
 def flatten(works: Sequence[Work], block_size: int) -> FlatStep:
     """One step, row by row in the order of the works."""
     ids: list[int] = []
     rows: list[tuple[int, int, int]] = []
-    wanted, scored, following = list[int](), list[int](), list[int]()
+    wanted, scored = list[int](), ScoredPrompts()
     last: dict[int, int] = {}
-    prompts: dict[int, slice] = {}
     widest = max(-(-(work.start + work.take) // block_size) for work in works)
     tables = np.zeros((len(works), widest), np.int32)
     for i, work in enumerate(works):
@@ -193,16 +190,12 @@ def flatten(works: Sequence[Work], block_size: int) -> FlatStep:
         tables[i, :used] = work.row.tables[0][:used]
         ids += work.tokens
         rows.append((first, work.take, work.start))
-        if asked := following_tokens(work):
-            prompts[work.row.request.id] = slice(len(scored), len(scored) + len(asked))
-            scored += range(len(wanted), len(wanted) + len(asked))
-            following += asked
-            wanted += range(first, first + len(asked))
+        wanted += range(first, first + scored.add(work, len(wanted)))
         if work.yields:
             last[work.row.request.id] = len(wanted)
             wanted += range(len(ids) - 1 - len(work.drafts), len(ids))
     arrays = np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32)
-    return FlatStep(*arrays, last, scored, following, prompts)
+    return FlatStep(*arrays, last, scored)
 
 
 class DecoderRunner:
@@ -271,7 +264,8 @@ class DecoderRunner:
         arranged = self._arranged(works)
         flat, segments = flatten(arranged, self._block_size), self._segments(arranged)
         places = [flat.last[work.row.request.id] for work in works if work.yields]
-        logits = self._room(len(flat.wanted) - len(flat.scored))
+        scored, prompt = flat.scored.places, dict[int, Tensor]()
+        logits = self._room(len(flat.wanted) - len(scored))
         step = Step(
             tokens=len(flat.ids),
             rows=len(works),
@@ -281,23 +275,21 @@ class DecoderRunner:
             row=flat.rows.ctypes.data,
             table=flat.tables.ctypes.data,
             wanted_tokens=flat.wanted.ctypes.data,
-            logits=None if flat.scored else logits.data_ptr(),
+            logits=None if scored else logits.data_ptr(),
             segment=segments,
             segments=len(segments),
         )
         self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self.packed.model), ctypes.byref(step), self._space)
-        if flat.scored:
-            scores = prompt_logprobs(self._head, torch.tensor(flat.scored, dtype=torch.int32), torch.tensor(flat.following))
-            scored = {id: scores[place] for id, place in flat.prompts.items()}
-            left = np.setdiff1d(np.arange(len(flat.wanted)), flat.scored)
+        if scored:
+            following = torch.tensor(flat.scored.following)
+            prompt = flat.scored.by_request(prompt_logprobs(self._head, torch.tensor(scored, dtype=torch.int32), following))
+            left = np.setdiff1d(np.arange(len(flat.wanted)), scored)
             logits = self._head(torch.from_numpy(left.astype(np.int32)))
             places = np.searchsorted(left, places).tolist()
-        else:
-            scored = {}
         newest = zip((work for work in works if work.yields), places, strict=True)
         drafts = {work.row.request.id: logits[at + 1 : at + 1 + len(work.drafts)] for work, at in newest if work.drafts}
         last = logits if places == list(range(len(logits))) else logits[places]
-        return StepLogits(last, scored, self._plain_sampler, drafts)
+        return StepLogits(last, prompt, self._plain_sampler, drafts)
 
     def _head(self, places: Tensor) -> Tensor:
         """Logits of the last step's wanted tokens at int32 `places`, when it computed none. The next call overwrites them."""

@@ -65,7 +65,7 @@ class InFlightStep:
         ids = [work.row.request.id for work in works]
         last = [self._last[id] for id, work in zip(ids, works, strict=True) if work.yields]
         scores = self.prompt_scores()
-        prompt = {} if scores is None else {id: scores[first : first + count] for id, (first, count) in self.step.prompt.items()}
+        prompt = {} if scores is None else self.step.scored.by_request(scores)
         places = torch.tensor(last, dtype=torch.int64, device=self.logits.device)
         return StepLogits(self.logits.index_select(0, places), prompt)
 

@@ -12,7 +12,7 @@ from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.sampling import uniforms
-from tgi_core.engine.runner import following_tokens
+from tgi_core.engine.runner import ScoredPrompts
 
 
 @dataclass(slots=True)
@@ -20,8 +20,7 @@ class StepLayout:
     """A step on the host. `order` is that of its flat tokens: single tokens first.
 
     `plain` are the works that the device samples, `waiting` those that the host samples. By request, `last` has the index of its logits
-    among those of the tokens `kept`, where it yields, and `prompt` its first index among the tokens `scored` and their count, where its
-    prompt's logprobs are requested. Where every row is plain and yields, as in most decode steps, `last` is left empty.
+    among those of the tokens `kept`, where it yields. Where every row is plain and yields, as in most decode steps, `last` is left empty.
     """
 
     order: list[Work]
@@ -32,13 +31,10 @@ class StepLayout:
     plain_rows: list[int]
     waiting: list[Work]
     last: dict[int, int]
-    prompt: dict[int, tuple[int, int]]
     kept: np.ndarray
     """Flat tokens that are followed by a sampled one."""
-    scored: np.ndarray
-    """Flat tokens before the prompt tokens that are scored."""
-    following: np.ndarray
-    """Those prompt tokens."""
+    scored: ScoredPrompts
+    """Flat tokens that score prompts."""
     cells: list[int]
     blocks: list[int]
     draws: bool
@@ -65,8 +61,7 @@ def lay_out_step(works: Sequence[Work], row_slots: RowSlots, live: Set[int], blo
     taken = row_slots.take([work.row for work in order], live)
     starts = np.fromiter((work.start for work in order), np.int64, len(order))
     takes = np.fromiter((work.take for work in order), np.int64, len(order))
-    none = np.zeros(0, np.int64)
-    step = StepLayout(order, taken, starts, takes, [], [], [], {}, {}, none, none, none, [], [], False)
+    step = StepLayout(order, taken, starts, takes, [], [], [], {}, np.zeros(0, np.int64), ScoredPrompts(), [], [], False)
     needed = -(-(starts + takes) // block_size)
     for row in np.flatnonzero(needed > row_slots.reached[taken]).tolist():
         cells, blocks = row_slots.reach(taken[row], order[row].row.tables[0], int(needed[row]))
@@ -84,13 +79,10 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
         step.plain, step.plain_rows = step.order, list(range(len(step.order)))
         step.kept = np.arange(len(step.order))
         return
-    kept, scored, following = list[int](), list[int](), list[int]()
+    kept = list[int]()
     ends = np.cumsum(step.takes).tolist()
     for row, (work, is_plain, end) in enumerate(zip(step.order, plain.tolist(), ends, strict=True)):
-        if asked := following_tokens(work):
-            step.prompt[work.row.request.id] = (len(scored), len(asked))
-            scored += range(end - work.take, end - work.take + len(asked))
-            following += asked
+        step.scored.add(work, end - work.take)
         if work.yields:
             step.last[work.row.request.id] = len(kept)
             kept.append(end - 1)
@@ -99,7 +91,7 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
             step.plain_rows.append(row)
         elif work.yields or work.row.request.want.prompt_logprobs:
             step.waiting.append(work)
-    step.kept, step.scored, step.following = (np.array(tokens, np.int64) for tokens in (kept, scored, following))
+    step.kept = np.array(kept, np.int64)
 
 
 def exact(step: StepLayout) -> Counts:
@@ -112,7 +104,7 @@ def exact(step: StepLayout) -> Counts:
         picked=0 if plain == kept else plain,
         kept=0 if kept == step.tokens else kept,
         updates=len(step.cells),
-        scored=len(step.scored),
+        scored=len(step.scored.places),
     )
 
 
@@ -145,7 +137,7 @@ def fill(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], blo
         into["picked"][:] = [step.last[work.row.request.id] for work in step.plain]
     if len(into["kept"]):
         into["kept"][:] = step.kept
-    into["scored"][:], into["following"][:] = step.scored, step.following
+    into["scored"][:], into["following"][:] = step.scored.places, step.scored.following
 
 
 def fill_fixed(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:

@@ -91,7 +91,7 @@ class DeviceSteps:
 
     def _bucket(self, step: StepLayout) -> Bucket | None:
         """The captured shape to replay for a step, if there is one."""
-        if self.graphs is None or not step.decodes or len(step.scored) or len(step.cells) > len(step.order):
+        if self.graphs is None or not step.decodes or step.scored.places or len(step.cells) > len(step.order):
             return None
         full = bool(step.waiting) or (step.draws and not self._program.lean_draws)
         return self.graphs.bucket(len(step.order), full)

@@ -127,15 +127,16 @@ class ProgramsStep(InFlightStep):
     def prompt_scores(self) -> Tensor | None:
         """Computed on the host."""
         step = self.step
-        if self.logits is None or not len(step.scored):
+        if self.logits is None or not step.scored.places:
             return None
-        logits, places = self.logits, torch.from_numpy(np.searchsorted(_wanted(step), step.scored))
-        return prompt_logprobs(partial(logits.index_select, 0), places, torch.from_numpy(step.following))
+        logits, places = self.logits, torch.from_numpy(np.searchsorted(_wanted(step), step.scored.places))
+        return prompt_logprobs(partial(logits.index_select, 0), places, torch.tensor(step.scored.following))
 
 
 def _wanted(step: StepLayout) -> np.ndarray:
     """The flat tokens whose logits are computed, in order."""
-    return np.sort(np.concatenate((step.kept, step.scored))) if len(step.scored) else step.kept
+    scored = step.scored.places
+    return np.sort(np.concatenate((step.kept, np.array(scored, np.int64)))) if scored else step.kept
 
 
 def _places(step: StepLayout) -> list[int]:
