@@ -30,7 +30,7 @@ class Peer:
     module: str
     venv: str | None = None
     torch: bool = False
-    """Whether to install torch first, pinned by constraints.txt, so that pip does not select a build of several gigabytes."""
+    """Whether to install torch first, pinned as in constraints.txt, so that pip does not select a build of several gigabytes."""
     without: tuple[str, ...] = ()
     """Packages to uninstall because they were built for another torch and break its import."""
     install: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def _install(peer: Peer, venv: str) -> None:
         return
     print(f"installing {venv} into {peer.folder.parent}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", peer.folder.parent], check=True)
-    pip = [str(peer.folder / "pip"), "install", "--disable-pip-version-check", "-q", "-c", str(ROOT / "constraints.txt")]
+    pip = [str(peer.folder / "pip"), "install", "--disable-pip-version-check", "-q", "-c", str(_constraints())]
     environment = {**os.environ, **peer.install}
     subprocess.run([*pip, "-U", "pip"], check=True)
     if peer.torch:
@@ -102,6 +102,14 @@ def _install(peer: Peer, venv: str) -> None:
     if peer.without:
         subprocess.run([str(peer.folder / "pip"), "uninstall", "-q", "-y", *peer.without], check=True)
     stamp.write_text(requirements.read_text())
+
+
+def _constraints() -> Path:
+    """Write the pins of torch and Triton to a file. Our other pins are no business of the peers, which have their own."""
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    file = HOME / "constraints.txt"
+    file.write_text("".join(f"{pin}\n" for pin in pins if pin.startswith(("torch==", "triton=="))))
+    return file
 
 
 def _build_llama_cpp() -> None:
