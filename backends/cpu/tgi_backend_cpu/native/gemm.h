@@ -215,6 +215,8 @@ TGI_INLINED void add_products(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int step
     const int some = Lines::kSteps == 1 ? 1 : std::min(to - k, Lines::kSteps);
     for (int s = 0; s < some; s++) {
       TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
+        // Sixteen registers hold the sums and one pass: a compiler that mixes both passes keeps sums in memory, at a third of the speed.
+        if (kRegisters == 16 && pass) asm volatile("" ::: "memory");
         decltype(Op::part(u32x16(), 0)) b[BLOCKS];
         TGI_UNROLL for (int r = 0; r < BLOCKS; r++) b[r] = Op::part(load_units(line + (s * BLOCKS + r) * 16), pass);
         TGI_UNROLL for (int m = 0; m < ROWS; m++) {

@@ -5,6 +5,7 @@
 
 #include "int8.h"
 #include "tile_gemm.h"
+#include "wide_gemm.h"
 
 namespace tgi {
 
@@ -56,6 +57,8 @@ void run_task(const Gemm& p, const Tiling& tiling, uint32_t task, Scratch& scrat
     for (int panel = from; panel < to; panel++) TilePanel<Op>(p, depth, panel, first, last, x).run(scratch);
     return;
   }
+  if constexpr (kWidens<Op>)
+    if (widens<Op>(p.w, last - first)) return multiply_wide<Op>(p, from, to, first, last, scratch, phase);
   for (int panel = from; panel < to; panel++) PanelGemm<Op>(p, panel, first, last).run(scratch);
 }
 
