@@ -313,11 +313,17 @@ class Settings:
     )
     speculate: int | None = setting(
         None,
-        "Maximum number of tokens per request that are guessed from its text so far (n-grams) and verified in one step. Output is the "
-        "same without it.",
+        "Maximum number of tokens per request that are guessed (drafts) and verified in one step. Output is the same without it.",
         "Scheduling",
         minimum=0,
         maximum=MAX_DRAFTS,
+    )
+    speculator: str = setting(
+        "ngram",
+        "Where drafts come from, besides grammars and predictions: from the request's own text (ngram), or also from earlier answers to "
+        "requests with the same salt (suffix).",
+        "Scheduling",
+        choices=("ngram", "suffix"),
     )
     watermark_gamma: float | None = ignored(
         None, "Watermarking: fraction of the vocabulary to favour.", "Scheduling", _NO_WATERMARK

@@ -52,7 +52,7 @@ FIELDS = {
     types.Stopping: 5,
     types.TurnResult: 3,
     types.VerbCall: 3,
-    types.StepResult: 6,
+    types.StepResult: 7,
     types.Fault: 5,
     types.Generation: 5,
     types.Token: 5,
@@ -151,3 +151,11 @@ def test_a_turn_without_meaning_is_an_error() -> None:
     """Bookkeeping that this version does not know is not passed over."""
     with pytest.raises(ValueError, match="does not know"):
         decode_turn(pb.Turn(bookkeeping=[pb.Bookkeeping()]))
+
+
+def test_forced_tokens_are_in_the_vocabulary() -> None:
+    """They become drafts, of which a token that the model does not have would fail the whole step."""
+    message = pb.TurnResult(result=contract.StepResult(forced=[contract.Forced(request_id=1, ids=[7, 8])]))
+    assert decode_result(message, 9).result == StepResult(0, forced={1: (7, 8)})
+    with pytest.raises(ValueError, match="forced token 8 of a vocabulary of 8"):
+        decode_result(message, 8)

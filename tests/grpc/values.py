@@ -113,7 +113,8 @@ generations = st.builds(
     finished=st.none() | st.builds(GeneratedText, plain, small, st.sampled_from(FinishReason)),
     fault=st.none() | st.builds(RowFault, st.sampled_from(RowFaultKind), plain),
 )
-steps = st.builds(StepResult, large, few(generations), st.none() | faults, large, large)
+forced = st.dictionaries(large, few(small), max_size=3)
+steps = st.builds(StepResult, large, few(generations), st.none() | faults, large, large, forced)
 verbs = st.builds(VerbCall, plain, large, plain)
 results = st.builds(TurnResult, st.none() | faults, st.none() | steps, few(verbs))
 

@@ -172,7 +172,7 @@ def _run(
     shard = SupervisedShard(opened, reopen, rules)
     stack.push_async_callback(shard.close)
     options = scheduler_options(settings)
-    loop = SchedulerLoop(shard, opened.info, opened.capacity, batches.turn, options, shard, lifecycle=lifecycle)
+    loop = SchedulerLoop(shard, opened.info, opened.capacity, batches.turn, options, shard, None, lifecycle, batches.drafts)
     stack.push_async_callback(_end, asyncio.create_task(loop.run()))
     return loop, shard
 
@@ -205,4 +205,5 @@ def scheduler_options(settings: Settings) -> SchedulerOptions:
         max_queued_tokens=settings.max_queued_tokens,
         waiting_served_ratio=settings.waiting_served_ratio,
         max_waiting_tokens=settings.max_waiting_tokens,
+        earlier_answers=settings.speculator == "suffix",
     )

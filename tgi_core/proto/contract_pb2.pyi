@@ -195,7 +195,7 @@ class VerbCall(_message.Message):
     def __init__(self, verb: _Optional[str] = ..., ns: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step", "fault", "forward_ns", "sample_ns", "request_ids", "token_counts", "ids", "texts", "logprobs", "special", "candidates", "prompts", "finished", "faults")
+    __slots__ = ("step", "fault", "forward_ns", "sample_ns", "request_ids", "token_counts", "ids", "texts", "logprobs", "special", "candidates", "prompts", "finished", "faults", "forced")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +210,7 @@ class StepResult(_message.Message):
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FAULTS_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
     step: int
     fault: Fault
     forward_ns: int
@@ -224,7 +225,16 @@ class StepResult(_message.Message):
     prompts: _containers.RepeatedCompositeFieldContainer[Prompt]
     finished: _containers.RepeatedCompositeFieldContainer[Finished]
     faults: _containers.RepeatedCompositeFieldContainer[RowFault]
-    def __init__(self, step: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., forward_ns: _Optional[int] = ..., sample_ns: _Optional[int] = ..., request_ids: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ..., logprobs: _Optional[_Iterable[float]] = ..., special: _Optional[_Iterable[int]] = ..., candidates: _Optional[_Iterable[_Union[Candidates, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[Finished, _Mapping]]] = ..., faults: _Optional[_Iterable[_Union[RowFault, _Mapping]]] = ...) -> None: ...
+    forced: _containers.RepeatedCompositeFieldContainer[Forced]
+    def __init__(self, step: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., forward_ns: _Optional[int] = ..., sample_ns: _Optional[int] = ..., request_ids: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ..., logprobs: _Optional[_Iterable[float]] = ..., special: _Optional[_Iterable[int]] = ..., candidates: _Optional[_Iterable[_Union[Candidates, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[Finished, _Mapping]]] = ..., faults: _Optional[_Iterable[_Union[RowFault, _Mapping]]] = ..., forced: _Optional[_Iterable[_Union[Forced, _Mapping]]] = ...) -> None: ...
+
+class Forced(_message.Message):
+    __slots__ = ("request_id", "ids")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Candidates(_message.Message):
     __slots__ = ("token", "ids", "texts", "logprobs", "special")

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from tgi_core.backend import CacheKind, Capacity, errors
 from tgi_core.scheduler.events import Snapshot
+from tgi_core.scheduler.row_drafts import DraftSource
 from tgi_core.telemetry.catalog import SIZE_BUCKETS, VERBS, Instruments
 from tgi_core.wire.types import Prefill, StepResult, StepVerb, Turn, TurnResult
 
@@ -38,8 +39,6 @@ class BatchMetrics:
         self._drafts = make.counter("tgi_spec_decode_drafts")
         self._draft_tokens = make.counter("tgi_spec_decode_draft_tokens")
         self._accepted = make.counter("tgi_spec_decode_accepted_tokens")
-        self._drafting: set[int] = set()
-        """Launched steps with drafts that have not been read."""
         self._verbs = make.histogram("tgi_backend_verb_duration")
         self._verb_failure = make.counter("tgi_backend_verb_failure")
 
@@ -68,6 +67,13 @@ class BatchMetrics:
             self._came_back(result.result, seconds, delivery)
         self._seconds.clear()
 
+    def drafts(self, source: DraftSource, drafted: int, accepted: int) -> None:
+        """Count a row's drafts; see `tgi_core.scheduler.drafting.ObserveDrafts`."""
+        self._drafts.labels(source.value).inc()
+        self._draft_tokens.labels(source.value).inc(drafted)
+        for place in range(accepted):
+            self._accepted.labels(source.value, str(place)).inc()
+
     def verb(self, verb: str, seconds: float, error: str) -> None:
         """Count one call of a backend's hook."""
         if verb not in VERBS:  # a newer shard may report other verbs
@@ -85,10 +91,6 @@ class BatchMetrics:
             self._failure.labels(method).inc()
             return
         self._methods[verb.step] = method
-        if drafts := [len(grant.drafts) for grant in verb.grants if grant.drafts]:
-            self._drafts.inc(len(drafts))
-            self._draft_tokens.inc(sum(drafts))
-            self._drafting.add(verb.step)
         if isinstance(verb, Prefill):
             self._next_size.observe(len(verb.requests))
             self._queried.inc(sum(len(item.request.tokens) for item in verb.requests))
@@ -110,13 +112,7 @@ class BatchMetrics:
             for died in (method, *self._methods.values()):  # the failed step took all later steps with it
                 self._failure.labels(died).inc()
             self._methods.clear()
-            self._drafting.clear()
             return
-        if step.step in self._drafting:
-            self._drafting.discard(step.step)
-            for generation in step.generations:
-                for place in range(len(generation.tokens) - 1):
-                    self._accepted.labels(str(place)).inc()
         self._success.labels(method).inc()
         self._tokens.inc(sum(len(generation.tokens) for generation in step.generations))
         self._inference.labels(method).observe(seconds)

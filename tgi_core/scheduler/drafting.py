@@ -1,14 +1,20 @@
-"""Speculation: which rows get drafts for the next step, and how many.
+"""Speculation: which rows get drafts for the next step, from which source, and how many.
 
 A draft is worth its cost while it is likely to be accepted and the step does not take much longer for it. Both are measured: the share
-of each row's drafts that were accepted lately, and the time of steps by their number of tokens.
+of a row's drafts from each source that were accepted lately, and the time of steps by their number of tokens.
 """
 
 from __future__ import annotations
 
-from tgi_core.scheduler.ngram import NgramIndex
+from collections.abc import Callable, Mapping
+
+from tgi_core.scheduler.ngram import NO_MATCH, NgramIndex
 from tgi_core.scheduler.pace import StepTimes
+from tgi_core.scheduler.prediction import Prediction
+from tgi_core.scheduler.row_drafts import DraftSource, ForcedTokens, Proposer, RowDrafts
 from tgi_core.scheduler.sequence import Sequence
+from tgi_core.scheduler.suffix import EarlierAnswers, SuffixProposer
+from tgi_core.wire.types import Token
 
 _WEIGHT = 0.25
 """Weight of a step's drafts in the moving average of a row's acceptance."""
@@ -19,32 +25,87 @@ _LEAST_CHANCE = 0.2
 _HOPEFUL = 0.5
 """Acceptance from which a row waits for its unread tokens rather than decode the next one without drafts."""
 
+ObserveDrafts = Callable[[DraftSource, int, int], None]
+"""Called for each row of a step with drafts once it is read, with the number of its drafts and of those that were accepted."""
+
 
 class Drafter:
-    """Proposes drafts of at most `most` tokens."""
+    """Proposes drafts of at most `most` tokens, also from earlier answers if those are kept."""
 
-    def __init__(self, most: int, times: StepTimes) -> None:
+    def __init__(self, most: int, times: StepTimes, earlier_answers: bool = False, observe: ObserveDrafts | None = None) -> None:
         self.most = most
         self._times = times
+        self._earlier = EarlierAnswers() if earlier_answers else None
+        self._observe = observe
+
+    def begin(self, sequence: Sequence) -> None:
+        """Prepare a new request."""
+        tokens, request = sequence.tokens, sequence.request
+        proposers: dict[DraftSource, Proposer] = {}
+        if request.grammar is not None:
+            proposers[DraftSource.GRAMMAR] = ForcedTokens(tokens)
+        if request.prediction:
+            proposers[DraftSource.PREDICTION] = sequence.prediction = Prediction(request.prediction, tokens)
+        proposers[DraftSource.NGRAM] = NgramIndex(tokens)
+        if self._earlier is not None:
+            proposers[DraftSource.SUFFIX] = SuffixProposer(self._earlier, request.scheduling.salt, tokens)
+        sequence.speculation = RowDrafts(proposers)
 
     def drafts(self, sequence: Sequence, rows: int) -> tuple[int, ...]:
         """Return drafts for a row whose tokens have all been read, in a step of `rows` rows."""
-        left = sequence.end - len(sequence.tokens) - 1
-        length = min(self.most, left, self._length(rows, sequence.acceptance))
-        found = self._found(sequence, length)
-        if not found and sequence.acceptance < _HOPEFUL:
-            sequence.acceptance += _RECOVERY
+        row, best, length, found = sequence.speculation, NO_MATCH, 0, tuple[int, ...]()
+        if row is None:
+            return ()
+        left = min(self.most, sequence.end - len(sequence.tokens) - 1)
+        for source, proposer in row.proposers.items():
+            likely = min(left, self._length(rows, row.acceptance[source]))
+            if likely > 0 and (match := proposer.find()).length > best.length:
+                best, length, row.source = match, likely, source
+        if length:
+            found = row.proposers[row.source].drafts(best.place, length)
+        _recover(row, row.source if found else None)
         return found
 
     def worth_waiting(self, sequence: Sequence) -> bool:
-        """Return whether a row with unread tokens should rather sit out and get drafts after they are read."""
-        return sequence.acceptance >= _HOPEFUL and bool(self._found(sequence, 1))
+        """Return whether a row with an unread token should rather sit out and get drafts after that is read."""
+        row = sequence.speculation
+        if row is None:
+            return False
+        for source, proposer in row.proposers.items():
+            if row.acceptance[source] >= _HOPEFUL and (match := proposer.find()).length:
+                return len(proposer.drafts(match.place, 2)) == 2
+        return False
 
-    def read(self, sequence: Sequence, tokens: int) -> None:
-        """Record that the step with a row's drafts was read, and made `tokens` tokens."""
-        accepted = tokens - 1
-        share = accepted / (accepted + (accepted < sequence.drafts))
-        sequence.acceptance += _WEIGHT * (share - sequence.acceptance)
+    def force(self, rows: Mapping[int, Sequence], forced: Mapping[int, tuple[int, ...]]) -> None:
+        """Note the tokens that follow by the grammars of rows, by their ids on the shard."""
+        for id, tokens in forced.items():
+            row = rows[id].speculation if id in rows else None
+            proposer = None if row is None else row.proposers.get(DraftSource.GRAMMAR)
+            if isinstance(proposer, ForcedTokens):
+                proposer.force(tokens)
+
+    def read(self, sequence: Sequence, made: tuple[Token, ...]) -> None:
+        """Record the tokens that a step with a row's drafts made, and continue the row behind those that were accepted."""
+        row, drafts = sequence.speculation, sequence.drafts
+        sequence.computed, sequence.drafts = len(sequence.tokens) - 1, ()
+        if row is None:
+            return
+        accepted = 0
+        while accepted < min(len(drafts), len(made)) and made[accepted].id == drafts[accepted]:
+            accepted += 1
+        share = accepted / (accepted + (accepted < len(drafts)))
+        row.acceptance[row.source] += _WEIGHT * (share - row.acceptance[row.source])
+        if row.source is DraftSource.PREDICTION and sequence.prediction is not None:
+            sequence.prediction.accepted += accepted
+            sequence.prediction.rejected += len(drafts) - accepted
+        if self._observe is not None:
+            self._observe(row.source, len(drafts), accepted)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Note a complete answer, from which others may get drafts."""
+        if self._earlier is not None:
+            request = sequence.request
+            self._earlier.add(request.scheduling.salt, sequence.tokens[len(request.input_ids) :])
 
     def _length(self, rows: int, acceptance: float) -> int:
         """Return the number of drafts per row with which the step yields most tokens per second."""
@@ -62,8 +123,9 @@ class Drafter:
                 best, most = length, rate
         return best
 
-    @staticmethod
-    def _found(sequence: Sequence, length: int) -> tuple[int, ...]:
-        if sequence.ngrams is None:
-            sequence.ngrams = NgramIndex()
-        return sequence.ngrams.propose(sequence.tokens, length)
+
+def _recover(row: RowDrafts, used: DraftSource | None) -> None:
+    """Raise what is expected of sources that were not used in this step."""
+    for source in row.proposers:
+        if source is not used and row.acceptance[source] < _HOPEFUL:
+            row.acceptance[source] += _RECOVERY

@@ -16,6 +16,7 @@ from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.scheduler.bundling import LONGEST_S, Bundler
 from tgi_core.scheduler.device_monitor import DeviceMonitor
+from tgi_core.scheduler.drafting import ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot
 from tgi_core.scheduler.scheduler import Scheduler
 from tgi_core.scheduler.stream import GenerationStream
@@ -47,6 +48,7 @@ class SchedulerLoop:
         supervisor: Supervisor | None = None,
         bundler: Bundler | None = None,
         lifecycle: Lifecycle | None = None,
+        observe_drafts: ObserveDrafts | None = None,
     ) -> None:
         self.info = info
         self.capacity = capacity
@@ -55,7 +57,7 @@ class SchedulerLoop:
         self.ended = asyncio.Event()
         """Set once `run` has ended."""
         self._client = client
-        self._scheduler = Scheduler(info.capabilities, capacity, options)
+        self._scheduler = Scheduler(info.capabilities, capacity, options, observe_drafts=observe_drafts)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
         self._supervisor = supervisor
@@ -83,6 +85,11 @@ class SchedulerLoop:
     def prefix_caching(self) -> bool:
         """Whether prefix caching is enabled."""
         return self._scheduler.prefix_caching
+
+    @property
+    def speculates(self) -> bool:
+        """Whether requests get drafts."""
+        return self._scheduler.speculates
 
     @property
     def idle(self) -> bool:
@@ -115,6 +122,7 @@ class SchedulerLoop:
             raise GenerationFailed(f"the shard is being restarted: {self.lifecycle.loss}")
         key = self._scheduler.add(request)
         stream = GenerationStream(asyncio.get_running_loop().time(), lambda: self._cancel(key))
+        stream.prediction = self._scheduler.sequences[key].prediction
         if not self.info.foreign:
             stream.on_backpressure.append(lambda stalled: self._set_paused(key, stalled))
         self._streams[key] = stream

@@ -6,48 +6,73 @@ verifies it. Known as prompt lookup decoding (Saxena 2023); TGI's looks for the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 SHORTEST, LONGEST = 2, 8
 """Tokens of a suffix that are compared."""
-_PLACES = 16
+PLACES = 16
 """Maximum number of earlier places that are compared, latest first."""
 
 
+class Match(NamedTuple):
+    """A place in a text behind `length` tokens that are a row's newest."""
+
+    length: int
+    place: int
+
+
+NO_MATCH = Match(0, 0)
+
+
 class NgramIndex:
-    """Places of every pair of tokens in a growing sequence."""
+    """Places of every pair of tokens in a list that only grows."""
 
-    __slots__ = ("_before", "_latest", "_size")
+    __slots__ = ("_before", "_latest", "_size", "_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = tokens
         self._latest: dict[tuple[int, int], int] = {}
         """For each pair, the place after its latest occurrence."""
         self._before: list[int] = [0, 0]
         """For each place, the one after the previous occurrence of the pair before it; 0 if there is none."""
         self._size = 1
 
-    def propose(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
-        """Return `most` drafts for what follows `tokens`, which only grow from call to call; none if no suffix of at least `SHORTEST`
-        tokens occurred before."""
-        size = len(tokens)
-        if size < SHORTEST + 1 or most < 1:
-            return ()
-        self._read(tokens)
-        place = self._before[size]
-        best, longest = 0, 0
-        for _ in range(_PLACES):
-            if not place:
-                break
-            length = _common(tokens, place)
-            if length > longest:
-                best, longest = place, length
-                if longest >= LONGEST:
+    def find(self) -> Match:
+        """Return the latest earlier place behind the longest suffix of the tokens."""
+        tokens = self._tokens
+        if len(tokens) < SHORTEST + 1:
+            return NO_MATCH
+        best = NO_MATCH
+        for place in islice(self.places((tokens[-2], tokens[-1])), 1, 1 + PLACES):  # the first one is the end
+            length = common(tokens, place, tokens)
+            if length > best.length:
+                best = Match(length, place)
+                if length >= LONGEST:
                     break
-            place = self._before[place]
-        return _following(tokens, best, most) if best else ()
+        return best
 
-    def _read(self, tokens: Sequence[int]) -> None:
-        latest, before = self._latest, self._before
+    def drafts(self, place: int, count: int) -> tuple[int, ...]:
+        """Return the `count` tokens from `place` on. Behind the last one, the text goes on as it did: it may repeat itself more than
+        once."""
+        tokens = self._tokens
+        found = list(tokens[place : place + count])
+        while len(found) < count:
+            found.append(found[place + len(found) - len(tokens)])
+        return tuple(found)
+
+    def places(self, pair: tuple[int, int]) -> Iterator[int]:
+        """Yield the places after a pair, latest first."""
+        self._read()
+        place = self._latest.get(pair, 0)
+        while place:
+            yield place
+            place = self._before[place]
+
+    def _read(self) -> None:
+        """Add the pairs of new tokens."""
+        tokens, latest, before = self._tokens, self._latest, self._before
         for place in range(self._size + 1, len(tokens) + 1):
             pair = (tokens[place - 2], tokens[place - 1])
             before.append(latest.get(pair, 0))
@@ -55,17 +80,10 @@ class NgramIndex:
         self._size = max(self._size, len(tokens))
 
 
-def _following(tokens: Sequence[int], place: int, count: int) -> tuple[int, ...]:
-    """The `count` tokens from `place` on. Behind the last one, the text goes on as it did: it may repeat itself more than once."""
-    found = list(tokens[place : place + count])
-    while len(found) < count:
-        found.append(found[place + len(found) - len(tokens)])
-    return tuple(found)
-
-
-def _common(tokens: Sequence[int], place: int) -> int:
-    """Number of equal tokens before `place` and before the end, up to `LONGEST`."""
+def common(text: Sequence[int], place: int, tokens: Sequence[int]) -> int:
+    """Number of equal tokens before `place` in a text and at the end of `tokens`, up to `LONGEST`. The last two are known to be."""
     length, last = SHORTEST, len(tokens) - 1
-    while length < LONGEST and length < place and tokens[place - 1 - length] == tokens[last - length]:
+    most = min(LONGEST, place, len(tokens))
+    while length < most and text[place - 1 - length] == tokens[last - length]:
         length += 1
     return length

@@ -117,7 +117,13 @@ class Policy:
     """Plans steps within the backend's capacity."""
 
     def __init__(
-        self, capabilities: Capabilities, capacity: Capacity, memory: RowMemory, times: StepTimes, options: SchedulerOptions
+        self,
+        capabilities: Capabilities,
+        capacity: Capacity,
+        memory: RowMemory,
+        times: StepTimes,
+        options: SchedulerOptions,
+        drafter: Drafter | None = None,
     ) -> None:
         self._capacity = capacity
         self._times = times
@@ -128,8 +134,7 @@ class Policy:
         self.max_step_tokens = capacity.max_step_tokens
         """Lowered after the device ran out of memory."""
         self.faults = FaultAttribution(capacity.max_rows)
-        speculates = capacity.draft > 0 and Feature.SPECULATION in capabilities.features
-        self.drafter = Drafter(capacity.draft, times) if speculates else None
+        self._drafter = drafter
         self._since_admission = 0
         self._due = 0.0
         """Number of steps with chunks of prompts that are due before rows decode again, on a device that cannot mix."""
@@ -239,7 +244,7 @@ class Policy:
 
     def _add_drafts(self, plan: StepPlan) -> None:
         """Give drafts to rows that decode, while there is room in the step and in their memory."""
-        if self.drafter is None:
+        if self._drafter is None:
             return
         grown = {item.sequence.key: item for item in plan.grown}
         decoding, room = [*plan.decoding, *(item.sequence for item in plan.grown)], self.max_step_tokens - plan.tokens
@@ -247,11 +252,11 @@ class Policy:
         for sequence in decoding:
             alone = grown.get(sequence.key)
             if sequence.unread:
-                if self.drafter.worth_waiting(sequence):
+                if self._drafter.worth_waiting(sequence):
                     self._let_wait(sequence, alone, plan)
                     moved.add(sequence.key)
                 continue
-            drafts = self.drafter.drafts(sequence, len(decoding))[: max(0, room)]
+            drafts = self._drafter.drafts(sequence, len(decoding))[: max(0, room)]
             if drafts and self._memory.fits(sequence, sequence.computed + 1 + len(drafts)):
                 drafting.append(self._with_drafts(sequence, alone, drafts))
                 moved.add(sequence.key)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Feature, Scope
 from tgi_core.scheduler.deadlines import Deadlines
+from tgi_core.scheduler.drafting import Drafter, ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.fault_attribution import Verdict
 from tgi_core.scheduler.memory import RowMemory
@@ -55,13 +56,16 @@ class Scheduler:
         capacity: Capacity,
         options: SchedulerOptions | None = None,
         clock: Clock = time.monotonic,
+        observe_drafts: ObserveDrafts | None = None,
     ) -> None:
         self._capacity = capacity
         self._options = options = options or SchedulerOptions()
         self._clock = clock
         self.memory = RowMemory(capacity.groups, reuse=options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features)
         self._times = StepTimes()
-        self._policy = Policy(capabilities, capacity, self.memory, self._times, options)
+        speculates = capacity.draft > 0 and Feature.SPECULATION in capabilities.features
+        self._drafter = Drafter(capacity.draft, self._times, options.earlier_answers, observe_drafts) if speculates else None
+        self._policy = Policy(capabilities, capacity, self.memory, self._times, options, self._drafter)
         self.shard = ShardState(capacity.in_flight)
         self.queue = WaitingQueue()
         self._deadlines = Deadlines()
@@ -98,6 +102,11 @@ class Scheduler:
         return self.memory.reusing
 
     @property
+    def speculates(self) -> bool:
+        """Whether rows get drafts."""
+        return self._drafter is not None
+
+    @property
     def idle(self) -> bool:
         """Whether there is nothing to send to the shard and nothing to read from it."""
         return not self.sequences and self.shard.empty
@@ -117,6 +126,8 @@ class Scheduler:
         if wanted.urgent or wanted.priority < 0:
             sequence.urgency = self._pace.tokens_in(-wanted.priority * ageing_s)
         self.memory.clear(sequence)
+        if self._drafter is not None:
+            self._drafter.begin(sequence)
         self.sequences[key] = sequence
         self.queue.enter(sequence)
         if wanted.timeout_s is not None:
@@ -268,7 +279,7 @@ class Scheduler:
             yields = item.sequence.prompt_left <= item.take if sign > 0 else item.sequence.prompt_left == 0
             item.sequence.computed += sign * item.take
             item.sequence.unread += sign * yields
-            item.sequence.drafts = len(item.drafts) if sign > 0 else 0
+            item.sequence.drafts = item.drafts if sign > 0 else ()
 
     # results
 
@@ -289,26 +300,24 @@ class Scheduler:
                 continue
             self._note(sequence, made)
             events.append(Event(sequence.key, made))
+        if result.forced and self._drafter is not None:
+            self._drafter.force(rows, result.forced)
 
     def _note(self, sequence: Sequence, made: Generation) -> None:
         sequence.unread -= bool(made.tokens)
         for token in made.tokens:
             sequence.tokens.append(token.id)
-        if sequence.drafts and made.tokens:
-            self._accept(sequence, len(made.tokens))
+        if sequence.drafts and made.tokens and self._drafter is not None:
+            self._drafter.read(sequence, made.tokens)
         sequence.retries = 0
         if made.tokens and not sequence.proven:
             self._policy.faults.prove(sequence)
         if len(sequence.tokens) >= sequence.enter_at:
             self.memory.enter(sequence)
         if made.finished is not None:
+            if self._drafter is not None:
+                self._drafter.finish(sequence)
             self.cancel(sequence.key)
-
-    def _accept(self, sequence: Sequence, tokens: int) -> None:
-        """Continue a row behind the drafts that were accepted."""
-        if self._policy.drafter is not None:
-            self._policy.drafter.read(sequence, tokens)
-        sequence.computed, sequence.drafts = len(sequence.tokens) - 1, 0
 
     # faults
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tgi_core.scheduler.ngram import NgramIndex
+from tgi_core.scheduler.prediction import Prediction
 from tgi_core.scheduler.prefix import Entry
+from tgi_core.scheduler.row_drafts import RowDrafts
 from tgi_core.scheduler.types import GenerationRequest
 
 
@@ -55,12 +56,12 @@ class Sequence:
     """Number of consecutive faults that only this request can have caused, without a new token in between."""
     proven: bool = False
     """Whether there is a new token since the last admission."""
-    drafts: int = 0
-    """Number of drafts in a launched step that has not been read; the row takes part in no other step until then."""
-    acceptance: float = 0.5
-    """Moving average of the share of its drafts that were accepted."""
-    ngrams: NgramIndex | None = None
-    """Where its pairs of tokens occurred; made when it gets its first drafts."""
+    drafts: tuple[int, ...] = ()
+    """Drafts in a launched step that has not been read; the row takes part in no other step until then."""
+    speculation: RowDrafts | None = None
+    """Where its drafts come from; None without speculation."""
+    prediction: Prediction | None = None
+    """The prediction among these."""
 
     @property
     def paused(self) -> bool:
@@ -87,5 +88,6 @@ class Sequence:
 
     def rewind(self) -> None:
         """Forget the row on the shard; tokens that have been read are kept."""
-        self.wire_id = self.sent = self.computed = self.unread = self.cached = self.drafts = 0
+        self.wire_id = self.sent = self.computed = self.unread = self.cached = 0
+        self.drafts = ()
         self.proven = False

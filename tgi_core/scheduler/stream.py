@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from tgi_core.scheduler.prediction import Prediction
 from tgi_core.scheduler.types import NotRead, SchedulerError
 from tgi_core.wire.types import Generation
 
@@ -36,6 +37,8 @@ class GenerationStream:
         """Time at which the request's first step was sent."""
         self.cached = 0
         """Number of prompt tokens that were found in the cache at that time."""
+        self.prediction: Prediction | None = None
+        """What the client expects the answer to contain, with the use that was made of it."""
         self._cancel = cancel
         self._pending: deque[tuple[Generation, int]] = deque()
         """Results with their sizes; size 0 if the queue was empty, so that a reader that keeps up costs nothing."""

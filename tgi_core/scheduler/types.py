@@ -34,11 +34,12 @@ class GenerationRequest(ShardRequest):
     needs.
 
     Until then, the tokens of `request` are the prompt, it has no blocks, and its id and take are 0. Sampling has a seed even if the
-    client gave none. `grammar_cost` is the cost of compiling the grammar.
+    client gave none. `grammar_cost` is the cost of compiling the grammar. `prediction`: tokens that the client expects in the answer.
     """
 
     grammar_cost: Cost | None = None
     scheduling: SchedulingParams = DEFAULT_SCHEDULING
+    prediction: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -51,10 +52,11 @@ class GenerationRequest(ShardRequest):
         grammar: Grammar | None = None,
         grammar_cost: Cost | None = None,
         scheduling: SchedulingParams = DEFAULT_SCHEDULING,
+        prediction: tuple[int, ...] = (),
     ) -> GenerationRequest:
         """Create the request of a prompt."""
         request = Request(0, input_ids, len(input_ids), 0, (), 0, sampling, want, adapter=adapter)
-        return cls(request, stopping, grammar, grammar_cost, scheduling)
+        return cls(request, stopping, grammar, grammar_cost, scheduling, prediction)
 
     @property
     def input_ids(self) -> tuple[int, ...]:
@@ -97,6 +99,8 @@ class SchedulerOptions:
     row …"""
     max_waiting_tokens: int = 20
     """… or this many steps have passed without a new row."""
+    earlier_answers: bool = False
+    """Whether rows get drafts from earlier answers, besides their own text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,14 +27,20 @@ _RENEWAL_TOKENS = 64
 
 
 class Constraint:
-    """One request's position in its grammar."""
+    """One request's position in its grammar. Thread-safe: with speculation, tokens are consumed as soon as they are read, while a
+    backend may ask for masks."""
 
     def __init__(self, compiled: CompiledGrammar, made: Sequence[int]) -> None:
         self._compiled = compiled
         self._made: list[int] = []
+        """Tokens that the matcher has consumed."""
+        self._masked = len(made)
+        """Number of tokens that `mask` has got."""
         self._renewed_at: int | None = None
+        self._lock = threading.Lock()
         self._lexer, self._matcher = compiled.matcher()
-        self._mask = self._advance(made)
+        self._mask: bytes | None = self._advance(made)
+        """The mask after the tokens in `_made`; None if it has not been computed."""
 
     @property
     def tokens(self) -> int:
@@ -46,11 +53,30 @@ class Constraint:
 
         Raises InvalidGrammar when the tokens break the grammar, or it grows beyond its limits.
         """
-        if self._matcher.is_stopped():
-            self._check_end(tokens)
-        elif tokens:
-            self._mask = self._advance(tokens)
-        return self._mask
+        with self._lock:
+            new = tokens[max(0, len(self._made) - self._masked) :]
+            self._masked += len(tokens)
+            if self._mask is not None and self._matcher.is_stopped():
+                self._check_end(self._mask, new)
+            elif new or self._mask is None:
+                self._mask = self._advance(new)
+            return self._mask
+
+    def forced(self, made: Sequence[int]) -> list[int]:
+        """Consume what is new in `made`, all tokens of the answer so far, and return those that must follow, in the spelling of the
+        tokenizer. An error is left to `mask`."""
+        with self._lock:
+            new = list(made[len(self._made) :])
+            if new and not self._matcher.is_stopped():
+                self._made += new
+                self._mask = None
+                self._matcher.consume_tokens(new)
+            return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+
+    def allowed(self, drafts: Sequence[int]) -> int:
+        """Return how many of these tokens may follow, one after the other."""
+        with self._lock:
+            return 0 if self._matcher.is_stopped() else self._matcher.validate_tokens(list(drafts))
 
     def _advance(self, tokens: Sequence[int]) -> bytes:
         self._made += tokens
@@ -65,9 +91,10 @@ class Constraint:
             raise InvalidGrammar(readable(self._matcher.get_error()))
         return mask
 
-    def _check_end(self, tokens: Sequence[int]) -> None:
+    @staticmethod
+    def _check_end(mask: bytes, tokens: Sequence[int]) -> None:
         """Check tokens after the end of the grammar: a backend that runs ahead requests masks beyond the end of the text."""
-        allowed = int.from_bytes(self._mask, "little")
+        allowed = int.from_bytes(mask, "little")
         if not all(allowed >> token & 1 for token in tokens):
             raise InvalidGrammar("tokens follow its end")
 
@@ -173,6 +200,18 @@ class GrammarMasks:
         """See `tgi_core.backend.MaskSource`. Waits for grammars that are still being compiled."""
         return b"".join(self._mask(row) for row in rows)
 
+    def forced(self, request_id: int, made: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens that must follow by the grammar of a request that has `made` so far, as far as the model has them."""
+        constraint = self._begun(request_id)
+        if constraint is None:
+            return ()
+        return tuple(takewhile(lambda token: token < self._vocab_size, constraint.forced(made)))
+
+    def allowed(self, request_id: int, drafts: Sequence[int]) -> int:
+        """Return how many drafts, one after the other, the grammar of a request allows: all if it has none."""
+        constraint = self._begun(request_id)
+        return len(drafts) if constraint is None else constraint.allowed(drafts)
+
     def close(self) -> None:
         """Forget all requests and stop the threads. Idempotent."""
         self.end([*self._live, *self._minima])
@@ -186,6 +225,13 @@ class GrammarMasks:
         except BaseException:
             self.compiler.give_back(kept)
             raise
+
+    def _begun(self, request_id: int) -> Constraint | None:
+        """Return the constraint of a live request that has not failed; None while its grammar is being compiled."""
+        begun = self._live.get(request_id)
+        if begun is None or request_id in self._failures or not begun.done() or begun.exception() is not None:
+            return None
+        return begun.result().constraint
 
     def _give_back(self, begun: Future[_Begun]) -> None:
         if not begun.cancelled() and begun.exception() is None:

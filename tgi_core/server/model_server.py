@@ -15,6 +15,8 @@ from tgi_core.backend import (
     BackendBug,
     BackendError,
     Capacity,
+    Feature,
+    Grant,
     Handle,
     Progress,
     Request,
@@ -83,6 +85,7 @@ class ModelServer:
         """By the scheduler's names. The scheduler's record is in another process, and has no handles."""
         self.steps: dict[int, Step] = {}
         self.transcripts: dict[int, Transcript] = {}
+        self._speculates = False
 
     @property
     def session(self) -> Session:
@@ -96,7 +99,9 @@ class ModelServer:
 
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm up the backend."""
-        return self._session.warmup(plan, progress)
+        capacity = self._session.warmup(plan, progress)
+        self._speculates = capacity.draft > 0 and Feature.SPECULATION in self.info.capabilities.features
+        return capacity
 
     def close(self) -> None:
         """Close the backend."""
@@ -165,7 +170,7 @@ class ModelServer:
             self.transcripts.update(transcripts)
         else:
             transcripts, merged = {}, verb.batches
-            step = self._session.decode(tuple(map(self._handle, verb.batches)), verb.grants)
+            step = self._session.decode(tuple(map(self._handle, verb.batches)), self._allowed(verb.grants))
         members = tuple(id for batch in merged for id in self.batches.pop(batch).members) + tuple(transcripts)
         self.steps[verb.step], self.batches[verb.step] = step, _Batch(step.handle, members)
 
@@ -183,10 +188,20 @@ class ModelServer:
         try:
             for item in verb.requests:
                 self._begin_grammar(item)
-            return self._session.prefill(tuple(item.request for item in verb.requests), cached, verb.grants)
+            return self._session.prefill(tuple(item.request for item in verb.requests), cached, self._allowed(verb.grants))
         except BackendError:
             self._end_grammars(item.id for item in verb.requests)
             raise
+
+    def _allowed(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        """Cut drafts at the first one that its row's grammar forbids: it would not be accepted."""
+        if self._masks is None or not any(grant.drafts for grant in grants):
+            return grants
+        allowed = [self._masks.allowed(grant.request_id, grant.drafts) if grant.drafts else 0 for grant in grants]
+        return tuple(
+            grant if count == len(grant.drafts) else replace(grant, take=1 + count, drafts=grant.drafts[:count])
+            for grant, count in zip(grants, allowed, strict=True)
+        )
 
     def _begin_grammar(self, item: ShardRequest) -> None:
         """Start a grammar, or a minimum of tokens. Raises InvalidRequest if it cannot start, which fails only that request."""
@@ -220,7 +235,14 @@ class ModelServer:
             self._drop_everything()
             return StepResult(number, fault=self._fault(_of_step(error)))
         generations = [made for row in rows.rows if (made := self._generation(row)) is not None]
-        return StepResult(number, tuple(generations), forward_ns=rows.forward_ns, sample_ns=rows.sample_ns)
+        forced = self._forced(generations) if self._speculates and self._masks is not None else {}
+        return StepResult(number, tuple(generations), None, rows.forward_ns, rows.sample_ns, forced)
+
+    def _forced(self, generations: list[Generation]) -> dict[int, tuple[int, ...]]:
+        """Return the tokens that must follow by the grammars of rows that go on."""
+        going = ((made.request_id, self.transcripts.get(made.request_id)) for made in generations if made.tokens)
+        found = ((id, self._masks.forced(id, transcript.generated)) for id, transcript in going if transcript and self._masks)
+        return {id: tokens for id, tokens in found if tokens}
 
     def _generation(self, row: Row) -> Generation | None:
         """Convert a row to its result; None for a late row of a dropped request. A decoding failure fails only that row."""

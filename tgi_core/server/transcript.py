@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tgi_core.backend import Row
@@ -28,6 +29,11 @@ class Transcript:
         for token in item.request.tokens[len(prompt) :]:
             self._stopping.push(token, self._detokenizer.push(token))
             self._generated.append(token)
+
+    @property
+    def generated(self) -> Sequence[int]:
+        """Ids of the tokens generated so far."""
+        return self._generated
 
     def push(self, row: Row) -> Generation | None:
         """Convert a row to a generation; None if it has no token yet. One with `finished` or `fault` is the last."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily
@@ -38,6 +39,7 @@ class Metric:
 METHOD = (("method", ("prefill", "decode")),)
 FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "nan", "timeout", "unavailable", "dropped")
 """Reasons why a generation can fail."""
+DRAFT_SOURCES = (("source", ("grammar", "prediction", "ngram", "suffix")),)
 PLACES = tuple(map(str, range(MAX_DRAFTS)))
 """Places among the drafts of a row."""
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
@@ -105,13 +107,13 @@ METRICS = (
         ours=True,
     ),
     Metric("tgi_prefix_cache_hit_tokens", "counter", "Tokens found in the prefix cache.", ours=True),
-    Metric("tgi_spec_decode_drafts", "counter", "Rows of steps that ran drafts.", ours=True),
-    Metric("tgi_spec_decode_draft_tokens", "counter", "Drafts that were run.", ours=True),
+    Metric("tgi_spec_decode_drafts", "counter", "Rows of steps that were given drafts.", DRAFT_SOURCES, ours=True),
+    Metric("tgi_spec_decode_draft_tokens", "counter", "Drafts that were given to these rows.", DRAFT_SOURCES, ours=True),
     Metric(
         "tgi_spec_decode_accepted_tokens",
         "counter",
         "Drafts that were accepted, by place among a row's drafts.",
-        (("place", PLACES),),
+        (*DRAFT_SOURCES, ("place", PLACES)),
         ours=True,
     ),
     Metric("tgi_kv_blocks_used", "gauge", "KV cache blocks in use by requests.", ours=True),
@@ -152,9 +154,8 @@ class Instruments:
         """Create a counter."""
         metric = _BY_NAME[name]
         counter = Counter(name, metric.text, [label for label, _ in metric.labels], registry=self._registry)
-        if len(metric.labels) == 1:
-            for value in metric.labels[0][1]:
-                counter.labels(value)
+        for values in product(*(values for _, values in metric.labels)) if metric.labels else ():
+            counter.labels(*values)
         return counter
 
     def counted(self, name: str, read: Callable[[], float]) -> None:

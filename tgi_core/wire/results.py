@@ -93,6 +93,7 @@ def _encode_step(step: StepResult) -> contract.StepResult:
             for place, item in enumerate(made)
             if item.fault is not None
         ],
+        forced=[contract.Forced(request_id=id, ids=ids) for id, ids in step.forced.items()],
     )
 
 
@@ -104,8 +105,16 @@ def _decode_step(message: contract.StepResult, vocab_size: int) -> StepResult:
         fault=_decode_fault(message.fault) if message.HasField("fault") else None,
         forward_ns=message.forward_ns,
         sample_ns=message.sample_ns,
+        forced={item.request_id: _decode_forced(item, vocab_size) for item in message.forced},
         unusual=unusual,
     )
+
+
+def _decode_forced(message: contract.Forced, vocab_size: int) -> tuple[int, ...]:
+    """Decode tokens that become drafts, of which each must be in the vocabulary."""
+    if message.ids and max(message.ids) >= vocab_size:
+        raise ValueError(f"forced token {max(message.ids)} of a vocabulary of {vocab_size}")
+    return tuple(message.ids)
 
 
 def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[list[Generation], list[Generation]]:

@@ -10,7 +10,7 @@ the cost of creating them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -197,13 +197,15 @@ class Generation:
 
 @dataclass(slots=True)
 class StepResult:
-    """The results of one step; or the fault that ended the step."""
+    """The results of one step; or the fault that ended the step. `forced`: by request id, the tokens that must follow by a row's
+    grammar, where there are some and the session runs drafts."""
 
     step: int
     generations: tuple[Generation, ...] = ()
     fault: Fault | None = None
     forward_ns: int = 0
     sample_ns: int = 0
+    forced: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     unusual: Sequence[Generation] | None = field(default=None, compare=False)
     """Generations with anything other than exactly one token; None if not determined."""
 
