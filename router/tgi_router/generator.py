@@ -58,6 +58,10 @@ class Generator(Protocol):
     def prefix_caching(self) -> bool:
         """Whether prefix caching is enabled."""
 
+    @property
+    def speculates(self) -> bool:
+        """Whether requests get drafts, from a prediction too if they have one."""
+
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Prepare a grammar, which is kept until it is released. Raises InvalidGrammar, GrammarsBusy."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 from time import time
@@ -18,6 +18,7 @@ from typing import Any
 from starlette.responses import Response
 
 from tgi_core import __version__
+from tgi_core.scheduler.prediction import Prediction
 from tgi_core.wire.types import FinishReason, Token
 from tgi_router.bodies import GrammarShape, Parameters
 from tgi_router.caller_names import status_text
@@ -119,12 +120,14 @@ class Dialect:
             raise ValidationFailed(f"give `response_format` or `{constraint.field}`, not both")
         return constraint.shape
 
-    def warnings(self, route: Route, body: OpenAIBody) -> dict[str, str]:
-        """Return the response header that names ignored fields. Raises ValidationFailed for a field that is refused. TGI ignores
-        all."""
-        return {} if self.strict else warning(unhonoured(route, body.model_extra or {}))
+    def warnings(self, route: Route, body: OpenAIBody, ignored: Iterable[str] = ()) -> dict[str, str]:
+        """Return the response header that names ignored fields, with those of `ignored`. Raises ValidationFailed for a field that is
+        refused. TGI ignores all."""
+        return {} if self.strict else warning([*ignored, *unhonoured(route, body.model_extra or {})])
 
-    def extras(self, body: OpenAIBody, logprobs: bool = False, call_schema: dict[str, Any] | None = None) -> Extras:
+    def extras(
+        self, body: OpenAIBody, logprobs: bool = False, call_schema: dict[str, Any] | None = None, prediction: str = ""
+    ) -> Extras:
         """Return the options without a native parameter. TGI accepts OpenAI's and ignores them. Raises ValidationFailed."""
         if self.strict:
             return Extras(logprobs, call_schema)
@@ -138,6 +141,7 @@ class Dialect:
             prompt_logprobs=_prompt_logprobs(body),
             presence_penalty=body.presence_penalty or 0.0,
             logit_bias=tuple(_biases(body.logit_bias)) if isinstance(body.logit_bias, dict) else (),
+            prediction=prediction,
         )
 
     # responses
@@ -301,7 +305,8 @@ def _complete(arguments: str) -> str:
 
 
 def usage(choices: Sequence[Choice]) -> dict[str, Any]:
-    """Sum the tokens of finished choices; a prompt counts once, however many choices it has."""
+    """Sum the tokens of finished choices; a prompt counts once, however many choices it has. Drafts are counted where there was a
+    prediction."""
     prompts = [choice for choice in choices if choice.sample == 0]
     prompt = sum(len(choice.request.input_ids) for choice in prompts)
     completion = sum(choice.finished.generated_tokens for choice in choices if choice.finished)
@@ -310,7 +315,15 @@ def usage(choices: Sequence[Choice]) -> dict[str, Any]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(choice.stream.cached for choice in prompts)},
+        **_of_predictions([choice.stream.prediction for choice in choices if choice.stream.prediction]),
     }
+
+
+def _of_predictions(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    if not predictions:
+        return {}
+    accepted, rejected = (sum(getattr(each, name) for each in predictions) for name in ("accepted", "rejected"))
+    return {"completion_tokens_details": {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}}
 
 
 def usage_of(results: Sequence[Result]) -> dict[str, Any]:

@@ -63,6 +63,17 @@ class PromptTokensDetails(Answer):
     cached_tokens: Count = Field(description="Prompt tokens that were found in the prefix cache.", examples=[0])
 
 
+class CompletionTokensDetails(Answer):
+    """Use that was made of a prediction."""
+
+    accepted_prediction_tokens: Count = Field(
+        description="Tokens of the prediction that were drafted and accepted.", examples=[0]
+    )
+    rejected_prediction_tokens: Count = Field(
+        description="Tokens of the prediction that were drafted and not accepted. They are no `completion_tokens`.", examples=[0]
+    )
+
+
 _USAGE = {"prompt_tokens": 7, "completion_tokens": 32, "total_tokens": 39, "prompt_tokens_details": {"cached_tokens": 0}}
 
 
@@ -74,6 +85,11 @@ class Usage(Answer):
     total_tokens: Count = Field(description="Number of prompt tokens and generated tokens together.", examples=[39])
     prompt_tokens_details: PromptTokensDetails = Field(
         description="Breakdown of the prompt tokens.", examples=[{"cached_tokens": 0}]
+    )
+    completion_tokens_details: CompletionTokensDetails | None = Field(
+        default=None,
+        description="Only with a `prediction` from which tokens could be drafted.",
+        examples=[{"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}],
     )
 
 

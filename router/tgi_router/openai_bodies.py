@@ -280,6 +280,27 @@ class NamedToolChoice(Body):
     function: FunctionName = Field(description="The function to call.", examples=[{"name": "weather"}])
 
 
+class PredictionPart(Body):
+    """A part of a prediction."""
+
+    type: Literal["text"] = Field(description="Type of the part.", examples=["text"])
+    text: str = Field(description="Text of the part.", examples=["def add(a, b):"])
+
+
+class PredictedOutput(Body):
+    """Text that the response is expected to repeat, such as a file that is edited. Only the speed of the response depends on it."""
+
+    type: Literal["content"] = Field(description="Type of the prediction.", examples=["content"])
+    content: Annotated[ListOf[PredictionPart], BeforeValidator(_as_chunks, str | list[PredictionPart])] = Field(
+        description="The text: a string, or parts that are concatenated.", examples=["def add(a, b):"]
+    )
+
+    @property
+    def text(self) -> str:
+        """The content as one string."""
+        return "".join(part.text for part in self.content)
+
+
 class ChatBody(OpenAIBody):
     """A chat completion request: the messages with generation parameters."""
 
@@ -325,6 +346,12 @@ class ChatBody(OpenAIBody):
         default=None,
         description="Text appended to the last message if there are tools. Default: a one-sentence instruction for calling them.",
         examples=["Answer with a call of one of these functions."],
+    )
+    prediction: PredictedOutput | None = Field(
+        default=None,
+        description="Text that the response is expected to repeat, from which tokens are drafted. The response is the same without it. "
+        "Ignored, with a warning, unless the server speculates (`--speculate`).",
+        examples=[{"type": "content", "content": "def add(a, b):"}],
     )
     response_format: GrammarShape | None = Field(
         default=None, description="Grammar that constrains the response.", examples=[{"type": "json_object"}]

@@ -169,13 +169,16 @@ class ChatRoutes:
             raise ValidationFailed("`messages` must have at least one message")
         if any(message.has_image for message in body.messages):
             raise ValidationFailed("image modality is not supported")
-        warnings = self._dialect.warnings(Route.CHAT, body)
+        speculates = self._inference.generator.speculates
+        ignored = [] if speculates or body.prediction is None else ["prediction"]
+        warnings = self._dialect.warnings(Route.CHAT, body, ignored)
         shape = self._dialect.grammar(body, body.response_format)
         if shape is not None and self._dialect.strict and (body.tools is not None or plan_tools(body) is not None):
             raise ToolFailed("Grammar and tools are mutually exclusive")
         tools = plan_tools(body, answer=None if shape is None else self._answer(body, shape))
         parameters = self._dialect.parameters(body, top_n_tokens=body.top_logprobs, grammar=shape)
-        extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema)
+        prediction = body.prediction.text if speculates and body.prediction is not None else ""
+        extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema, prediction)
         names: Names = frozenset() if tools is None else tools.names
         return _Plan(parameters, extras, self._draft(body, tools), names, warnings)
 

@@ -59,6 +59,7 @@ class RequestField:
 
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_PREDICTION = {"type": "content", "content": "x"}
 _GRAMMAR = 'root ::= "a" | "b"'
 _MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -98,7 +99,9 @@ FIELDS: tuple[RequestField, ...] = (
     _ignored("OpenAI", _CHAT, "safety_identifier", "u-1", _KEPT),
     _ignored("OpenAI", _CHAT, "metadata", {"a": "b"}, _KEPT, {}),
     _ignored("OpenAI", _CHAT, "store", True, _KEPT, False),
-    _ignored("OpenAI", _CHAT, "prediction", {"type": "content", "content": "x"}, "a performance hint only"),
+    RequestField(
+        "prediction", "OpenAI", _CHAT, Treatment.HONOURED, _PREDICTION, "ignored, with a warning, without `--speculate`"
+    ),
     _ignored("OpenAI", _CHAT, "prompt_cache_key", "k", "prompts are cached by their tokens; see `x-cache-salt`"),
     _ignored("OpenAI", _CHAT, "prompt_cache_retention", "24h", "prompts stay cached while memory lasts", "in_memory"),
     _ignored("OpenAI", _CHAT, "service_tier", "flex", "see `x-request-priority`", "auto", "default"),

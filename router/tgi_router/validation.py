@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil
 from random import getrandbits
 from typing import Any
@@ -76,6 +77,8 @@ class Extras:
     prompt_logprobs: bool = False
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    prediction: str = ""
+    """Text that the client expects in the response."""
 
 
 NO_EXTRAS = Extras()
@@ -133,6 +136,7 @@ class Validator:
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may return no tokens for a text
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
+        prediction = await self._prediction(extras.prediction)
         room = self._limits.max_total_tokens - len(ids)
         request = GenerationRequest.of(
             input_ids=ids,
@@ -143,6 +147,7 @@ class Validator:
             grammar=None if checked is None else checked.grammar,
             grammar_cost=None if checked is None else checked.judgement.cost,
             scheduling=scheduling,
+            prediction=prediction,
         )
         return Validated(request, checked)
 
@@ -156,6 +161,20 @@ class Validator:
         if prompt.ids is not None:
             return len(prompt.ids), prompt.ids[-keep:]
         return await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
+
+    async def _prediction(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a prediction, in which special tokens are plain text. What no response can hold is cut off, as is what
+        follows a token that the model does not have."""
+        longest = self._limits.max_total_tokens
+        if self._token_span is not None:
+            text = text[: longest * self._token_span]
+        if not text:
+            return ()
+        try:
+            _, ids = await self._tokenizing.ids(text, False, ((0, len(text)),), len(text) * 4)
+        except ValidationFailed as error:
+            raise ValidationFailed(f"`prediction`: {error}") from error
+        return tuple(takewhile(lambda token: token < self._capabilities.vocab_size, ids[:longest]))
 
     async def _grammar(self, given: Parameters, extras: Extras) -> CheckedGrammar | None:
         if extras.call_schema is not None:

@@ -75,7 +75,7 @@ class ScriptedGenerator:
         self.script = script
         self.info = ShardInfo("scripted", "scripted", "none", "float32", (1, 0), capabilities)
         self.limits = limits
-        self.is_healthy = self.is_sound = True
+        self.is_healthy = self.is_sound = self.is_speculating = True
         self.load = Load()
         self.submitted: SimpleQueue[GenerationRequest] = SimpleQueue()
         self.cancelled: SimpleQueue[GenerationRequest] = SimpleQueue()
@@ -114,6 +114,11 @@ class ScriptedGenerator:
     def prefix_caching(self) -> bool:
         """No cache, no lookups."""
         return False
+
+    @property
+    def speculates(self) -> bool:
+        """What the test says."""
+        return self.is_speculating
 
     def snapshot(self) -> Load:
         """What the test says."""

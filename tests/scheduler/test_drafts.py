@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from tests.scheduler.checks import check_empty
 from tests.scheduler.device import Device, alone, device, request
 from tgi_core.backend import Feature, Grant, Mixing, WarmupPlan
+from tgi_core.scheduler import SchedulerOptions
 from tgi_core.scheduler.ngram import LONGEST, SHORTEST, NgramIndex
+from tgi_core.scheduler.prediction import Prediction
+from tgi_core.scheduler.suffix import EarlierAnswers
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import Decode, Prefill
 
@@ -108,3 +112,106 @@ def test_drafts_need_memory_but_preempt_nobody(demo_tokenizer: Tokenizer) -> Non
     keys = [one.scheduler.add(request((0,) * 8, 8)) for _ in range(3)]
     one.run()
     assert all(one.tokens[key] == [0] * 8 for key in keys)
+
+
+def steps(one: Device) -> int:
+    """How many steps were launched so far."""
+    return sum(isinstance(turn.launch, Prefill | Decode) for turn in one.turns)
+
+
+def predicted(tokenizer: Tokenizer, prediction: list[int]) -> tuple[list[int], int, int, int]:
+    """An answer of 60 tokens with a prediction, the number of its steps, and the tokens of the prediction accepted and rejected. No
+    time passes, so that drafts cost nothing."""
+    one = device(tokenizer, PLAN, asynchronous=False, clock=lambda: 0.0)
+    key = one.scheduler.add(replace(request((1, 2, 3), 60), prediction=tuple(prediction)))
+    found = one.scheduler.sequences[key].prediction
+    one.run()
+    check_empty(one)
+    return one.tokens[key], steps(one), *((found.accepted, found.rejected) if found else (0, 0))
+
+
+def test_a_prediction(demo_tokenizer: Tokenizer) -> None:
+    """An answer takes few steps if it is as predicted, more if it was edited, as many as it has tokens if it is another one; it is the
+    same in each case."""
+    answer, plain, *_ = predicted(demo_tokenizer, [])
+    assert plain == len(answer)
+    right, few, accepted, rejected = predicted(demo_tokenizer, answer)
+    assert right == answer and (accepted, rejected) == (60 - few, 0) and few <= 1 + 60 / 4
+    edits = {
+        "replaced": [*answer[:30], 1999, *answer[31:]],
+        "inserted": [*answer[:30], 1999, 1998, 1997, *answer[30:]],
+        "deleted": answer[:30] + answer[33:],
+        "appended": [1999, 1998, *answer],
+    }
+    for name, edited in edits.items():
+        found, more, accepted, rejected = predicted(demo_tokenizer, edited)
+        assert found == answer and few < more < 60 / 2 and accepted == 60 - more and rejected <= 4, name
+    found, most, accepted, rejected = predicted(demo_tokenizer, [1999] * 60)
+    assert found == answer and most == plain and accepted == 0
+
+
+tokens = st.integers(0, 2)
+
+
+@given(prediction=st.lists(tokens, max_size=30), prompt=st.lists(tokens, max_size=4), answer=st.lists(tokens, max_size=30))
+def test_the_place_in_a_prediction(prediction: list[int], prompt: list[int], answer: list[int]) -> None:
+    """While the answer is the prediction's beginning, its next tokens are proposed; later on, what follows the newest tokens in it."""
+    text = list(prompt)
+    found = Prediction(tuple(prediction), text)
+    for place, token in enumerate(answer, 1):
+        text.append(token)
+        match = found.find()
+        drafts = found.drafts(match.place, 5) if match.length else ()
+        if answer[:place] == prediction[:place]:
+            assert drafts == tuple(prediction[place : place + 5])
+        elif drafts:
+            assert match.length >= 1 and prediction[match.place - match.length : match.place] == text[-match.length :]
+            assert drafts == tuple(prediction[match.place : match.place + 5])
+
+
+salts = st.sampled_from(["", "a", "b"])
+
+
+@given(
+    size=st.integers(8, 40),
+    answers=st.lists(st.tuples(salts, st.lists(tokens, max_size=20)), max_size=8),
+    salt=salts,
+    text=st.lists(tokens, min_size=1, max_size=10),
+)
+def test_earlier_answers(size: int, answers: list[tuple[str, list[int]]], salt: str, text: list[int]) -> None:
+    """What is proposed followed the end of the text in an earlier answer to a request with the same salt; the latest answer is always
+    known, and no more than `size` tokens are."""
+    earlier = EarlierAnswers(size)
+    for other, answer in answers:
+        earlier.add(other, answer)
+    match = earlier.find(salt, text)
+    end = text[-match.length :]
+    found = [
+        tuple(answer[at : at + 4])
+        for other, answer in answers
+        for at in range(match.length, len(answer))
+        if other == salt and answer[at - match.length : at] == end
+    ]
+    if match.length:
+        assert SHORTEST <= match.length <= LONGEST
+        drafts = earlier.drafts(match.place, 4)
+        assert drafts and drafts in found
+    elif answers and answers[-1][0] == salt:
+        latest = answers[-1][1][1 - size :]
+        assert text[-2:] not in [latest[at : at + 2] for at in range(len(latest) - 2)] or len(text) < SHORTEST
+
+
+def test_answers_speed_up_later_ones_of_the_same_salt(demo_tokenizer: Tokenizer) -> None:
+    """Asked again, the same answer comes in fewer steps; for another salt it takes as many as at first."""
+    chosen = SchedulerOptions(earlier_answers=True)
+    one = device(demo_tokenizer, PLAN, chosen, lambda: 0.0, asynchronous=False)
+    spent, answers = [], []
+    for salt in ("", "", "other"):
+        before = steps(one)
+        key = one.scheduler.add(request((1, 2, 3), 60, salt=salt))
+        one.run()
+        answers.append(one.tokens[key])
+        spent.append(steps(one) - before)
+    assert answers[0] == answers[1] == answers[2]
+    assert spent[0] == spent[2] == 60 and spent[1] < 20
+    check_empty(one)
