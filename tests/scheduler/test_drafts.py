@@ -13,7 +13,7 @@ from tests.scheduler.checks import check_empty
 from tests.scheduler.device import Device, alone, device, request
 from tgi_core.backend import Feature, Grant, Mixing, WarmupPlan
 from tgi_core.scheduler import SchedulerOptions
-from tgi_core.scheduler.ngram import LONGEST, SHORTEST, NgramIndex
+from tgi_core.scheduler.ngram import LONGEST, NO_MATCH, SHORTEST, Match, NgramIndex
 from tgi_core.scheduler.prediction import Prediction
 from tgi_core.scheduler.suffix import EarlierAnswers
 from tgi_core.tokenizer import Tokenizer
@@ -215,3 +215,11 @@ def test_answers_speed_up_later_ones_of_the_same_salt(demo_tokenizer: Tokenizer)
     assert answers[0] == answers[1] == answers[2]
     assert spent[0] == spent[2] == 60 and spent[1] < 20
     check_empty(one)
+
+
+def test_salts_that_share_a_bucket() -> None:
+    """Tokens are compared, and their salts, not only hashes: no answer is found for another salt, however small the table is."""
+    earlier = EarlierAnswers(8)
+    earlier.add("a", [1, 2, 3, 4])
+    assert earlier.find("a", [1, 2]) == Match(2, 2)
+    assert all(earlier.find(f"b{number}", [1, 2]) == NO_MATCH for number in range(200))

@@ -43,6 +43,7 @@ requests = st.builds(
     client=st.sampled_from(["", "", "other", "third"]),
     urgent=st.booleans(),
     salt=st.sampled_from("ab"),
+    prediction=st.just(()) | st.lists(st.integers(0, 3), max_size=20).map(tuple),
 )
 recoverable = st.sampled_from(["oom", "capacity", "compile", "invalid"])
 fatal = st.sampled_from(["busy", "lost", "crash", "none"])
@@ -79,8 +80,9 @@ class Machine(RuleBasedStateMachine):
         mixing=st.sampled_from(Mixing),
         takes=st.sampled_from([(), (), (4, 8, 16), (3, 5)]),
         draft=st.sampled_from([0, 0, 1, 3, 6]),
+        earlier=st.booleans(),
     )
-    def begin(self, asynchronous: bool, caching: bool, mixing: Mixing, takes: tuple[int, ...], draft: int) -> None:
+    def begin(self, asynchronous: bool, caching: bool, mixing: Mixing, takes: tuple[int, ...], draft: int, earlier: bool) -> None:
         """One ahead or in lock step, on a device that mixes or not and pads or not, with a prefix cache and drafts or without."""
         self.plan, self.vocab_size = replace(SMALL, draft=draft), 4 if draft else tokenizer().vocab_size
         self.now = 0.0
@@ -88,7 +90,9 @@ class Machine(RuleBasedStateMachine):
         info, server, session, self.faults = self.fresh_shard()
         capacity = replace(server.warmup(self.plan, quiet), takes=takes)
         assert Feature.PREFIX_REUSE in info.capabilities.features
-        scheduler = Scheduler(info.capabilities, capacity, SchedulerOptions(prefix_caching=caching), clock=lambda: self.now)
+        scheduler = Scheduler(
+            info.capabilities, capacity, SchedulerOptions(prefix_caching=caching, earlier_answers=earlier), clock=lambda: self.now
+        )
         self.one = Device(scheduler, server, session)
         self.wanted: dict[int, GenerationRequest] = {}
         self.left: set[int] = set()
