@@ -16,7 +16,7 @@ from tgi_core.backend.session import Session
 from tgi_core.client.local import LocalShard
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.model_files import DEMO
-from tgi_core.scheduler import SchedulerLoop
+from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
@@ -27,14 +27,22 @@ PLAN = WarmupPlan(max_row_tokens=2048)
 
 class Shard:
     """A shard of the demo model's vocabulary, with `grammars` or without, over the reference backend or, with the demo model itself,
-    `on_cpu`. `steps` has the number of rows of each step of the reference backend."""
+    `on_cpu`, in its dtype. `steps` has the number of rows of each step of the reference backend."""
 
-    def __init__(self, tokenizer: Tokenizer, plan: WarmupPlan = PLAN, grammars: bool = False, on_cpu: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        plan: WarmupPlan = PLAN,
+        grammars: bool = False,
+        on_cpu: str = "",
+        options: SchedulerOptions | None = None,
+    ) -> None:
         self.steps: list[int] = []
         self.loop: SchedulerLoop | None = None
         self.masks: GrammarMasks | None = None
         self.closed = threading.Event()
         self._tokenizer, self._plan, self._grammars, self._on_cpu = tokenizer, plan, grammars, on_cpu
+        self._options = options
 
     @asynccontextmanager
     async def opening(self) -> AsyncIterator[Generator]:
@@ -47,7 +55,7 @@ class Shard:
         info = ShardInfo("demo", "reference", "none", "float32", (1, 0), session.capabilities())
         shard = LocalShard(ModelServer(session, self._tokenizer, info, self.masks))
         capacity = await shard.warmup(self._plan, _quiet)
-        self.loop = SchedulerLoop(shard, info, capacity)
+        self.loop = SchedulerLoop(shard, info, capacity, options=self._options)
         running = asyncio.create_task(self.loop.run())
         try:
             yield self.loop
@@ -59,7 +67,7 @@ class Shard:
 
     def _session(self) -> Session:
         if self._on_cpu:
-            return Session(find("cpu").open(OpenOptions(str(DEMO), dtype="float32", masks=self.masks), _quiet), "cpu")
+            return Session(find("cpu").open(OpenOptions(str(DEMO), dtype=self._on_cpu, masks=self.masks), _quiet), "cpu")
         toy = ReferenceSession(
             self._tokenizer.vocab_size, 2048, on_step=lambda work: self.steps.append(len(work)), masks=self.masks
         )

@@ -24,7 +24,7 @@ MESSAGES = [{"role": "user", "content": "What is 7 plus 5?"}]
 @pytest.fixture(scope="module")
 def served(model: ServedModel) -> Iterator[Served]:
     """The demo model, with drafts."""
-    shard = Shard(model.tokenizer, WarmupPlan(max_rows=4, max_row_tokens=256, draft=6), on_cpu=True)
+    shard = Shard(model.tokenizer, WarmupPlan(max_rows=4, max_row_tokens=256, draft=6), on_cpu="float32")
     with serving(lambda generator: create_app(Settings(), model, generator), shard.opening) as running:
         yield running
 

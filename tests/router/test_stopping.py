@@ -23,7 +23,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 12, "temp
 @pytest.fixture(scope="module")
 def served(model: ServedModel) -> Iterator[Served]:
     """The whole instance on a socket."""
-    shard = Shard(model.tokenizer, WarmupPlan(max_rows=4, max_row_tokens=256), grammars=True, on_cpu=True)
+    shard = Shard(model.tokenizer, WarmupPlan(max_rows=4, max_row_tokens=256), grammars=True, on_cpu="float32")
     settings = Settings(enable_prefill_logprobs=True)
     with serving(lambda generator: create_app(settings, model, generator), shard.opening) as running:
         yield running

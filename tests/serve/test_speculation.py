@@ -3,79 +3,75 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from typing import Any
+from collections.abc import Iterator
 
 import httpx
 import pytest
+from tgi_router import ServedModel, create_app
 
+from tests.router.serving import serving
+from tests.router.shard import Shard
 from tests.serve.process import ServerProcess, served
+from tests.serve.speculating import FORMS, SCHEMA, accepted, answers, series
+from tgi_core.backend import WarmupPlan
+from tgi_core.config import Settings
+from tgi_core.model_files import DEMO
+from tgi_core.scheduler import SchedulerOptions
 
-PROMPTS = (
-    "The capital of France is",
-    "a b c a b c a b c a b",
-    '{"name": "a", "age": 3}, {"name": "b", "age": 4}, {"na',
-    "Once upon a time, once upon a time",
-    "Q",
-)
-REQUESTS = 32
-AT_ONCE = 8
-TOGETHER: tuple[dict[str, Any], ...] = (
-    {},
-    {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "seed": 1},
-    {"repetition_penalty": 1.1, "frequency_penalty": 0.3},
-    {"do_sample": True, "temperature": 0.5, "typical_p": 0.9, "seed": 2},
-    {"grammar": {"type": "regex", "value": "([a-d]{2,4} ){3,9}end"}},
-    {"stop": ["e ", "zz"]},
-    {"top_n_tokens": 3},
-    {"do_sample": True, "temperature": 0.6, "top_k": 30, "seed": 3, "repetition_penalty": 1.05},
-)
-"""Parameters that meet in the same steps."""
+REQUESTS = range(2 * FORMS)
+FLAGS = ("--backend", "cpu", "--dtype", "float32", "--max-batch-size", "8")
+FEW = ("--kv-cache-tokens", "512")
+"""A cache that eight answers do not fit into: rows are preempted."""
+FORCED = {
+    "inputs": "As JSON:",
+    "parameters": {"max_new_tokens": 200, "details": True, "grammar": {"type": "json", "value": SCHEMA}},
+}
 
 
-def body(index: int) -> dict[str, Any]:
-    """Request number `index`, with the logprobs of its tokens."""
-    parameters = {"max_new_tokens": 10 + 13 * index % 80, "details": True, **TOGETHER[index % len(TOGETHER)]}
-    return {"inputs": f"{PROMPTS[index % len(PROMPTS)]} {index % 3}", "parameters": parameters}
+@pytest.fixture(scope="module")
+def plain() -> tuple[list[str], str]:
+    """What a server without drafts answers to `REQUESTS` and to `FORCED`."""
+    with served(*FLAGS) as server:
+        wanted = asyncio.run(answers(server.url, REQUESTS))
+        assert sum(accepted(httpx.get(f"{server.url}/metrics").text).values()) == 0
+        return wanted, httpx.post(f"{server.url}/generate", json=FORCED, timeout=120).text
 
 
-async def answer(client: httpx.AsyncClient, index: int) -> str:
-    """The body of an answer, or of its stream."""
-    path = "/generate_stream" if index % 3 == 0 else "/generate"
-    response = await client.post(path, json=body(index))
-    assert response.status_code == 200, response.text
-    return response.text
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """A server with every drafter."""
+    with served(*FLAGS, *FEW, "--speculate", "5", "--speculator", "suffix") as speculating:
+        yield speculating
 
 
-async def answers(url: str) -> tuple[list[str], str]:
-    """All answers, and the metrics afterwards."""
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def one(index: int) -> str:
-        async with turns:
-            return await answer(client, index)
-
-    async with httpx.AsyncClient(base_url=url, timeout=300) as client:
-        return list(await asyncio.gather(*map(one, range(REQUESTS)))), (await client.get("/metrics")).text
+def test_bodies_are_equal_to_the_byte(server: ServerProcess, plain: tuple[list[str], str]) -> None:
+    """Greedy and seeded, with filters, penalties, grammars, tools, predictions, stop strings, logprobs and top tokens, together, streamed
+    or not, while other clients leave and rows are preempted."""
+    found = asyncio.run(answers(server.url, REQUESTS, leaving=True))
+    assert found == plain[0]
+    shares = accepted(httpx.get(f"{server.url}/metrics").text)
+    assert shares.keys() == {"grammar", "prediction", "ngram", "suffix"} and shares["grammar"] > 0, shares
 
 
-def accepted(metrics: str) -> float:
-    """Drafts that were accepted."""
-    return sum(map(float, re.findall(r"^tgi_spec_decode_accepted_tokens\{.*\} (\S+)$", metrics, re.MULTILINE)))
+def test_keys_of_a_schema_come_in_few_steps(server: ServerProcess, plain: tuple[list[str], str]) -> None:
+    """The tokens that a grammar forces are drafts: a JSON object with long keys takes far fewer steps than it has tokens."""
+
+    def steps() -> float:
+        return sum(value for _, value in series(httpx.get(f"{server.url}/metrics").text, "tgi_batch_inference_success"))
+
+    before = steps()
+    response = httpx.post(f"{server.url}/generate", json=FORCED, timeout=120)
+    assert response.text == plain[1]
+    assert steps() - before < response.json()["details"]["generated_tokens"] * 2 / 3
 
 
-def run(server: ServerProcess) -> tuple[list[str], float]:
-    """All answers, and how many drafts were accepted on the way."""
-    bodies, metrics = asyncio.run(answers(server.url))
-    return bodies, accepted(metrics)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bodies_are_equal_to_the_byte(dtype: str) -> None:
-    """Greedy and seeded, with filters, penalties, grammars, stop strings, logprobs and top tokens, together, streamed or not."""
-    with served("--backend", "cpu", "--dtype", dtype) as server:
-        wanted, none = run(server)
-    with served("--backend", "cpu", "--dtype", dtype, "--speculate", "5") as server:
-        found, some = run(server)
-    assert found == wanted
-    assert none == 0 and some > 0
+def test_bodies_are_equal_in_bfloat16() -> None:
+    """So they are on the kernels of another dtype."""
+    model = ServedModel.load(DEMO, "demo", Settings())
+    found = []
+    for draft in (0, 5):
+        plan = WarmupPlan(max_rows=8, max_row_tokens=512, draft=draft)
+        shard = Shard(model.tokenizer, plan, grammars=True, on_cpu="bfloat16", options=SchedulerOptions(earlier_answers=True))
+        with serving(lambda generator: create_app(Settings(), model, generator), shard.opening) as running:
+            found.append(asyncio.run(answers(str(running.client.base_url), REQUESTS, leaving=True)))
+    assert found[0] == found[1]
