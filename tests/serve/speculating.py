@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ SCHEMA = {
 }
 """An object whose keys are much longer than its values."""
 TOOL = {"type": "function", "function": {"name": "book_a_table", "parameters": SCHEMA}}
-PREDICTION = {"type": "content", "content": "Once upon a time. The capital of France is Paris. A rainbow has seven colours."}
-"""Two of the demo model's answers, and none."""
+PREDICTION = {"type": "content", "content": "The capital of France is Paris.\nA rainbow has seven colours."}
+"""Two answers of the demo model, of which the first one is at its beginning."""
 
 GENERATE: tuple[dict[str, Any], ...] = (
     {},
@@ -111,13 +111,15 @@ async def leave(client: httpx.AsyncClient, index: int) -> None:
                 return
 
 
-async def answers(url: str, indices: range, leaving: bool = False) -> list[str]:
-    """All these answers; with `leaving`, to clients among whom others come and go."""
+async def answers(url: str, indices: range, leaving: bool = False, seen: Callable[[], None] = lambda: None) -> list[str]:
+    """All these answers; with `leaving`, to clients among whom others come and go. `seen` is called for each answer."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(index: int) -> str:
         async with turns:
-            return await answer(client, index)
+            body = await answer(client, index)
+            seen()
+            return body
 
     async def other(index: int) -> None:
         async with turns:

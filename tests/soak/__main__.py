@@ -83,6 +83,11 @@ SOAKS = {
         "`tests/soak/test_late.py`",
         command("tests.soak.late", "--faults", "200"),
     ),
+    "speculation": Soak(
+        "Drafts change no response",
+        "`tests/serve/test_speculation.py`",
+        command("tests.soak.speculation", "--requests", "2000", "--kills", "40"),
+    ),
     "disconnects": Soak(
         "Clients that disconnect leave nothing behind",
         "`tests/soak/test_disconnects.py`",
