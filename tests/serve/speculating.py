@@ -75,7 +75,9 @@ def asked(index: int) -> Asked:
 
 
 def comparable(text: str) -> str:
-    """A body without what differs by nature: ids, times, and the use of predictions. Choices of a stream interleave as they please."""
+    """A body without what differs by nature: comments of a stream, ids, times, and the use of predictions. Choices of a stream interleave
+    as they please."""
+    text = text.replace(":\n\n", "")
     if '"chat.completion' not in text:
         return text
     events = [json.loads(line.removeprefix("data:")) for line in text.splitlines() if line not in ("", "data: [DONE]")]

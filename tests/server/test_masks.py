@@ -160,3 +160,28 @@ def test_a_minimum_that_is_reached_already(masks: GrammarMasks) -> None:
     """A continued request that has enough tokens may end at once."""
     masks.begin_minimum(1, -3, (7,))
     assert allowed(masks.fill((MaskRow(1),))) == set(range(VOCAB))
+
+
+def test_forced_tokens_come_before_their_masks(masks: GrammarMasks, demo_tokenizer: Tokenizer) -> None:
+    """Asking for the tokens that must follow consumes what was made, as far as it is known; masks are those of a row that was not asked.
+    What must follow is forbidden from its first wrong token on."""
+    grammar = Grammar(GrammarKind.REGEX, "(yes|no), a long and certain text( and more)?")
+    text = demo_tokenizer.encode("yes, a long and certain text and more", False).ids
+    wrong = demo_tokenizer.encode("zebra", False).ids[0]
+    for id in (1, 2):
+        masks.begin(id, grammar, ())
+    assert masks.forced(1, [], 99) == ()
+    assert masks.fill((MaskRow(1),)) == masks.fill((MaskRow(2),))
+    seen, pending = 0, tuple[int, ...]()
+    for end in range(1, len(text)):
+        pending += (text[end - 1],)
+        forced = masks.forced(1, text[:end], 3)
+        assert len(forced) <= 3 and masks.allowed(1, text[end:]) == len(text) - end
+        if forced:
+            seen += 1
+            assert masks.allowed(1, forced) == len(forced) and masks.allowed(1, (*forced, wrong)) == len(forced)
+        if end % 3:  # a row may make several tokens before it needs a mask
+            assert masks.fill((MaskRow(1, pending),)) == masks.fill((MaskRow(2, pending),))
+            pending = ()
+    assert seen > len(text) / 2
+    assert masks.allowed(3, (1, 2)) == 2 and masks.forced(3, (1,), 9) == ()

@@ -41,6 +41,9 @@ class Constraint:
         self._lexer, self._matcher = compiled.matcher()
         self._mask: bytes | None = self._advance(made)
         """The mask after the tokens in `_made`; None if it has not been computed."""
+        self._forced: list[int] = []
+        """Tokens that must follow the first `_forced_from`, as far as they are known. A long text is split into tokens only once."""
+        self._forced_from = len(made)
 
     @property
     def tokens(self) -> int:
@@ -56,7 +59,7 @@ class Constraint:
         with self._lock:
             new = tokens[max(0, len(self._made) - self._masked) :]
             self._masked += len(tokens)
-            if self._mask is not None and self._matcher.is_stopped():
+            if self._mask is not None and self._matcher.is_stopped() and not self._matcher.is_error():
                 self._check_end(self._mask, new)
             elif new or self._mask is None:
                 self._mask = self._advance(new)
@@ -71,7 +74,12 @@ class Constraint:
                 self._made += new
                 self._mask = None
                 self._matcher.consume_tokens(new)
-            return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+            since = list(made[self._forced_from :])
+            self._forced_from = len(made)
+            self._forced = self._forced[len(since) :] if self._forced[: len(since)] == since else []
+            if not self._forced and not self._matcher.is_stopped():
+                self._forced = self._matcher.compute_ff_tokens()
+            return self._forced
 
     def allowed(self, drafts: Sequence[int]) -> int:
         """Return how many of these tokens may follow, one after the other."""
@@ -200,12 +208,13 @@ class GrammarMasks:
         """See `tgi_core.backend.MaskSource`. Waits for grammars that are still being compiled."""
         return b"".join(self._mask(row) for row in rows)
 
-    def forced(self, request_id: int, made: Sequence[int]) -> tuple[int, ...]:
-        """Return the tokens that must follow by the grammar of a request that has `made` so far, as far as the model has them."""
+    def forced(self, request_id: int, made: Sequence[int], most: int) -> tuple[int, ...]:
+        """Return up to `most` tokens that must follow by the grammar of a request that has `made` so far, as far as the model has
+        them."""
         constraint = self._begun(request_id)
         if constraint is None:
             return ()
-        return tuple(takewhile(lambda token: token < self._vocab_size, constraint.forced(made)))
+        return tuple(takewhile(lambda token: token < self._vocab_size, constraint.forced(made)[:most]))
 
     def allowed(self, request_id: int, drafts: Sequence[int]) -> int:
         """Return how many drafts, one after the other, the grammar of a request allows: all if it has none."""

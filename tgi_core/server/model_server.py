@@ -85,7 +85,8 @@ class ModelServer:
         """By the scheduler's names. The scheduler's record is in another process, and has no handles."""
         self.steps: dict[int, Step] = {}
         self.transcripts: dict[int, Transcript] = {}
-        self._speculates = False
+        self._draft = 0
+        """Maximum number of drafts of a row."""
 
     @property
     def session(self) -> Session:
@@ -100,7 +101,7 @@ class ModelServer:
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Warm up the backend."""
         capacity = self._session.warmup(plan, progress)
-        self._speculates = capacity.draft > 0 and Feature.SPECULATION in self.info.capabilities.features
+        self._draft = capacity.draft if Feature.SPECULATION in self.info.capabilities.features else 0
         return capacity
 
     def close(self) -> None:
@@ -235,13 +236,18 @@ class ModelServer:
             self._drop_everything()
             return StepResult(number, fault=self._fault(_of_step(error)))
         generations = [made for row in rows.rows if (made := self._generation(row)) is not None]
-        forced = self._forced(generations) if self._speculates and self._masks is not None else {}
+        forced = self._forced(generations) if self._draft and self._masks is not None else {}
         return StepResult(number, tuple(generations), None, rows.forward_ns, rows.sample_ns, forced)
 
     def _forced(self, generations: list[Generation]) -> dict[int, tuple[int, ...]]:
-        """Return the tokens that must follow by the grammars of rows that go on."""
+        """Return the tokens that must follow by the grammars of rows that go on: as many as a row may have drafts, and one that a step
+        in flight may make."""
         going = ((made.request_id, self.transcripts.get(made.request_id)) for made in generations if made.tokens)
-        found = ((id, self._masks.forced(id, transcript.generated)) for id, transcript in going if transcript and self._masks)
+        found = (
+            (id, self._masks.forced(id, transcript.generated, self._draft + 1))
+            for id, transcript in going
+            if transcript and self._masks
+        )
         return {id: tokens for id, tokens in found if tokens}
 
     def _generation(self, row: Row) -> Generation | None:
