@@ -45,17 +45,18 @@ class EarlierAnswers:
         """Return the latest place behind the longest suffix of `tokens` in an answer with that salt."""
         if len(tokens) < SHORTEST:
             return NO_MATCH
-        best, oldest = NO_MATCH, self._end - self._size
+        best, oldest, most = NO_MATCH, self._end - self._size, min(LONGEST, len(tokens))
         place = self._latest[self._bucket(salt, tokens[-2], tokens[-1])]
         for _ in range(PLACES):
-            if place < oldest + SHORTEST or not place:
+            if place < oldest + SHORTEST or not place or best.length >= most:
                 break
-            length = self._common(salt, place, tokens)
-            if length > best.length and self._salts[place % self._size] is not None:
-                best = Match(length, place)
-                if length >= LONGEST:
-                    break
-            place = self._before[place % self._size]
+            slot = place % self._size
+            longer = self._tokens[slot - 1 - best.length] == tokens[-1 - best.length]  # else no longer match ends here
+            if longer and self._salts[slot] is not None:
+                length = self._common(salt, slot, tokens, min(most, place - max(0, oldest)))
+                if length > best.length:
+                    best = Match(length, place)
+            place = self._before[slot]
         return best
 
     def drafts(self, place: int, count: int) -> tuple[int, ...]:
@@ -78,13 +79,11 @@ class EarlierAnswers:
     def _bucket(self, salt: str, first: int, second: int) -> int:
         return hash((salt, first, second)) % self._size
 
-    def _common(self, salt: str, place: int, tokens: Sequence[int]) -> int:
-        """Number of equal tokens before `place` and at the end of `tokens`, from `SHORTEST` to `LONGEST`; else 0."""
-        length, most = 0, min(LONGEST, len(tokens), place - max(0, self._end - self._size))
-        while length < most:
-            slot = (place - 1 - length) % self._size
-            if self._salts[slot] != salt or self._tokens[slot] != tokens[-1 - length]:
-                break
+    def _common(self, salt: str, slot: int, tokens: Sequence[int], most: int) -> int:
+        """Number of equal tokens before a slot and at the end of `tokens`, from `SHORTEST` to `most`; else 0. A slot before 0 is one at
+        the end of the ring."""
+        salts, known, length = self._salts, self._tokens, 0
+        while length < most and known[slot - 1 - length] == tokens[-1 - length] and salts[slot - 1 - length] == salt:
             length += 1
         return length if length >= SHORTEST else 0
 
