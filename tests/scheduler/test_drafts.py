@@ -13,7 +13,7 @@ from tests.scheduler.checks import check_empty
 from tests.scheduler.device import Device, alone, device, request
 from tgi_core.backend import Feature, Grant, Mixing, WarmupPlan
 from tgi_core.scheduler import SchedulerOptions
-from tgi_core.scheduler.ngram import LONGEST, NO_MATCH, SHORTEST, Match, NgramIndex
+from tgi_core.scheduler.ngram import LONGEST, NO_MATCH, READ_AT_ONCE, SHORTEST, Match, NgramIndex
 from tgi_core.scheduler.prediction import Prediction
 from tgi_core.scheduler.suffix import EarlierAnswers
 from tgi_core.tokenizer import Tokenizer
@@ -62,6 +62,16 @@ def test_the_longest_suffix(tokens: list[int], most: int, cuts: list[int]) -> No
         assert found in naive(tokens, most)
     else:
         assert bool(found) == (naive(tokens, most) != {()}) and len(found) in (0, most)
+
+
+def test_a_long_text_is_indexed_over_several_lookups() -> None:
+    """A lookup reads some tokens of a long prompt; later ones find what is there by then."""
+    text = list(range(3 * READ_AT_ONCE))
+    text += text[-20:-10]
+    index = NgramIndex(text)
+    assert index.find() == NO_MATCH
+    found = [index.find() for _ in range(3)]
+    assert found[-1] == Match(LONGEST, 3 * READ_AT_ONCE - 10)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

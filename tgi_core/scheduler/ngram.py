@@ -14,6 +14,8 @@ SHORTEST, LONGEST = 2, 8
 """Tokens of a suffix that are compared."""
 PLACES = 16
 """Maximum number of earlier places that are compared, latest first."""
+READ_AT_ONCE = 4096
+"""Maximum number of tokens that a lookup adds to the index, so that a long prompt does not hold up a step (it takes 1 µs per token)."""
 
 
 class Match(NamedTuple):
@@ -45,7 +47,8 @@ class NgramIndex:
         if len(tokens) < SHORTEST + 1:
             return NO_MATCH
         best = NO_MATCH
-        for place in islice(self.places((tokens[-2], tokens[-1])), 1, 1 + PLACES):  # the first one is the end
+        earlier = (place for place in self.places((tokens[-2], tokens[-1])) if place < len(tokens))
+        for place in islice(earlier, PLACES):
             length = common(tokens, place, tokens)
             if length > best.length:
                 best = Match(length, place)
@@ -63,7 +66,7 @@ class NgramIndex:
         return tuple(found)
 
     def places(self, pair: tuple[int, int]) -> Iterator[int]:
-        """Yield the places after a pair, latest first."""
+        """Yield the places after a pair, latest first, as far as the tokens have been read."""
         self._read()
         place = self._latest.get(pair, 0)
         while place:
@@ -71,13 +74,14 @@ class NgramIndex:
             place = self._before[place]
 
     def _read(self) -> None:
-        """Add the pairs of new tokens."""
+        """Add the pairs of new tokens, or some of them."""
         tokens, latest, before = self._tokens, self._latest, self._before
-        for place in range(self._size + 1, len(tokens) + 1):
+        end = min(len(tokens), self._size + READ_AT_ONCE)
+        for place in range(self._size + 1, end + 1):
             pair = (tokens[place - 2], tokens[place - 1])
             before.append(latest.get(pair, 0))
             latest[pair] = place
-        self._size = max(self._size, len(tokens))
+        self._size = max(self._size, end)
 
 
 def common(text: Sequence[int], place: int, tokens: Sequence[int]) -> int:
