@@ -16,7 +16,7 @@ from zlib import crc32
 
 from tgi_core.backend import sampling
 from tgi_core.backend.callbacks import MaskSource, Progress
-from tgi_core.backend.drafts import with_next
+from tgi_core.backend.drafts import verified
 from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest, Unsupported
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.backend.masking import allowed_tokens
@@ -279,7 +279,8 @@ class ReferenceSession:
                 logprobs = _likely_logprobs(state, self._vocab_size)
                 prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
         if work.drafts:
-            return self._verify(work, [state, *self._write_drafts(work)])
+            states = [state, *self._write_drafts(work)]
+            return verified(work, states, lambda work, state: Row(row.request.id, **self._sample(work, state)))
         row_result: dict[str, Any] = self._sample(work, state) if work.yields else {}
         return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
 
@@ -290,17 +291,6 @@ class ReferenceSession:
         states = [self._write(row, position) for position in range(known, len(row.tokens))]
         del row.tokens[known:]
         return states
-
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        """Sample at each position until a token is not the draft; the first token comes after the newest one's state."""
-        row = Row(work.row.request.id, drafted=len(work.drafts))
-        for state, draft in zip(states, (*work.drafts, None), strict=True):
-            made = Row(row.request_id, **self._sample(work, state))
-            row = with_next(row, made)
-            if made.tokens != (draft,):
-                break
-        work.row.accept(())  # sampling has appended them
-        return row
 
     def _write(self, row: LiveRow, position: int) -> int:
         """Compute and store a position's state from the previous slot and one far back; the first from the adapter's name."""
