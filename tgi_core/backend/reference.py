@@ -279,8 +279,7 @@ class ReferenceSession:
                 logprobs = _likely_logprobs(state, self._vocab_size)
                 prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
         if work.drafts:
-            states = [state, *self._write_drafts(work)]
-            return verified(work, states, lambda work, state: Row(row.request.id, **self._sample(work, state)))
+            return self._verify(work, [state, *self._write_drafts(work)])
         row_result: dict[str, Any] = self._sample(work, state) if work.yields else {}
         return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
 
@@ -291,6 +290,10 @@ class ReferenceSession:
         states = [self._write(row, position) for position in range(known, len(row.tokens))]
         del row.tokens[known:]
         return states
+
+    def _verify(self, work: Work, states: list[int]) -> Row:
+        """Sample at the state of the newest token, and at those of its drafts."""
+        return verified(work, states, lambda work, state: Row(work.row.request.id, **self._sample(work, state)))
 
     def _write(self, row: LiveRow, position: int) -> int:
         """Compute and store a position's state from the previous slot and one far back; the first from the adapter's name."""
