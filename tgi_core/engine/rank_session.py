@@ -91,6 +91,6 @@ class RankSession(SyncSession):
             fault = RowFault(RowFaultKind.SAMPLER, "it failed on rank 0") if _FAULT in made else None
             tokens = tuple(token for token in made if token >= 0)
             row = Row(work.row.request.id, tokens, drafted=len(work.drafts), fault=fault)
-            self._keep(work.row, row)
+            self._keep(work, row)
             rows.append(row)
         return tuple(rows)

@@ -44,7 +44,11 @@ class StepLogits:
         yielding = [(work, first[work.row.request.id]) for work in works if work.yields]
         drafts = {work.row.request.id: kept[at + 1 : at + 1 + len(work.drafts)] for work, at in yielding if work.drafts}
         places = [at for _, at in yielding]
-        last = kept if places == list(range(len(kept))) else kept.index_select(0, torch.tensor(places, device=kept.device))
+        last = (
+            kept
+            if places == list(range(len(kept)))
+            else kept.index_select(0, torch.tensor(places, dtype=torch.int64, device=kept.device))
+        )
         return cls(last, prompt or {}, plain_sampler, drafts)
 
 
