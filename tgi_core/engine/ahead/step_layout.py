@@ -58,7 +58,7 @@ class StepLayout:
 
 def lay_out_step(works: Sequence[Work], row_slots: RowSlots, live: Set[int], block_size: int) -> StepLayout:
     """Assign row slots, extend rows to the blocks that they write, and divide them between the device's and the host's sampler."""
-    order = sorted(works, key=lambda work: (work.take > 1, work.row.request.adapter or ""))
+    order = sorted(works, key=lambda work: (work.take > 1, not work.drafts, work.row.request.adapter or ""))
     taken = row_slots.take([work.row for work in order], live)
     starts = np.fromiter((work.start for work in order), np.int64, len(order))
     takes = np.fromiter((work.take for work in order), np.int64, len(order))
@@ -178,14 +178,17 @@ def fill_flat(
     row_slots: RowSlots,
     block_size: int,
     into: Mapping[str, np.ndarray],
+    places: np.ndarray | None = None,
 ) -> None:
-    """Write flat tokens: `takes` of each work from position `starts` on, of rows in the row slots `taken`, one after another."""
+    """Write flat tokens: `takes` of each work from position `starts` on, of rows in the row slots `taken`; to `places`, or one after
+    another."""
     positions = np.arange(takes.sum()) + np.repeat(starts - (np.cumsum(takes) - takes), takes)
     owners = np.repeat(taken, takes)
     begun = row_slots.tables[taken, np.minimum((starts + takes) // block_size, row_slots.width - 1)]
-    into["ids"][: len(positions)] = _ids(works, taken.tolist(), starts.tolist(), takes.tolist())
-    into["positions"][: len(positions)] = positions
-    into["slots"][: len(positions)] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
+    where = slice(len(positions)) if places is None else places
+    into["ids"][where] = _ids(works, taken.tolist(), starts.tolist(), takes.tolist())
+    into["positions"][where] = positions
+    into["slots"][where] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
     into["begun"][: len(works)] = np.where(_begins(starts, takes, block_size), begun, 0)
 
 
