@@ -84,6 +84,9 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
             assert made and made == expected[: len(made)], (name, id)
     assert ranks[0]["limits"] == ranks[1]["limits"]
     assert ranks[0]["meetings"] == ranks[1]["meetings"] >= 2  # once connected, and once the weights are read
+    assert ranks[0]["drafted"] == ranks[1]["drafted"] and ranks[0]["counts"] == ranks[1]["counts"]
+    if model_type in ("llama", "qwen3", "gemma2", "starcoder2", "phi3"):  # their modules are as exact in two ranks as in one
+        assert ranks[0]["counts"] == [1, 2, 4]
     alone, capacity = open_cpu(folder, dtype="float32")
     assert ranks[0]["scores"] == pytest.approx(scored_prompt(alone, capacity), abs=1e-3) and len(ranks[0]["scores"]) == 12
     alone.close()

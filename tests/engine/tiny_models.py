@@ -283,6 +283,30 @@ def ragged_schedule(session: Session, capacity: Capacity) -> dict[int, list[int]
     return run.tokens
 
 
+def drafted_schedule(session: Session, capacity: Capacity) -> tuple[dict[int, list[int]], set[int]]:
+    """The tokens of the first two prompts, made with drafts: in turn all right, wrong at the second place, and none for the second row.
+
+    Also how many tokens rows made in a step. Raises AssertionError if they are others than without drafts.
+    """
+    plain, run, counts = ragged_schedule(session, capacity), Schedule(session, capacity), set[int]()
+    session.clear(None)
+    run.step(*(run.request(id, PROMPTS[id - 1], len(PROMPTS[id - 1])) for id in (1, 2)))
+    for turn in range(3):
+        grants = []
+        for id in (1, 2) if turn < 2 else (1,):
+            made = len(run.tokens[id])
+            drafts = plain[id][made : made + capacity.draft]
+            if turn == 1:
+                drafts[1:2] = [(token + 1) % VOCAB for token in drafts[1:2]]
+            grants.append(Grant(id, 1 + len(drafts), drafts=tuple(drafts)))
+        before = {id: len(tokens) for id, tokens in run.tokens.items()}
+        run.step(grants=tuple(grants))
+        counts |= {len(tokens) - before[id] for id, tokens in run.tokens.items()}
+    session.clear(None)
+    assert all(tokens[: len(plain[id])] == plain[id][: len(tokens)] for id, tokens in run.tokens.items())
+    return run.tokens, counts
+
+
 def silent(what: str, done: int, total: int, unit: str) -> None:
     """Progress that nobody watches."""
 

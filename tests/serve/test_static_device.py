@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.serve.process import TGI, ServerProcess, environment, free_port, run
+from tests.serve.process import TGI, ServerProcess, environment, free_port, run, served
 
 SMALL = ("--backend", "static-cpu", "--max-batch-size", "1", "--max-total-tokens", "32")
 
@@ -48,6 +49,30 @@ def test_two_starts(tmp_path: Path) -> None:
         assert any("6 programs of an earlier start" in line for line in server.lines)
         assert any("compiled 0 programs" in line for line in server.lines)
         assert httpx.post(f"{server.url}/generate", json=body, timeout=60).json() == answer
+
+
+def test_drafts_change_no_byte() -> None:
+    """`--speculate` leaves every body as it is, on text that repeats itself; drafts were accepted on the way."""
+    bodies = [
+        {"inputs": f"{text} {index}", "parameters": {"max_new_tokens": 70 + index, **parameters}}
+        for index, (text, parameters) in enumerate(
+            [
+                ("a b c a b c a b c a b", {}),
+                ("Once upon a time, once upon a time", {"do_sample": True, "seed": 3, "temperature": 0.5}),
+                ("a a a a a a a a a a", {"repetition_penalty": 1.1}),
+                ("The capital of France is", {"grammar": {"type": "regex", "value": "([a-d]{2,4} ){3,9}end"}}),
+            ]
+        )
+    ]
+    found = []
+    for drafts in ("0", "4"):
+        sizes = ("--max-batch-size", "1", "--max-total-tokens", "128", "--speculate", drafts)
+        with served("--backend", "static-cpu", *sizes) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+            found.append([client.post("/generate", json=body).content for body in bodies])
+            metrics = client.get("/metrics").text
+    assert found[0] == found[1] and all(b"generated_text" in body for body in found[0])
+    accepted = re.findall(r"^tgi_spec_decode_accepted_tokens\{.*\} (\S+)$", metrics, re.MULTILINE)
+    assert sum(map(float, accepted)) > 0
 
 
 def test_a_cache_that_does_not_fit() -> None:

@@ -54,8 +54,8 @@ ELSEWHERE = (
 )
 """What topics or clauses of the first two levels are not tried here, and why."""
 
-SAMPLE = ("drop.reuse-after-filter", "mixing.chunks")
-"""What `make test` tries: blocks with another's leavings, and prefill mixed with decode."""
+SAMPLE = ("drop.reuse-after-filter", "mixing.chunks", "speculation.join")
+"""What `make test` tries: blocks with another's leavings, prefill mixed with decode, and drafts that are right and wrong."""
 
 
 def _chosen() -> list[Clause]:

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from tgi_core.backend import sampling
 from tgi_core.backend.callbacks import MaskSource, Progress
-from tgi_core.backend.drafts import with_next
+from tgi_core.backend.drafts import verified
 from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest, Unsupported
 from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.backend.masking import allowed_tokens
@@ -292,15 +292,8 @@ class ReferenceSession:
         return states
 
     def _verify(self, work: Work, states: list[int]) -> Row:
-        """Sample at each position until a token is not the draft; the first token comes after the newest one's state."""
-        row = Row(work.row.request.id, drafted=len(work.drafts))
-        for state, draft in zip(states, (*work.drafts, None), strict=True):
-            made = Row(row.request_id, **self._sample(work, state))
-            row = with_next(row, made)
-            if made.tokens != (draft,):
-                break
-        work.row.accept(())  # sampling has appended them
-        return row
+        """Sample at the state of the newest token, and at those of its drafts."""
+        return verified(work, states, lambda work, state: Row(work.row.request.id, **self._sample(work, state)))
 
     def _write(self, row: LiveRow, position: int) -> int:
         """Compute and store a position's state from the previous slot and one far back; the first from the adapter's name."""

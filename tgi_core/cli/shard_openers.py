@@ -167,7 +167,8 @@ def warmup_plan(settings: Settings) -> Plan:
 def _drafts(settings: Settings, capabilities: Capabilities) -> int:
     """Drafts per row and step; 0, with a warning, if the backend runs none."""
     if settings.speculate and Feature.SPECULATION not in capabilities.features:
-        _log.warning("--speculate %d is ignored: this backend runs no drafts", settings.speculate)
+        told = [kernel.reason for kernel in capabilities.kernels if kernel.part == "drafts"]
+        _log.warning("--speculate %d is ignored: %s", settings.speculate, ": ".join(["this backend runs no drafts", *told]))
         return 0
     return settings.speculate or 0
 

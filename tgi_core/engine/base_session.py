@@ -27,7 +27,7 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
+from tgi_core.backend.ledger import Launch, Ledger, Work
 from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner
@@ -158,12 +158,12 @@ class BaseSession(ABC):
             self._failed &= self._book.live_ids | {work.row.request.id for item in (launch, *unread) for work in item.work}
         return [work for work in launch.work if work.row.request.id not in self._failed]
 
-    def _keep(self, live: LiveRow, row: Row) -> None:
+    def _keep(self, work: Work, row: Row) -> None:
         """Record a row's result of a step."""
-        if live.drafting:
-            live.accept(row.tokens)
+        if work.drafts:
+            work.row.accept(row.tokens)
         else:
-            live.tokens.extend(row.tokens)
+            work.row.tokens.extend(row.tokens)
         if row.fault is not None:
             self._failed.add(row.request_id)
 

@@ -12,17 +12,27 @@ from tgi_core.engine.runner import ScoredPrompts
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Flat tokens of a step: `last` of every work that yields, in the order of the works, and those that score prompts."""
+    """Flat tokens of a step: those `kept` after which a token is sampled, work by work, and those that score prompts.
 
-    last: list[int]
+    By request, `first` is the place among them of its newest token, which its drafts follow.
+    """
+
+    kept: list[int]
+    first: dict[int, int]
     scored: ScoredPrompts
 
 
 def selected_tokens(works: Sequence[Work], step: StepMetadata) -> Selection:
     """The tokens whose logits the rows of a step need."""
-    last: dict[int, int] = {}
+    ends: dict[int, int] = {}
     scored = ScoredPrompts()
     for work, start, end in zip(step.order, step.cu_seqlens[:-1].tolist(), step.cu_seqlens[1:].tolist(), strict=True):
-        last[work.row.request.id] = end - 1
+        ends[work.row.request.id] = end
         scored.add(work, start)
-    return Selection([last[work.row.request.id] for work in works if work.yields], scored)
+    kept, first = list[int](), dict[int, int]()
+    for work in works:
+        if work.yields:
+            end = ends[work.row.request.id]
+            first[work.row.request.id] = len(kept)
+            kept += range(end - 1 - len(work.drafts), end)
+    return Selection(kept, first, scored)

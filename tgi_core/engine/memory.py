@@ -31,7 +31,7 @@ def plan_capacity(
     """
     rows, step_tokens = default_limits(plan, kit)
     if shares is None:
-        shares = (Memory("activations", shape.activation_bytes(rows, step_tokens)),)
+        shares = (Memory("activations", shape.activation_bytes(rows * (1 + plan.draft), step_tokens)),)
     free = kit.free_bytes() - spare_bytes - sum(share.num_bytes for share in shares)
     row_tokens = min(plan.max_row_tokens or shape.max_positions, shape.max_positions)
     useful = rows * -(-row_tokens // block_size)
@@ -52,6 +52,7 @@ def plan_capacity(
         max_row_tokens=min(row_tokens, num_blocks * block_size),
         max_step_tokens=step_tokens,
         max_prefill_rows=rows,
+        draft=plan.draft,
         memory=(
             *shape.weights,
             Memory("kv cache", num_blocks * block_bytes),

@@ -26,6 +26,7 @@ from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, TableRunner
+from tgi_core.engine.drafts import allow_drafts
 from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.lora.weights import adapters_to_check
 from tgi_core.engine.models.shape import ModelShape
@@ -80,7 +81,8 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     collectives = open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
     runner, shape = select_runner(replace(source, load=load), kit, progress, collectives=collectives)
-    return RankSession(runner, shape, options.masks, collectives, kernels)
+    drafts = allow_drafts(runner, exact=True)
+    return RankSession(runner, shape, options.masks, collectives, (*kernels, drafts))
 
 
 def _session(
@@ -93,6 +95,7 @@ def _session(
 ) -> BaseSession:
     """One step ahead if the device is asynchronous and the runner's steps can be enqueued; else one step at a time."""
     queue = kit.queue()
+    kernels = (*kernels, allow_drafts(runner, exact=queue is None))
     if queue is None:
         return SyncSession(runner, shape, masks, adapters, kernels)
     if not hasattr(type(runner), "forward"):  # checked on the class: an instance without a cache may raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -75,6 +76,8 @@ class PagedRunner(ABC):
 
     def promise(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """The limits that `reserve` would promise now. Raises OutOfMemory."""
+        if Feature.SPECULATION not in self.features:
+            plan = replace(plan, draft=0)
         block_size = plan.block_size or self.block_sizes[0]
         block_bytes = PagedCache.block_bytes(self.layers, block_size, self._stored_dtype)
         spare = SPARE_BLOCKS * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
@@ -91,10 +94,11 @@ class PagedRunner(ABC):
         with torch.inference_mode():
             if tokens.scored.places:
                 scored = ScoredTokens(self._upload(tokens.scored.places), self._upload(tokens.scored.following))
-                logits, scores = self.forward_scored(step, self._upload(tokens.last), scored)
-                return StepLogits(logits, tokens.scored.by_request(scores))
-            every = tokens.last == list(range(step.cu_seqlens[-1]))
-            return StepLogits(self.forward(step, None if every else self._upload(tokens.last)))
+                logits, scores = self.forward_scored(step, self._upload(tokens.kept), scored)
+                return StepLogits.of(works, logits, tokens.first, tokens.scored.by_request(scores))
+            every = tokens.kept == list(range(step.cu_seqlens[-1]))
+            logits = self.forward(step, None if every else self._upload(tokens.kept))
+            return StepLogits.of(works, logits, tokens.first)
 
     def _upload(self, indices: list[int]) -> Tensor:
         """int64 on the device."""

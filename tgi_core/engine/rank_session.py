@@ -25,10 +25,8 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner, StepLogits
 from tgi_core.engine.sync_session import SyncSession
 
-_NO_TOKEN = -1
-"""Broadcast for a row that failed."""
-_NO_STEP = -2
-"""Broadcast for every row if rank 0 could not sample at all."""
+_NO_TOKEN, _FAULT, _NO_STEP = -1, -2, -3
+"""Broadcast in place of a token: there is none at this place of the row, the row failed here, or rank 0 could not sample at all."""
 
 
 class RankSession(SyncSession):
@@ -65,30 +63,34 @@ class RankSession(SyncSession):
     def _sample(self, works: list[Work], logits: StepLogits) -> tuple[Row, ...]:
         self._collectives.settle()  # rank 0 reads logits next, which would wait forever for a rank that is lost
         yielding = [work for work in works if work.yields]
+        width = 1 + max((len(work.drafts) for work in yielding), default=0)
         if not self._collectives.leads:
-            return self._follow(works, self._collectives.tell([0] * len(yielding)) if yielding else [])
+            return self._follow(works, self._told([[]] * len(yielding), width))
         try:
             rows = super()._sample(works, logits)
         except BaseException:
-            if yielding:
-                self._collectives.tell([_NO_STEP] * len(yielding))
+            self._told([[_NO_STEP]] * len(yielding), width)
             raise
-        if yielding:
-            made = {row.request_id: row.tokens[0] if row.tokens else _NO_TOKEN for row in rows}
-            self._collectives.tell([made[work.row.request.id] for work in yielding])
+        made = {row.request_id: [*row.tokens, *([] if row.fault is None else [_FAULT])] for row in rows}
+        self._told([made[work.row.request.id] for work in yielding], width)
         return rows
 
-    def _follow(self, works: list[Work], told: list[int]) -> tuple[Row, ...]:
+    def _told(self, made: list[list[int]], width: int) -> list[list[int]]:
+        """What rank 0 made of each row that yields, at most `width` tokens."""
+        flat = [value for row in made for value in (row + [_NO_TOKEN] * width)[:width]]
+        told = self._collectives.tell(flat) if flat else []
+        return [told[at : at + width] for at in range(0, len(told), width)]
+
+    def _follow(self, works: list[Work], told: list[list[int]]) -> tuple[Row, ...]:
         """Rows with the tokens from rank 0, for those that yield."""
-        if _NO_STEP in told:
+        if [_NO_STEP] in [row[:1] for row in told]:
             raise BackendBug("rank 0 could not sample")
-        tokens, rows = iter(told), []
+        given, rows = iter(told), []
         for work in works:
-            row = Row(work.row.request.id)
-            if work.yields and (token := next(tokens)) != _NO_TOKEN:
-                row = replace(row, tokens=(token,))
-            elif work.yields:
-                row = replace(row, fault=RowFault(RowFaultKind.SAMPLER, "it failed on rank 0"))
-            self._keep(work.row, row)
+            made = next(given) if work.yields else []
+            fault = RowFault(RowFaultKind.SAMPLER, "it failed on rank 0") if _FAULT in made else None
+            tokens = tuple(token for token in made if token >= 0)
+            row = Row(work.row.request.id, tokens, drafted=len(work.drafts), fault=fault)
+            self._keep(work, row)
             rows.append(row)
         return tuple(rows)

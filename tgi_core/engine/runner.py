@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
@@ -28,6 +29,27 @@ class StepLogits:
     prompt: dict[int, Tensor] = field(default_factory=dict)
     plain_sampler: PlainSampler | None = None
     drafts: dict[int, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        works: Sequence[Work],
+        kept: Tensor,
+        first: Mapping[int, int],
+        prompt: dict[int, Tensor] | None = None,
+        plain_sampler: PlainSampler | None = None,
+    ) -> StepLogits:
+        """From logits `kept` [kept, vocabulary]: by request, `first` is the place of those after its newest token; those after its drafts
+        follow."""
+        yielding = [(work, first[work.row.request.id]) for work in works if work.yields]
+        drafts = {work.row.request.id: kept[at + 1 : at + 1 + len(work.drafts)] for work, at in yielding if work.drafts}
+        places = [at for _, at in yielding]
+        last = (
+            kept
+            if places == list(range(len(kept)))
+            else kept.index_select(0, torch.tensor(places, dtype=torch.int64, device=kept.device))
+        )
+        return cls(last, prompt or {}, plain_sampler, drafts)
 
 
 def prompt_positions(work: Work) -> int:

@@ -117,5 +117,5 @@ class SyncSession(BaseSession):
     def _sample(self, works: list[Work], logits: StepLogits) -> tuple[Row, ...]:
         rows = row_results(works, logits, self._masks)
         for work, row in zip(works, rows, strict=True):
-            self._keep(work.row, row)
+            self._keep(work, row)
         return rows

@@ -51,6 +51,7 @@ class NativeAttention:
 
     name = "native"
     fp8_caches: tuple[torch.dtype, ...] = ()
+    invariant = True
     block_sizes = BLOCK_SIZES
 
     def __init__(self, kernels: Kernels | None, reason: str) -> None:

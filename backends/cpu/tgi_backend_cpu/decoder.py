@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -240,7 +240,7 @@ class DecoderRunner:
         capacity = plan_capacity(plan, self.shape, self._kit, block_size, self.cache_block_bytes(block_size))
         self._use_cache(capacity.groups[0].num_blocks, block_size)
         self._logits = torch.empty(capacity.max_rows * (1 + plan.draft), self.shape.vocab_size)
-        return replace(capacity, draft=plan.draft)
+        return capacity
 
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks, for the self-check."""
@@ -263,8 +263,7 @@ class DecoderRunner:
             raise RuntimeError("run before reserve")
         arranged = self._arranged(works)
         flat, segments = flatten(arranged, self._block_size), self._segments(arranged)
-        places = [flat.last[work.row.request.id] for work in works if work.yields]
-        scored, prompt = flat.scored.places, dict[int, Tensor]()
+        scored, prompt, first = flat.scored.places, dict[int, Tensor](), flat.last
         logits = self._room(len(flat.wanted) - len(scored))
         step = Step(
             tokens=len(flat.ids),
@@ -285,11 +284,8 @@ class DecoderRunner:
             prompt = flat.scored.by_request(prompt_logprobs(self._head, torch.tensor(scored, dtype=torch.int32), following))
             left = np.setdiff1d(np.arange(len(flat.wanted)), scored)
             logits = self._head(torch.from_numpy(left.astype(np.int32)))
-            places = np.searchsorted(left, places).tolist()
-        newest = zip((work for work in works if work.yields), places, strict=True)
-        drafts = {work.row.request.id: logits[at + 1 : at + 1 + len(work.drafts)] for work, at in newest if work.drafts}
-        last = logits if places == list(range(len(logits))) else logits[places]
-        return StepLogits(last, prompt, self._plain_sampler, drafts)
+            first = dict(zip(first, np.searchsorted(left, list(first.values())).tolist(), strict=True))
+        return StepLogits.of(works, logits, first, prompt, self._plain_sampler)
 
     def _head(self, places: Tensor) -> Tensor:
         """Logits of the last step's wanted tokens at int32 `places`, when it computed none. The next call overwrites them."""

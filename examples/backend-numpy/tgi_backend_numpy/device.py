@@ -75,14 +75,14 @@ class Device:
         (self._keys, self._values), self._block_size = np.zeros(shape, np.float32), block_size
 
     def run(self, works: Sequence[Work]) -> list[Logits]:
-        """One forward pass over the concatenated tokens of all rows; logits after the last position of each row."""
+        """One forward pass over the concatenated tokens of all rows; logits after each row's newest token and its drafts."""
         if not works:
             return []
         tables = [self._slots(work) for work in works]
         written = np.concatenate([table[work.start :] for work, table in zip(works, tables, strict=True)])
         positions = np.concatenate([np.arange(work.start, work.start + work.take) for work in works])
         ends = np.cumsum([work.take for work in works])
-        x = self._embedding[[token for work in works for token in work.row.tokens[work.start : work.start + work.take]]]
+        x = self._embedding[[token for work in works for token in work.tokens]]
         for layer in range(self._layers):
             y = self._norm(x, f"layers.{layer}.input_layernorm")
             query, key, value = (self._heads(y, f"layers.{layer}.self_attn.{name}_proj") for name in "qkv")
@@ -94,7 +94,8 @@ class Device:
             y = self._norm(x, f"layers.{layer}.post_attention_layernorm")
             gate, up = (self._project(y, f"layers.{layer}.mlp.{name}_proj") for name in ("gate", "up"))
             x = x + self._project(gate / (1 + np.exp(-gate)) * up, f"layers.{layer}.mlp.down_proj")
-        logits = self._norm(x[ends - 1], "norm") @ self._head.T
+        kept = np.concatenate([np.arange(-1 - len(work.drafts), 0) + end for work, end in zip(works, ends, strict=True)])
+        logits = self._norm(x[kept], "norm") @ self._head.T
         return [dict(enumerate(scores)) for scores in logits.tolist()]
 
     def memory(self) -> tuple[Memory, ...]:

@@ -14,7 +14,7 @@ from tgi_backend_numpy.errors import translated
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("numpy", "tgi-core", __version__, api_built=(1, 2), api_requires=(1, 2), device_kind="cpu")
+    return Manifest("numpy", "tgi-core", __version__, api_built=(1, 3), api_requires=(1, 3), device_kind="cpu")
 
 
 @hookimpl

@@ -1,8 +1,9 @@
-"""The session: as the kit wrote it, for a device that computes when its rows are read."""
+"""The session: as the kit wrote it, for a device that computes when its rows are read; and it runs drafts."""
 
 from __future__ import annotations
 
 import tgi_core.backend as api
+from tgi_core.backend.drafts import verified
 from tgi_core.backend.drawing import drawn
 from tgi_core.backend.ledger import Ledger
 from tgi_core.backend.sampling_checks import check_sampling
@@ -28,7 +29,7 @@ class DeviceSession:
     @api.hookimpl
     def capabilities(self) -> api.Capabilities:
         """Declare only what runs: the suite asks for all the rest, and wants to see it refused."""
-        features = frozenset(map(api.Feature, ("chunked_prefill", "logprobs", "prefix_reuse", "top_n")))
+        features = frozenset(map(api.Feature, ("chunked_prefill", "logprobs", "prefix_reuse", "speculation", "top_n")))
         positions = self._device.max_positions
         return api.Capabilities(
             features, FIELDS, (4, 16, 64), api.Mixing.EAGER, api.Determinism.CORE, self._device.vocab_size, positions
@@ -37,13 +38,13 @@ class DeviceSession:
     @api.hookimpl
     def warmup(self, plan: api.WarmupPlan) -> api.Capacity:
         """The plan is a wish, None leaves a limit to the device; what is returned is a promise."""
-        size, rows = plan.block_size or 16, plan.max_rows or 16
+        size, rows, tokens = plan.block_size or 16, plan.max_rows or 16, plan.max_step_tokens or 1024
         longest = min(plan.max_row_tokens or 1024, self._device.max_positions)
         num_blocks = plan.num_blocks or rows * -(-longest // size)
         with translated():
             self._device.reserve(num_blocks, size)
         groups, longest = (api.CacheGroup(api.CacheKind.FULL, size, num_blocks),), min(longest, num_blocks * size)
-        capacity = api.Capacity(groups, rows, longest, plan.max_step_tokens or 1024, rows, memory=self._device.memory())
+        capacity = api.Capacity(groups, rows, longest, tokens, rows, 1, plan.draft, self._device.memory())
         self._ledger = Ledger(self.capabilities(), capacity)
         return capacity
 
@@ -65,12 +66,12 @@ class DeviceSession:
         work = self._book.read(step).work
         try:
             with translated():
-                logits = self._device.run(work)
+                logits = iter(self._device.run(work))  # one for each token that may be chosen
         except api.BackendError:
             self._book.kill(step)
             raise
         self._steps += 1
-        return api.Rows(step.id, tuple(drawn(item, scores) for item, scores in zip(work, logits, strict=True)))
+        return api.Rows(step.id, tuple(verified(item, [next(logits) for _ in (0, *item.drafts)], drawn) for item in work))
 
     @api.hookimpl
     def filter(self, batch: api.Handle, keep: tuple[int, ...]) -> api.Handle:

@@ -14,9 +14,9 @@ from tgi_core.engine.static.grid import Grid, GridRules, HeadShape, Shape
 from tgi_core.engine.static.splitting import blocks_of, split
 
 
-def capacity(rows: int, row_tokens: int, step_tokens: int, block_size: int, blocks: int) -> Capacity:
+def capacity(rows: int, row_tokens: int, step_tokens: int, block_size: int, blocks: int, draft: int = 0) -> Capacity:
     """Limits of these sizes."""
-    return Capacity((CacheGroup(CacheKind.FULL, block_size, blocks),), rows, row_tokens, step_tokens, rows)
+    return Capacity((CacheGroup(CacheKind.FULL, block_size, blocks),), rows, row_tokens, step_tokens, rows, draft=draft)
 
 
 @given(st.integers(1, 50), st.integers(0, 3000), st.floats(0.01, 0.45))
@@ -39,10 +39,10 @@ def test_doublings(least: int, more: int, length: int) -> None:
 
 
 LIMITS = st.builds(
-    lambda rows, size, per_row, step, share: (
-        rows, max(2, size * per_row - step % size), max(rows, step), size, max(per_row, rows * per_row * share // 4)
+    lambda rows, size, per_row, step, share, draft: (
+        rows, max(2, size * per_row - step % size), max(rows, step), size, max(per_row, rows * per_row * share // 4), draft
     ),
-    st.integers(1, 40), st.sampled_from([16, 32, 128]), st.integers(1, 40), st.integers(1, 5000), st.integers(1, 4),
+    st.integers(1, 40), st.sampled_from([16, 32, 128]), st.integers(1, 40), st.integers(1, 5000), st.integers(1, 4), st.integers(0, 5),
 )  # fmt: skip
 RULES = st.builds(
     GridRules, st.sampled_from([(128, 256, 512, 1024), (32, 64), (7,)]), st.sampled_from([0.08, 0.1, 0.3]), st.booleans()
@@ -71,8 +71,9 @@ def test_every_step_is_split(limits: tuple[int, ...], rules: GridRules, data: st
     bodies, heads = set(grid.bodies()), set(grid.heads())
     assert len(grid.shapes()) == len(bodies) + len(heads) == len(set(grid.shapes()))
     starts, takes = data.draw(steps(promised))
+    drafting = {row for row, take in enumerate(takes) if 1 < take <= 1 + grid.draft and data.draw(st.booleans())}
     ran: dict[int, list[int]] = {row: [] for row in range(len(starts))}
-    for call in split(starts, takes, grid):
+    for call in split(starts, takes, grid, drafting):
         shape = call.shape
         assert shape in bodies and len(call.parts) <= shape.rows
         assert {grid.head(shape, count) for count in (1, 2, 500)} <= heads
@@ -81,6 +82,9 @@ def test_every_step_is_split(limits: tuple[int, ...], rules: GridRules, data: st
         for part in call.parts:
             assert part.take <= shape.take
             ran[part.row] += range(part.start, part.start + part.take)
+        places = call.places().tolist()
+        assert places == sorted(set(places)) and len(places) == sum(part.take for part in call.parts)
+        assert not places or places[-1] < shape.tokens <= shape.outputs
     assert ran == {row: list(range(starts[row], starts[row] + takes[row])) for row in ran}
 
 

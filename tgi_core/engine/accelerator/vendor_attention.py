@@ -72,6 +72,7 @@ class VendorAttention(ABC):
     limits: Limits
     block_sizes: tuple[int, ...] = BLOCK_SIZES
     fp8_caches: tuple[torch.dtype, ...] = ()
+    invariant = False
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

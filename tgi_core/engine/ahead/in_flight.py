@@ -62,12 +62,8 @@ class InFlightStep:
         """The logits of works that the host samples, and the logprobs of their prompts."""
         if self.logits is None:
             raise RuntimeError("the step has not run")
-        ids = [work.row.request.id for work in works]
-        last = [self._last[id] for id, work in zip(ids, works, strict=True) if work.yields]
         scores = self.prompt_scores()
-        prompt = {} if scores is None else self.step.scored.by_request(scores)
-        places = torch.tensor(last, dtype=torch.int64, device=self.logits.device)
-        return StepLogits(self.logits.index_select(0, places), prompt)
+        return StepLogits.of(works, self.logits, self._last, None if scores is None else self.step.scored.by_request(scores))
 
     def prompt_scores(self) -> Tensor | None:
         """Logprobs float32 [scored] of prompt tokens; None where no prompt is scored."""

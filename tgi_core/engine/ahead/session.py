@@ -2,7 +2,8 @@
 
 A call enqueues its step at once and returns; reading a step waits for that step only. Tokens that the device samples stay there for the
 next step, which is enqueued before the host knows them. Rows that the host samples get their tokens when the step is read or the next
-one is launched, whichever comes first; their forward pass runs meanwhile.
+one is launched, whichever comes first; their forward pass runs meanwhile. Rows with drafts sit out the next step, and get theirs when
+the step is read.
 """
 
 from __future__ import annotations
@@ -138,10 +139,24 @@ class AheadSession(BaseSession):
         if flight.row_results or flight.given is None:
             return
         flight.row_results = True
+        waiting = flight.given.step.waiting
+        answered = [work for work in waiting if not work.drafts]
+        self._sample(flight, answered)
+        if len(answered) == len(waiting):
+            flight.given.logits = flight.given.scores = None
+
+    def _verify(self, flight: Flight) -> None:
+        """Sample the rows with drafts, whose earlier tokens have been read."""
+        if flight.given is not None and flight.error is None:
+            self._sample(flight, [work for work in flight.given.step.waiting if work.drafts])
+            flight.given.logits = None
+
+    def _sample(self, flight: Flight, waiting: Sequence[Work]) -> None:
+        """Wait for the logits of rows that the host samples, and sample them."""
         given = flight.given
-        if not given.step.waiting:
+        works = [work for work in waiting if work.row.request.id not in self._failed]
+        if given is None or not works:
             return
-        works = [work for work in given.step.waiting if work.row.request.id not in self._failed]
 
         @torch.inference_mode()
         def choose() -> tuple[Row, ...]:
@@ -153,7 +168,6 @@ class AheadSession(BaseSession):
         except (BackendError, *TORCH_ERRORS) as error:
             self._fail(flight, error)
             return
-        given.logits = given.scores = None
         self._note(flight, works, rows)
 
     def _read(self, flight: Flight) -> None:
@@ -180,11 +194,12 @@ class AheadSession(BaseSession):
         for work, row in zip(works, rows, strict=True):
             if row.request_id not in self._failed:
                 flight.made[row.request_id] = row
-                self._keep(work.row, row)
+                self._keep(work, row)
 
     def _land(self, flight: Flight) -> None:
         """Finish a step: record its rows, or its failure and that of everything derived from it."""
         self._answer(flight)
+        self._verify(flight)
         self._read(flight)
         done = time.perf_counter_ns()
         if flight.error is not None:

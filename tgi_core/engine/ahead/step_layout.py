@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.ledger import Work
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts
 from tgi_core.engine.ahead.row_slots import RowSlots
@@ -19,8 +19,9 @@ from tgi_core.engine.runner import ScoredPrompts
 class StepLayout:
     """A step on the host. `order` is that of its flat tokens: single tokens first.
 
-    `plain` are the works that the device samples, `waiting` those that the host samples. By request, `last` has the index of its logits
-    among those of the tokens `kept`, where it yields. Where every row is plain and yields, as in most decode steps, `last` is left empty.
+    `plain` are the works that the device samples, `waiting` those that the host samples, those with drafts among them. By request, `last`
+    has the index of its logits among those of the tokens `kept`, where it yields; those of its drafts follow. Where every row is plain and
+    yields, as in most decode steps, `last` is left empty.
     """
 
     order: list[Work]
@@ -57,7 +58,7 @@ class StepLayout:
 
 def lay_out_step(works: Sequence[Work], row_slots: RowSlots, live: Set[int], block_size: int) -> StepLayout:
     """Assign row slots, extend rows to the blocks that they write, and divide them between the device's and the host's sampler."""
-    order = sorted(works, key=lambda work: (work.take > 1, work.row.request.adapter or ""))
+    order = sorted(works, key=lambda work: (work.take > 1, not work.drafts, work.row.request.adapter or ""))
     taken = row_slots.take([work.row for work in order], live)
     starts = np.fromiter((work.start for work in order), np.int64, len(order))
     takes = np.fromiter((work.take for work in order), np.int64, len(order))
@@ -85,8 +86,8 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
         step.scored.add(work, end - work.take)
         if work.yields:
             step.last[work.row.request.id] = len(kept)
-            kept.append(end - 1)
-        if work.yields and is_plain:
+            kept += range(end - 1 - len(work.drafts), end)
+        if work.yields and is_plain and not work.drafts:
             step.plain.append(work)
             step.plain_rows.append(row)
         elif work.yields or work.row.request.want.prompt_logprobs:
@@ -161,7 +162,7 @@ def pad(row_slots: RowSlots, into: dict[str, np.ndarray], rows: int, updates: in
 
 def _fill_tokens(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
     rows, tokens, taken = len(step.order), step.tokens, np.array(step.row_slots, np.int64)
-    fill_flat([work.row for work in step.order], taken, step.starts, step.takes, row_slots, block_size, into)
+    fill_flat(step.order, taken, step.starts, step.takes, row_slots, block_size, into)
     into["row_slots"][:rows] = taken
     into["lengths"][:rows] = step.starts + step.takes
     into["cu_seqlens"][: rows + 1] = np.append(np.cumsum(step.takes) - step.takes, tokens)
@@ -170,32 +171,37 @@ def _fill_tokens(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarr
 
 
 def fill_flat(
-    rows: Sequence[LiveRow],
+    works: Sequence[Work],
     taken: np.ndarray,
     starts: np.ndarray,
     takes: np.ndarray,
     row_slots: RowSlots,
     block_size: int,
     into: Mapping[str, np.ndarray],
+    places: np.ndarray | None = None,
 ) -> None:
-    """Write flat tokens: `takes` of each row from position `starts` on, of rows in the row slots `taken`, one after another."""
+    """Write flat tokens: `takes` of each work from position `starts` on, of rows in the row slots `taken`; to `places`, or one after
+    another."""
     positions = np.arange(takes.sum()) + np.repeat(starts - (np.cumsum(takes) - takes), takes)
     owners = np.repeat(taken, takes)
     begun = row_slots.tables[taken, np.minimum((starts + takes) // block_size, row_slots.width - 1)]
-    into["ids"][: len(positions)] = _ids(rows, taken.tolist(), starts.tolist(), takes.tolist())
-    into["positions"][: len(positions)] = positions
-    into["slots"][: len(positions)] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
-    into["begun"][: len(rows)] = np.where(_begins(starts, takes, block_size), begun, 0)
+    where = slice(len(positions)) if places is None else places
+    into["ids"][where] = _ids(works, taken.tolist(), starts.tolist(), takes.tolist())
+    into["positions"][where] = positions
+    into["slots"][where] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
+    into["begun"][: len(works)] = np.where(_begins(starts, takes, block_size), begun, 0)
 
 
-def _ids(rows: Sequence[LiveRow], taken: Sequence[int], starts: Sequence[int], takes: Sequence[int]) -> list[int]:
+def _ids(works: Sequence[Work], taken: Sequence[int], starts: Sequence[int], takes: Sequence[int]) -> list[int]:
     """Flat token ids; one that the host has not read yet is given by its row slot."""
     ids: list[int] = []
-    for row, row_slot, start, take in zip(rows, taken, starts, takes, strict=True):
-        if take > 1:
-            ids += row.tokens[start : start + take]
+    for work, row_slot, start, take in zip(works, taken, starts, takes, strict=True):
+        tokens = work.row.tokens
+        if take > 1 + len(work.drafts):
+            ids += tokens[start : start + take]
         else:
-            ids.append(row.tokens[start] if start < len(row.tokens) else -1 - row_slot)
+            ids.append(tokens[start] if start < len(tokens) else -1 - row_slot)
+            ids += work.drafts
     return ids
 
 

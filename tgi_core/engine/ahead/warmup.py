@@ -58,7 +58,7 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
         _probe_works(rows, min(row_tokens, step_tokens // rows), runner.block_size, sampling=Sampling(do_sample=True)),
     )
     peaks = [device.queue.measured(partial(_run, steps, each)).peak for each in works]
-    shares = [Memory("activations", max(*peaks, device.shape.sampling_bytes(rows)))]
+    shares = [Memory("activations", max(*peaks, device.shape.sampling_bytes(rows * (1 + plan.draft))))]
     if captures:
         shares.append(Memory("graphs", _graph_bytes(device, steps, rows)))
     steps.release()

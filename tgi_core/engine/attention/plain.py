@@ -14,6 +14,7 @@ class PlainAttention:
 
     block_sizes: tuple[int, ...] = BLOCK_SIZES
     fp8_caches: tuple[torch.dtype, ...] = ()
+    invariant = False
 
     def probe(self) -> str:
         """Nothing is needed."""

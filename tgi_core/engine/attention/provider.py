@@ -31,6 +31,8 @@ class AttentionProvider(Protocol):
     """Supported positions per block, best first."""
     fp8_caches: tuple[torch.dtype, ...]
     """8-bit cache dtypes that it supports beside the model's dtype."""
+    invariant: bool
+    """Whether the bits of a query's result are the same however many queries and rows run beside it."""
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty if it can."""

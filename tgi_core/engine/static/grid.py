@@ -65,13 +65,17 @@ class GridRules:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The sizes of a session; `decode` are sizes of blocks by number of rows, `contexts` blocks of a prompt's row."""
+    """The sizes of a session; `decode` are sizes of blocks by number of rows, `contexts` blocks of a prompt's row.
+
+    With `draft`, rows of up to so many drafts run in programs of their own, as many rows at a time as decode steps have.
+    """
 
     block_size: int
     takes: tuple[int, ...]
     contexts: tuple[int, ...]
     decode: Mapping[int, tuple[int, ...]]
     flat: bool
+    draft: int = 0
 
     @classmethod
     def of(cls, capacity: Capacity, rules: GridRules) -> Grid:
@@ -85,13 +89,15 @@ class Grid:
         shared = max(per_row, 2 * group.num_blocks)  # rows that share prefixes count their blocks twice
         for rows in rules.row_sizes(capacity.max_rows):
             decode[rows] = ladder(rows, min(rows * per_row, max(rows, shared)), rules.waste) if rules.flat else contexts
-        return cls(group.block_size, takes, contexts, decode, rules.flat)
+        return cls(group.block_size, takes, contexts, decode, rules.flat, capacity.draft)
 
     def __str__(self) -> str:
         rows, takes, blocks = (" ".join(map(str, sizes)) for sizes in (self.decode, self.takes, self.contexts))
-        decode = sum(map(len, self.decode.values()))
+        decode, drafting = sum(map(len, self.decode.values())), len(self._drafting_shapes())
+        drafts = f"{drafting} for the same with up to {self.draft} drafts each, " if drafting else ""
+        chunks = len(self.bodies()) - decode - drafting
         return (
-            f"{decode} for decode steps of {rows} rows, {len(self.bodies()) - decode} for chunks of {takes} tokens over {blocks} blocks "
+            f"{decode} for decode steps of {rows} rows, {drafts}{chunks} for chunks of {takes} tokens over {blocks} blocks "
             f"of {self.block_size}, {len(self.heads())} for logits"
         )
 
@@ -114,7 +120,7 @@ class Grid:
         prompts = {self.prompt(take, blocks) for take in self.takes for blocks in (1, *self.contexts)}
         decode = {self._decode_shape(rows, blocks) for rows, sizes in self.decode.items() for blocks in sizes}
         first = [max(kind, key=_work) for kind in (prompts, decode)]
-        return first + sorted((prompts | decode) - set(first), key=_work, reverse=True)
+        return first + sorted((prompts | decode | self._drafting_shapes()) - set(first), key=_work, reverse=True)
 
     def heads(self) -> list[HeadShape]:
         """Those that compute logits, the largest first."""
@@ -122,10 +128,12 @@ class Grid:
         return sorted(found, key=lambda head: (head.kept, head.tokens), reverse=True)
 
     def head(self, shape: Shape, kept: int) -> HeadShape:
-        """The program for `kept` logits of what a program returns: all decode rows', or those of a prompt's tokens, one or several at a
-        time."""
+        """The program for `kept` logits of what a program returns: all decode rows' and their drafts', or those of a prompt's tokens, one
+        or several at a time."""
         outputs = shape.outputs
-        return HeadShape(outputs, outputs if shape.take == 1 else 1 if kept == 1 else min(outputs, PROMPT_HEAD))
+        if shape.take == 1 or self._drafts(shape):
+            return HeadShape(outputs, outputs)
+        return HeadShape(outputs, 1 if kept == 1 else min(outputs, PROMPT_HEAD))
 
     def prompt(self, take: int, blocks: int) -> Shape:
         """The program for a chunk of at most `take` tokens, one of `takes`, of a row that has reached `blocks` blocks."""
@@ -140,6 +148,25 @@ class Grid:
             if size >= rows and (found := fitting(sizes, blocks)):
                 return self._decode_shape(size, found)
         raise ValueError(f"no program for {rows} rows over {blocks} blocks")
+
+    def drafting(self, rows: int, blocks: int) -> Shape:
+        """The smallest program for so many rows with drafts, the longest of which has reached so many blocks."""
+        size = next((size for size in self.decode if size >= rows), None)
+        found = fitting(self.contexts, blocks)
+        if size is None or found is None or not self.draft:
+            raise ValueError(f"no program for {rows} rows with drafts over {blocks} blocks each")
+        return self._drafting_shape(size, found)
+
+    def _drafting_shapes(self) -> set[Shape]:
+        sizes = self.decode if self.draft else ()
+        return {self._drafting_shape(rows, blocks) for rows in sizes for blocks in self.contexts}
+
+    def _drafting_shape(self, rows: int, blocks: int) -> Shape:
+        return Shape(rows, 1 + self.draft, blocks, rows * (1 + self.draft))
+
+    def _drafts(self, shape: Shape) -> bool:
+        """Whether rows with drafts run in a program."""
+        return shape in self._drafting_shapes()
 
     def _decode_shape(self, rows: int, blocks: int) -> Shape:
         outputs = min(LEAST_HEAD, self.max_rows)  # few sizes, so that there are few programs of logits

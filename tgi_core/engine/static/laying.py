@@ -59,7 +59,7 @@ def lay(program: Call | Head, step: StepLayout, row_slots: RowSlots, block_size:
     taken = np.array([step.row_slots[row] for row in rows])
     starts = np.array([part.start for part in program.parts])
     takes = np.array([part.take for part in program.parts])
-    fill_flat([step.order[row].row for row in rows], taken, starts, takes, row_slots, block_size, into)
+    fill_flat([step.order[row] for row in rows], taken, starts, takes, row_slots, block_size, into, program.places())
     _lay_blocks(program.shape, row_slots.tables[taken], starts, -(-(starts + takes) // block_size), block_size, into)
 
 

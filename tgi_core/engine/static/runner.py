@@ -10,7 +10,7 @@ from typing import cast
 
 import torch
 
-from tgi_core.backend import CacheGroup, CacheKind, Capacity, Progress
+from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Progress
 from tgi_core.backend.ledger import Work
 from tgi_core.engine.ahead.device import QueuedDevice
 from tgi_core.engine.ahead.row_slots import RowSlots
@@ -19,6 +19,8 @@ from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.partition import summed
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.drafts import PART as DRAFTS
+from tgi_core.engine.drafts import rounding_refusal
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.runner import StepLogits
 from tgi_core.engine.static.attention import TableAttention
@@ -38,6 +40,9 @@ class StaticRunner(PagedDecoderRunner):
         """Load the weights. Raises UnsupportedFamily."""
         super().__init__(kit, weights, (TorchOperators(),), progress)
         self.kit, self.collectives = kit, collectives
+        reason = rounding_refusal(self.shape.dtype, self.cache_dtype)
+        self.features = self.features if reason else self.features | {Feature.SPECULATION}
+        self.kernels = (*self.kernels, Kernel(DRAFTS, "none" if reason else "run", reason))
         if collectives is not None:
             self.decoder, self.agree = summed(self.decoder, collectives.name), collectives.least
         queue = kit.queue()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
 
 from tgi_core.engine.sizes import fitting
 from tgi_core.engine.static.grid import Grid, Shape
@@ -20,19 +23,26 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One program and what runs in it: decode rows, or one part of a prompt."""
+    """One program and what runs in it: decode rows, rows with drafts, or one part of a prompt."""
 
     shape: Shape
     parts: tuple[Part, ...]
 
+    def places(self) -> np.ndarray:
+        """Where the tokens of the parts are among the program's, in order."""
+        return np.concatenate([place * self.shape.take + np.arange(part.take) for place, part in enumerate(self.parts)])
 
-def split(starts: Sequence[int], takes: Sequence[int], grid: Grid) -> list[Call]:
-    """The programs of a step with rows of these first positions and numbers of tokens: the decode rows', then those of each prompt in
-    order. Depends on nothing else, so that all ranks run the same programs."""
+
+def split(starts: Sequence[int], takes: Sequence[int], grid: Grid, drafting: Set[int] = frozenset()) -> list[Call]:
+    """The programs of a step with rows of these first positions and numbers of tokens: the decode rows', then in order those of prompts,
+    and of neighbouring rows with drafts, which are the rows `drafting`. So all ranks run the same programs."""
     rows = [Part(row, start, take) for row, (start, take) in enumerate(zip(starts, takes, strict=True))]
     calls = list(_decoding([part for part in rows if part.take == 1], grid))
-    for part in rows:
-        if part.take > 1:
+    for drafts, parts in groupby((part for part in rows if part.take > 1), lambda part: part.row in drafting):
+        if drafts:
+            calls += _drafting(list(parts), grid)
+            continue
+        for part in parts:
             calls += _prompt(part, grid)
     return calls
 
@@ -56,6 +66,13 @@ def _decoding(parts: list[Part], grid: Grid) -> Iterator[Call]:
         blocks = together
     if group:
         yield Call(grid.decoding(len(group), blocks), tuple(group))
+
+
+def _drafting(parts: list[Part], grid: Grid) -> Iterator[Call]:
+    """Rows with drafts, as many at a time as decode rows; those with fewer drafts than there is room for are padded."""
+    for first in range(0, len(parts), grid.max_rows):
+        group = parts[first : first + grid.max_rows]
+        yield Call(grid.drafting(len(group), max(blocks_of(part, grid.block_size) for part in group)), tuple(group))
 
 
 def _prompt(part: Part, grid: Grid) -> Iterator[Call]:

@@ -34,7 +34,7 @@ class StaticSteps:
     ) -> None:
         """`logits` [0, vocabulary] has the dtype and width of those that come to the host."""
         self.programs, self.grid = programs, grid
-        self._row_slots, self._queue, self._device, self._logits = row_slots, queue, device, logits
+        self._row_slots, self._queue, self._device, self._logits = row_slots, queue, device, [logits, logits]
         self._staging = Staging(queue, 0, 0)
 
     @property
@@ -75,23 +75,28 @@ class StaticSteps:
         sampled = np.full(len(wanted), self._row_slots.waste)
         sampled[_places(step)] = np.array(step.row_slots)[step.plain_rows]
         token = place = 0
-        for call in split(step.starts.tolist(), step.takes.tolist(), self.grid):
+        drafting = {row for row, work in enumerate(step.order) if work.drafts}
+        for call in split(step.starts.tolist(), step.takes.tolist(), self.grid, drafting):
             yield call
-            ends = token + sum(part.take for part in call.parts)
+            places = call.places()
+            ends = token + len(places)
             last = int(np.searchsorted(wanted, ends))
             shape = self.grid.head(call.shape, last - place)
             while place < last:
                 stop = min(last, place + shape.kept)
-                yield Head(shape, wanted[place:stop] - token, sampled[place:stop], place)
+                yield Head(shape, places[wanted[place:stop] - token], sampled[place:stop], place)
                 place = stop
             token = ends
 
     def _logits_of(self, count: int) -> Tensor:
-        """[count and more, vocabulary] on the host, of one step at a time: its rows are sampled before the next one is given."""
-        if len(self._logits) < count:
-            width = self._logits.shape[1]
-            self._logits = self._queue.host(count * width, self._logits.dtype).view(-1, width)
-        return self._logits
+        """[count and more, vocabulary] on the host, of one step: its rows are sampled before the next one is given, and those with drafts
+        before the one after that."""
+        if self.grid.draft:
+            self._logits.reverse()
+        if len(self._logits[0]) < count:
+            width = self._logits[0].shape[1]
+            self._logits[0] = self._queue.host(count * width, self._logits[0].dtype).view(-1, width)
+        return self._logits[0]
 
     def _enqueue(self, programs: Sequence[Call | Head], words: Sequence[Tensor], given: InFlightStep, results: Tensor) -> None:
         tokens, bits = results.view(2, -1)

@@ -52,7 +52,7 @@ def warmed(
 def planned(runner: StaticRunner, plan: WarmupPlan) -> tuple[Capacity, Grid]:
     """The limits and the grid that follows from them, before anything is allocated. Raises OutOfMemory."""
     rows, step_tokens = default_limits(plan, runner.kit)
-    rules, shares = runner.kit.rules, [Memory("activations", runner.shape.activation_bytes(rows, step_tokens))]
+    rules, shares = runner.kit.rules, [Memory("activations", runner.shape.activation_bytes(rows * (1 + plan.draft), step_tokens))]
     count = len(Grid.of(runner.promise(plan, tuple(shares)), rules).shapes())
     shares.append(Memory(f"{count} programs", count * runner.kit.program_bytes))
     capacity = runner.promise(plan, tuple(shares))

@@ -1,0 +1,106 @@
+"""Whether rows of a model may run drafts: only where a step of several tokens of a row gives the logits that steps of one give."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend import Feature, Kernel, Request
+from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.engine.agreement import MODEL_ERRORS, relative_difference
+from tgi_core.engine.paged_runner import PagedRunner
+from tgi_core.engine.runner import Runner
+
+PART = "drafts"
+"""The part of a model that the verdict is about."""
+
+_PROMPT, _STEPS, _MOST = 4, 3, 9
+"""Tokens of the first step, steps of one token each, and the most tokens that replace them: all fit in the smallest block."""
+_ROUNDING = 1e-5
+"""Differences of float32 logits, relative to their norm, that are mere rounding."""
+
+
+def allow_drafts(runner: Runner, exact: bool) -> Kernel:
+    """Declare speculation where drafts change no token, and say why not elsewhere; the same on all ranks. Frees the runner's cache.
+
+    `exact` asks for the same bits; else float32 logits may differ in their rounding, as they do from batch to batch.
+    """
+    if Feature.SPECULATION in runner.features:
+        return Kernel(PART, "run")
+    if not isinstance(runner, PagedRunner):
+        return Kernel(PART, "none", "a row's cache is the model's own, which cannot go back")
+    reason = _refusal(runner, exact)
+    if reason:
+        return Kernel(PART, "none", reason)
+    runner.features |= {Feature.SPECULATION}
+    return Kernel(PART, "run")
+
+
+def rounding_refusal(dtype: torch.dtype, cache_dtype: str) -> str:
+    """Why rounding alone may change tokens; empty if it cannot."""
+    if dtype is not torch.float32:
+        name = str(dtype).removeprefix("torch.")
+        return f"in {name} a step of several tokens of a row rounds otherwise than steps of one; --dtype float32 runs them"
+    return "" if cache_dtype == "auto" else f"a cache in {cache_dtype} makes much of little differences"
+
+
+def _refusal(runner: PagedRunner, exact: bool) -> str:
+    if not exact:
+        reason = rounding_refusal(runner.shape.dtype, runner.cache_dtype)
+    elif not runner.provider.invariant:
+        reason = f"attention by {runner.provider.name} computes several tokens of a row in another order than one"
+    else:
+        reason = ""
+    if reason:
+        return reason
+    try:
+        singly = _singly(runner)
+        differences = [_difference(_together(runner, take), singly, exact) for take in (_STEPS, _MOST)]
+    except MODEL_ERRORS as error:
+        differences = [torch.inf]
+        reason = f": {type(error).__name__}"
+    worst = max(differences)
+    if runner.agree(int(worst <= (0 if exact else _ROUNDING))):
+        return ""
+    return f"logits of several tokens of a row differ from those of one at a time by {worst:.2g} of their norm{reason}"
+
+
+def _difference(found: Tensor, expected: Tensor, exact: bool) -> float:
+    return 0.0 if exact and torch.equal(found, expected) else max(relative_difference(found, expected), 1e-30 if exact else 0)
+
+
+def _singly(runner: PagedRunner) -> Tensor:
+    """Logits [steps, vocabulary] of a row alone, a token at a time."""
+    row = _begun(runner, 1)
+    found = [runner.run([_next(row, 1)]).last[-1].clone() for _ in range(_STEPS)]
+    runner.release()
+    return torch.stack(found)
+
+
+def _together(runner: PagedRunner, take: int) -> Tensor:
+    """The same of `take` tokens at once, beside a row that runs one."""
+    row, other = _begun(runner, 1), _begun(runner, 2)
+    logits = runner.run([_next(other, 1), _next(row, take)])
+    found = torch.cat((logits.last[-1:], logits.drafts[1]))[:_STEPS].clone()
+    runner.release()
+    return found
+
+
+def _begun(runner: PagedRunner, id: int) -> LiveRow:
+    """A row that has run its prompt, in the block of its number."""
+    vocab = runner.shape.vocab_size
+    tokens = tuple((7 * place + id) % vocab for place in range(_PROMPT + _MOST))
+    if runner.cache is None:
+        runner.use_probe_cache()
+    row = LiveRow(Request(id, tokens[:_PROMPT], _PROMPT, 0, ((id,),), 1), list(tokens), 0, ([id],))
+    runner.run([_next(row, _PROMPT)])
+    return row
+
+
+def _next(row: LiveRow, take: int) -> Work:
+    """A row's next tokens, those after the first as drafts once its prompt is complete."""
+    start = row.computed
+    row.computed += take
+    drafts = tuple(row.tokens[start + 1 : start + take]) if start >= _PROMPT else ()
+    known = LiveRow(row.request, row.tokens[: start + take - len(drafts)], row.computed, row.tables)
+    return Work(known, start, take, True, drafts)
