@@ -14,7 +14,7 @@ from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_backend_cpu.packing import pack
 from torch import Tensor
 
-from tgi_core.engine.quantization.weight import Dense, Scaled
+from tgi_core.engine.quantization.weight import Affine, Dense, Grouped, Scaled
 
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(1, 2, 1), (3, 16, 16), (5, 64, 48), (8, 98, 130), (13, 576, 96), (25, 34, 200), (70, 128, 64), (1000, 96, 80)]
@@ -147,15 +147,15 @@ def codes(rows: int, depth: int, groups: int, bits: int, zeros: bool, seed: int)
     shape=st.sampled_from([(1, 6), (1, 64), (1, 130), (2, 8), (3, 16), (4, 24), (2, 128), (5, 32)]),
     columns=st.integers(1, 12).map(lambda blocks: 16 * blocks),
     bits=st.sampled_from([4, 8]),
-    zeros=st.booleans(),
+    kind=st.sampled_from(["scales", "zero points", "offsets"]),
     seed=st.integers(0, 1 << 20),
 )
 def test_codes_are_multiplied_as_their_numbers(
-    kernels: Kernels, rows: int, shape: tuple[int, int], columns: int, bits: int, zeros: bool, seed: int
+    kernels: Kernels, rows: int, shape: tuple[int, int], columns: int, bits: int, kind: str, seed: int
 ) -> None:
     """Weights of codes are not rounded: merged, in pairs, in groups of several sizes. The other rows do not matter."""
     groups, size = shape
-    one, other = (codes(columns, groups * size, groups, bits, zeros, seed + place) for place in (0, 1))
+    one, other = (coded(columns, groups * size, groups, bits, kind, seed + place) for place in (0, 1))
     x, arena = numbers(rows, groups * size, dtype=torch.bfloat16, seed=seed), Arena(kernels)
     for name, panels, wide in (("tgi_linear", Panels.PLAIN, 2 * columns), ("tgi_gated", Panels.PAIRS, columns)):
         found = pack(kernels, arena, [one, other], None, panels)
@@ -173,21 +173,63 @@ def test_codes_are_multiplied_as_their_numbers(
             assert torch.equal(run(kernels, name, found, some, wide), made[first : first + 9])
 
 
-def numbers_of(weight: Scaled) -> Tensor:
+def coded(rows: int, depth: int, groups: int, bits: int, kind: str, seed: int) -> Grouped:
+    """The same, or unsigned ones with scales and offsets."""
+    found = codes(rows, depth, groups, bits, kind == "zero points", seed)
+    if kind != "offsets":
+        return found
+    unsigned = (found.parts[0].to(torch.int16) + (1 << (bits - 1))).to(torch.uint8)
+    offsets = torch.randn(rows, groups, generator=torch.Generator().manual_seed(seed + 1))
+    return Affine((unsigned, found.parts[1], offsets), torch.bfloat16)
+
+
+def numbers_of(weight: Grouped) -> Tensor:
     """The numbers that codes stand for, not rounded."""
-    codes, scales, *zeros = (part.double() for part in weight.parts)
-    plain = codes.unflatten(1, (scales.shape[1], -1)) - (zeros[0].unsqueeze(-1) if zeros else 0)
-    return (plain * scales.unsqueeze(-1)).flatten(1)
+    codes, scales, *others = (part.double() for part in weight.parts)
+    plain, other = codes.unflatten(1, (scales.shape[1], -1)), (others[0].unsqueeze(-1) if others else 0)
+    if isinstance(weight, Affine):
+        return (plain * scales.unsqueeze(-1) + other).flatten(1)
+    return ((plain - other) * scales.unsqueeze(-1)).flatten(1)
+
+
+def sizes_of(weight: Grouped) -> Tensor:
+    """Magnitudes of what is added up to the numbers."""
+    codes, scales, *others = (part.double().abs() for part in weight.parts)
+    other = 0 if not others else others[0] if isinstance(weight, Affine) else others[0] * scales
+    return (codes.unflatten(1, (scales.shape[1], -1)) * scales.unsqueeze(-1) + (torch.as_tensor(other).unsqueeze(-1))).flatten(1)
+
+
+def test_merged_weights_of_different_codes(kernels: Kernels) -> None:
+    """Weights with offsets in groups of 32 beside others of 16, of four bits and of eight, as llama.cpp's Q4_K_M has them, stay codes."""
+    weights = [coded(48, 256, 8, 4, "offsets", 1), coded(16, 256, 8, 4, "zero points", 2), coded(32, 256, 16, 8, "scales", 3)]
+    x, arena = numbers(37, 256, dtype=torch.bfloat16, seed=4), Arena(kernels)
+    found = pack(kernels, arena, weights)
+    assert found.layout == Layout.CODES8
+    made = run(kernels, "tgi_linear", found, x, 96)
+    assert close(made, x.double() @ torch.cat([numbers_of(weight) for weight in weights]).T)
+    assert torch.equal(run(kernels, "tgi_linear", found, x[5:7].clone(), 96), made[5:7])
+    assert pack(kernels, arena, weights[:2]).layout == Layout.CODES4
+
+
+def test_zero_points_that_are_no_codes(kernels: Kernels) -> None:
+    """Fractions and numbers out of range, as HQQ makes them, are not rounded."""
+    codes_, scales = codes(48, 128, 4, 4, False, 1).parts
+    zeros = torch.rand(48, 4, generator=torch.Generator().manual_seed(2)) * 24 - 12
+    weight, x = Scaled((codes_, scales, zeros), torch.bfloat16), numbers(9, 128, dtype=torch.bfloat16, seed=3)
+    arena = Arena(kernels)
+    found = pack(kernels, arena, [weight])
+    assert found.layout == Layout.CODES4
+    assert close(run(kernels, "tgi_linear", found, x, 48), x.double() @ numbers_of(weight).T)
 
 
 def test_codes_take_their_bits(kernels: Kernels) -> None:
-    """Four or eight bits and the scales; codes that share no groups, and groups of odd sizes, become dense numbers."""
+    """Four or eight bits and the scales; groups of odd sizes become dense numbers."""
     for bits, groups, most in ((4, 1, 0.51), (4, 18, 0.63), (8, 1, 1.02), (8, 18, 1.13)):
         arena = Arena(kernels)
         pack(kernels, arena, [codes(480, 576, groups, bits, False, 1)])
         assert arena.num_bytes <= most * 480 * 576 + 4096
     arena = Arena(kernels)
-    for weights in ([codes(48, 96, 32, 8, False, 1)], [codes(48, 96, 2, 8, False, 1), codes(48, 96, 4, 8, False, 1)]):
+    for weights in ([codes(48, 96, 32, 8, False, 1)], [codes(48, 96, 2, 8, False, 1), codes(48, 96, 8, 8, False, 1)]):
         assert pack(kernels, arena, weights).layout not in (Layout.CODES4, Layout.CODES8)
 
 

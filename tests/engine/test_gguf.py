@@ -22,7 +22,7 @@ from tests.engine.tiny_models import PROMPTS, expected_tokens, open_cpu, ragged_
 from tgi_core.backend import InvalidModel
 from tgi_core.engine.quantization.formats.gguf_blocks import BLOCKS
 from tgi_core.engine.quantization.stored import open_weights
-from tgi_core.engine.quantization.weight import Scaled
+from tgi_core.engine.quantization.weight import Grouped
 from tgi_core.errors import StartupError
 from tgi_core.gguf.header import read_gguf
 from tgi_core.hub import Source, fetch
@@ -89,12 +89,14 @@ def test_transformers_reads_the_same(kind: str, tmp_path: Path) -> None:
         assert out[0, len(prompt) :].tolist() == made[id]
 
 
-def test_quantized_weights_stay_so(tmp_path: Path) -> None:
-    """Types without offsets run in their codes where a device has a kernel for them; the embedding is dequantized."""
-    file, _ = write_gguf(save_tiny("llama", tmp_path / "whole"), tmp_path, {ALL: "Q4_0"})
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_quantized_weights_stay_so(kind: str, tmp_path: Path) -> None:
+    """Every type runs in its codes where a device has a kernel for them; the embedding is dequantized."""
+    sizes = WIDE if kind.endswith("_K") else SMALL
+    file, _ = write_gguf(save_tiny("llama", tmp_path / "whole", **sizes), tmp_path, {ALL: kind})
     folder = directory(file, tmp_path)
     weight = open_weights(folder).by_name["model.layers.0.self_attn.q_proj.weight"]
-    assert isinstance(open_weights(folder).weight(weight, torch.bfloat16), Scaled)
+    assert isinstance(open_weights(folder).weight(weight, torch.bfloat16), Grouped)
     session, _ = open_cpu(folder, dtype="bfloat16")
     assert step_of(session) == step_of(open_cpu(tmp_path / "plain", dtype="bfloat16")[0])
 

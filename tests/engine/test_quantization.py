@@ -23,7 +23,7 @@ from tgi_core.engine.quantization.checking import disagreement
 from tgi_core.engine.quantization.linear import Linear, Linears
 from tgi_core.engine.quantization.rounding import rounded
 from tgi_core.engine.quantization.torch_linear import TorchLinear, TorchLinears
-from tgi_core.engine.quantization.weight import Dense, Scaled, Weight, concatenated
+from tgi_core.engine.quantization.weight import Affine, Dense, Scaled, Weight, concatenated
 
 __all__ = ["pair"]
 
@@ -42,12 +42,21 @@ def scaled(groups: int, dtype: torch.dtype = torch.float32) -> Scaled:
     return Scaled((codes, torch.rand(12, groups, generator=generator) + 0.01), dtype)
 
 
+def affine(groups: int, dtype: torch.dtype = torch.float32) -> Affine:
+    """The same with offsets, of unsigned integers."""
+    codes, scales = scaled(groups).parts
+    offsets = torch.randn(12, groups, generator=torch.Generator().manual_seed(3))
+    return Affine(((codes.to(torch.int16) + 128).to(torch.uint8), scales, offsets.half()), dtype)
+
+
 LAYOUTS: dict[str, Callable[[], Weight]] = {
     "dense": dense,
     "dense, bfloat16": lambda: dense(torch.bfloat16),
     "scaled by rows": lambda: scaled(1),
     "scaled by groups": lambda: scaled(4),
     "scaled, bfloat16": lambda: scaled(4, torch.bfloat16),
+    "affine": lambda: affine(4),
+    "affine, bfloat16": lambda: affine(1, torch.bfloat16),
 }
 
 

@@ -68,6 +68,7 @@ class PackedDecoder:
             Layout.CODES4: "4-bit",
             Layout.CODES8: "8-bit",
             Layout.INT8: "8-bit, times rows of 8 bits,",
+            Layout.INT4: "4-bit, times rows of 8 bits,",
             Layout.BF12: "lossless 12-bit",
         }
         size = f"{(self._arena.num_bytes - self.adapters.num_bytes) / 2**20:,.0f} MiB"

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 9
+INTERFACE = 10
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -29,6 +29,7 @@ class Layout(IntEnum):
     CODES4 = 2
     CODES8 = 3
     INT8 = 4
+    INT4 = 5
 
 
 class Linear(Structure):
@@ -45,7 +46,7 @@ class UnpackedCodes(Structure):
     """A weight of codes in panels, to be encoded."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("codes", "scales", "zeros")),
+        *((name, c_void_p) for name in ("codes", "scales", "zeros", "offsets")),
         *((name, c_size_t) for name in ("panels", "blocks", "steps", "groups", "group_steps")),
         ("bits", c_int32),
     )

@@ -106,11 +106,9 @@ class Dense(Weight):
         return Dense.of(self.parts[0][:, start:end])
 
 
-class Scaled(Weight):
-    """Codes [out, in], 8-bit integers or floats, with scales [out, groups] for groups of adjacent columns; a third part, if there is one,
-    holds the groups' zero points [out, groups], in the codes' dtype or in float32."""
+class Grouped(Weight):
+    """Codes [out, in], 8-bit integers or floats, and further parts [out, groups] for groups of adjacent columns, the scales first."""
 
-    layout = "scaled"
     __slots__ = ()
 
     @property
@@ -124,6 +122,23 @@ class Scaled(Weight):
         """Columns that share a scale."""
         return self.shape[1] // self.parts[1].shape[1]
 
+    def columns(self, start: int, end: int) -> Weight:
+        """Codes of the columns with their scales; dense if the range splits a group."""
+        codes, *by_group = self.parts
+        size = self.group_size
+        if by_group[0].shape[1] == 1:
+            return type(self)((codes[:, start:end], *by_group), self.dtype)
+        if start % size or end % size:
+            return Dense.of(self.dequantize()[:, start:end])
+        return type(self)((codes[:, start:end], *(part[:, start // size : end // size] for part in by_group)), self.dtype)
+
+
+class Scaled(Grouped):
+    """Codes with scales; a third part, if there is one, holds the groups' zero points, in the codes' dtype or in float32."""
+
+    layout = "scaled"
+    __slots__ = ()
+
     def dequantize(self) -> Tensor:
         """(code − zero point) · scale, multiplied in the scales' dtype or `dtype`, whichever is wider, and rounded once."""
         codes, scales, *zeros = self.parts
@@ -133,15 +148,18 @@ class Scaled(Weight):
             grouped = grouped - zeros[0].to(wide).unsqueeze(-1)
         return (grouped * scales.to(wide).unsqueeze(-1)).flatten(1).to(self.dtype)
 
-    def columns(self, start: int, end: int) -> Weight:
-        """Codes of the columns with their scales; dense if the range splits a group."""
-        codes, *by_group = self.parts
-        size = self.group_size
-        if by_group[0].shape[1] == 1:
-            return Scaled((codes[:, start:end], *by_group), self.dtype)
-        if start % size or end % size:
-            return Dense.of(self.dequantize()[:, start:end])
-        return Scaled((codes[:, start:end], *(part[:, start // size : end // size] for part in by_group)), self.dtype)
+
+class Affine(Grouped):
+    """Codes with scales and offsets, both float32 or float16: GGUF's types with a minimum."""
+
+    layout = "affine"
+    __slots__ = ()
+
+    def dequantize(self) -> Tensor:
+        """code · scale + offset, in float32, and rounded once."""
+        codes, scales, offsets = self.parts
+        scaled = codes.float().unflatten(1, (scales.shape[1], -1)) * scales.float().unsqueeze(-1)
+        return (scaled + offsets.float().unsqueeze(-1)).flatten(1).to(self.dtype)
 
 
 def concatenated(weights: Sequence[Weight]) -> Weight:

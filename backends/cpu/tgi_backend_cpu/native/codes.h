@@ -1,11 +1,13 @@
-// Codes of four or eight bits with scales by groups of inputs: weights of (code − zero) · scale.
+// Codes of four or eight bits with scales by groups of inputs: weights of (code − zero) · scale, or code · scale + offset.
 //
 // Codes are decoded to bfloat16, which holds them exactly, right before they are multiplied; the sum of a group is then multiplied by the
-// group's scale. So no weight is rounded, and a step that is bound by reading weights reads a half, or a quarter, of the bytes.
+// group's scale. So no weight is rounded, and a step that is bound by reading weights reads a half, or a quarter, of the bytes. An offset is
+// multiplied by the sum of the group's inputs, which is computed once per row (see group_sums).
 //
 // A panel's codes come in groups of four steps. With four bits, each block of 16 columns has one line for its four steps: 32 words, for
 // the elements of a line of units, of which nibble s belongs to step s. With eight bits, each step and block has 32 bytes in that order.
-// A panel's scales are [group][block][16] floats, its zero points [group][block][16] units of two equal words.
+// A panel's scales are [group][block][16] floats, each group's followed by its offsets; its zero points [group][block][16] units of two
+// equal words.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +22,7 @@ constexpr int kMostBlocks = 4;
 
 // The header of such a weight. The places are in bytes from the header; panels lie `…_bytes` apart. No zero points: zero_bytes is 0.
 struct Codes {
-  uint64_t code_bytes, scale_bytes, zero_bytes, codes_at, scales_at, zeros_at, group_steps;
+  uint64_t code_bytes, scale_bytes, zero_bytes, codes_at, scales_at, zeros_at, group_steps, groups, has_offsets;
 
   const char* codes(size_t panel) const { return (const char*)this + codes_at + panel * code_bytes; }
   const float* scales(size_t panel) const { return (const float*)((const char*)this + scales_at + panel * scale_bytes); }
@@ -30,17 +32,19 @@ struct Codes {
 // Scales of a panel's groups, front to back.
 class GroupScales {
  public:
-  GroupScales(const Codes& weight, size_t panel) : steps_((int)weight.group_steps), at_(weight.scales(panel)) {}
+  GroupScales(const Codes& weight, size_t panel)
+      : steps_((int)weight.group_steps), parts_(weight.has_offsets ? 2 : 1), at_(weight.scales(panel)) {}
   int steps() const { return steps_; }
+  // BLOCKS · 16 scales, and as many offsets after them if the weight has any.
   template <int BLOCKS>
   TGI_INLINED const float* next() {
     const float* group = at_;
-    at_ += BLOCKS * 16;
+    at_ += parts_ * BLOCKS * 16;
     return group;
   }
 
  private:
-  const int steps_;
+  const int steps_, parts_;
   const float* at_;
 };
 
@@ -123,10 +127,19 @@ class CodeLines {
 // A weight in panels: int16 codes [step][block][16][2] without their offset, and floats [group][block][16].
 struct UnpackedCodes {
   const int16_t* codes;
-  const float *scales, *zeros;  // no zero points: null
+  const float *scales, *zeros, *offsets;  // no zero points or offsets: null
   size_t panels, blocks, steps, groups, group_steps;
   int32_t bits;
 };
+
+// Writes a panel's scales, each group's followed by its offsets.
+inline void write_scales(const UnpackedCodes& from, size_t panel, float* to) {
+  const size_t width = from.blocks * 16;
+  for (size_t group = panel * from.groups; group < (panel + 1) * from.groups; group++) {
+    memcpy(to, from.scales + group * width, width * sizeof(float)), to += width;
+    if (from.offsets) memcpy(to, from.offsets + group * width, width * sizeof(float)), to += width;
+  }
+}
 
 // Encodes such a weight.
 class CodeEncoder {
@@ -134,11 +147,11 @@ class CodeEncoder {
   explicit CodeEncoder(const UnpackedCodes& from) : from_(from) {
     const size_t fours = (from.steps + kCodeSteps - 1) / kCodeSteps, scales = from.groups * from.blocks * 16;
     head_.code_bytes = fours * from.blocks * (from.bits == 4 ? CodeLines<4>::kBlockBytes : CodeLines<8>::kBlockBytes);
-    head_.scale_bytes = scales * sizeof(float), head_.zero_bytes = from.zeros ? scales * sizeof(unit) : 0;
+    head_.scale_bytes = scales * sizeof(float) * (from.offsets ? 2 : 1), head_.zero_bytes = from.zeros ? scales * sizeof(unit) : 0;
     head_.codes_at = rounded_up(sizeof(Codes), kLine);
     head_.scales_at = rounded_up(head_.codes_at + from.panels * head_.code_bytes, kLine);
     head_.zeros_at = rounded_up(head_.scales_at + from.panels * head_.scale_bytes, kLine);
-    head_.group_steps = rounded_up(from.group_steps, kCodeSteps);
+    head_.group_steps = rounded_up(from.group_steps, kCodeSteps), head_.groups = from.groups, head_.has_offsets = from.offsets != nullptr;
   }
 
   size_t size() const { return head_.zeros_at + from_.panels * head_.zero_bytes + kLine; }
@@ -157,7 +170,7 @@ class CodeEncoder {
     for (size_t step = 0; step < from_.steps; step++)
       for (size_t block = 0; block < from_.blocks; block++)
         for (int word = 0; word < 32; word++, code++) write_one(to, step, block, word, *code);
-    memcpy((float*)head.scales(panel), from_.scales + panel * scales, scales * sizeof(float));
+    write_scales(from_, panel, (float*)head.scales(panel));
     for (size_t i = 0; from_.zeros && i < scales; i++) {
       const uint16_t zero = (uint16_t)((int)from_.zeros[panel * scales + i] + (from_.bits == 4 ? 8 : 0));
       ((unit*)head.zeros(panel))[i] = zero | (unit)zero << 16;

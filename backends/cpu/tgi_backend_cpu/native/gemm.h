@@ -45,6 +45,11 @@ struct Linear {
   int32_t columns, steps, unused;
 };
 
+// The header of a weight of codes; null for other layouts.
+inline const Codes* codes_of(const Linear& w) {
+  return w.layout == Layout::codes4 || w.layout == Layout::codes8 ? (const Codes*)w.data : nullptr;
+}
+
 // RoPE over heads of 2 · half elements, with cosines and sines [rows][2][half]. Heads from `heads` on are not rotated.
 struct Rope {
   const float* angles;
@@ -62,6 +67,8 @@ struct Gemm {
   Rope rope = {};
   const float* added = nullptr;  // [rows][added_stride], added before the epilogue; second members of pairs come after all first ones
   size_t added_stride = 0;
+  const float* sums = nullptr;  // of x by group, [rows][groups], for weights with offsets (see group_sums)
+  size_t groups = 0;
 
   int columns() const { return epilogue == Epilogue::gated ? w.columns / 2 : w.columns; }
   int panels() const {
@@ -228,9 +235,9 @@ TGI_INLINED void add_products(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int step
   }
 }
 
-// The same over all steps, where each group of them has scales.
+// The same over all steps, where each group of them has scales; `sums`: of ROWS rows by group, null without offsets.
 template <class Op, int ROWS, int BLOCKS, class Lines>
-TGI_INLINED void add_groups(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps, Lines& lines) {
+TGI_INLINED void add_groups(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps, Lines& lines, const float* sums, size_t groups) {
   for (int from = 0; from < steps; from += lines.scales.steps()) {
     f32x16 group[ROWS][BLOCKS];
     TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) group[m][r] = zero();
@@ -240,6 +247,12 @@ TGI_INLINED void add_groups(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps,
       const f32x16 scale = load(scales + r * 16);
       TGI_UNROLL for (int m = 0; m < ROWS; m++) c[m][r] = fma(group[m][r], scale, c[m][r]);
     }
+    if (!sums) continue;
+    TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
+      const f32x16 offset = load(scales + (BLOCKS + r) * 16);
+      TGI_UNROLL for (int m = 0; m < ROWS; m++) c[m][r] = fma(splat(sums[m * groups]), offset, c[m][r]);
+    }
+    sums++;
   }
 }
 
@@ -250,7 +263,7 @@ void multiply(const Gemm& p, int panel, size_t row, Lines lines) {
   TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = zero();
   const unit* x = p.x + row * p.w.steps;
   if constexpr (Lines::kGrouped)
-    add_groups<Op>(c, x, p.w.steps, lines);
+    add_groups<Op>(c, x, p.w.steps, lines, p.sums ? p.sums + row * p.groups : nullptr, p.groups);
   else
     add_products<Op>(c, x, p.w.steps, 0, p.w.steps, lines);
   apply_any_epilogue<Op>(p, panel, row, c);
@@ -283,7 +296,8 @@ class PanelGemm {
         return run_decoded<CodeLines<4>>(scratch);
       case Layout::codes8:
         return run_decoded<CodeLines<8>>(scratch);
-      case Layout::int8:  // see int8.h
+      case Layout::int4:  // see int8.h
+      case Layout::int8:
         return;
     }
   }

@@ -1,11 +1,12 @@
-// GEMMs in which both sides are integers of eight bits: weights with a scale per output, or per group of inputs, and rows of x that are rounded
-// to a scale per group.
+// GEMMs in which both sides are integers: weights of eight or four bits with a scale, and maybe an offset, per output or per group of inputs,
+// and rows of x that are rounded to eight bits with a scale per group.
 //
 // Sums of a group are exact integers, by whichever instruction; the rest is the same float32 arithmetic in the same order. So the bits are
 // those of every other number of rows and instruction set.
 //
 // A panel is [quad of inputs][block][16 outputs][4] bytes, code + 128, since both VPDPBUSD and TDPBSUD multiply unsigned by signed bytes;
-// 128 times the sum of the row's integers is subtracted. Scales are [panel][group][block][16].
+// 128 times the sum of the row's integers is subtracted. With four bits, a line has two quads: the first one's codes + 8 in the low nibbles,
+// the second one's in the high ones. Scales are [panel][group][block][16], each group's followed by its offsets.
 #pragma once
 
 #include "tile_gemm.h"
@@ -13,12 +14,12 @@
 namespace tgi {
 
 constexpr size_t kRowGroup = 128;   // inputs of a row that share a scale where the weight has one scale per output
-constexpr size_t kTilesPay = 5;     // rows from which tiles are faster; measured on Sapphire Rapids
-constexpr int kOffset = 128;
+constexpr size_t tiles_pay(int bits) { return bits == 4 ? 11 : 5; }  // rows from which tiles are faster; measured on Sapphire Rapids
+constexpr int zero_of(int bits) { return 1 << (bits - 1); }  // what is added to codes
 
 // The header of such a weight; places are in bytes from it. `group` is in quads.
 struct Int8 {
-  uint64_t panel_bytes, scale_bytes, scales_at, quads, group, scale_groups;
+  uint64_t panel_bytes, scale_bytes, scales_at, quads, group, scale_groups, has_offsets;
 
   const unit* panel(size_t index) const { return (const unit*)((const char*)(this + 1) + kLine - sizeof(Int8) % kLine + index * panel_bytes); }
   const float* scales(size_t index) const { return (const float*)((const char*)this + scales_at + index * scale_bytes); }
@@ -27,9 +28,10 @@ struct Int8 {
 class Int8Encoder {
  public:
   explicit Int8Encoder(const UnpackedCodes& from) : from_(from) {
-    head_.quads = (from.steps + 1) / 2;
+    head_.quads = (from.steps + 1) / 2, head_.has_offsets = from.offsets != nullptr;
     head_.group = from.groups > 1 ? from.group_steps / 2 : kRowGroup / 4, head_.scale_groups = from.groups;
-    head_.panel_bytes = head_.quads * from.blocks * kLine, head_.scale_bytes = from.groups * from.blocks * kLine;
+    head_.panel_bytes = (from.bits == 4 ? (head_.quads + 1) / 2 : head_.quads) * from.blocks * kLine;
+    head_.scale_bytes = from.groups * from.blocks * kLine * (from.offsets ? 2 : 1);
     head_.scales_at = rounded_up(sizeof head_ + kLine, kLine) + from.panels * head_.panel_bytes;
   }
 
@@ -45,23 +47,29 @@ class Int8Encoder {
   void write(const Int8& head, size_t panel) const {
     const int16_t* code = from_.codes + panel * from_.steps * from_.blocks * 32;
     uint8_t* to = (uint8_t*)head.panel(panel);
-    memset(to, kOffset, head.panel_bytes);
+    memset(to, from_.bits == 4 ? 0 : zero_of(8), head.panel_bytes);
     for (size_t step = 0; step < from_.steps; step++)
       for (size_t at = 0; at < from_.blocks * 16; at++, code += 2)
-        for (size_t word = 0; word < 2; word++)
-          to[(step / 2 * from_.blocks * 16 + at) * 4 + step % 2 * 2 + word] = (uint8_t)(code[word] + kOffset);
-    memcpy((float*)head.scales(panel), from_.scales + panel * head.scale_bytes / sizeof(float), head.scale_bytes);
+        for (size_t word = 0; word < 2; word++) write_one(to, step / 2, at, step % 2 * 2 + word, code[word] + zero_of(from_.bits));
+    write_scales(from_, panel, (float*)head.scales(panel));
+  }
+
+  void write_one(uint8_t* to, size_t quad, size_t column, size_t byte, int code) const {
+    if (from_.bits == 8)
+      to[(quad * from_.blocks * 16 + column) * 4 + byte] = (uint8_t)code;
+    else
+      to[(quad / 2 * from_.blocks * 16 + column) * 4 + byte] |= (uint8_t)(code << (quad % 2 * 4));
   }
 
   const UnpackedCodes from_;
   Int8 head_ = {};
 };
 
-// Rows of x in integers: tiles [16 rows][16 quads], and of each row and group the scale, and 128 times the sum of its integers.
+// Rows of x in integers: tiles [16 rows][16 quads], and of each row and group the scale and the sum of its integers.
 struct Int8Rows {
   const unit* tiles;
   const float* scales;
-  const int32_t* offsets;
+  const int32_t* sums;
 };
 
 // Rounds `count` inputs to integers and returns their scale. One that is not finite makes it NaN.
@@ -88,8 +96,8 @@ inline Int8Rows int8_rows(const Gemm& p, const TileSteps& depth, size_t first, s
   const size_t rows = last - first, whole = (rows + kTileRows - 1) / kTileRows * kTileRows, inputs = 2 * (size_t)p.w.steps;
   unit* tiles = scratch.tiles.at_least(whole * depth.tiles() * kTileSteps);
   float* scales = scratch.tile_scales.at_least(2 * rows * depth.groups);
-  int32_t* offsets = (int32_t*)(scales + rows * depth.groups);
-  if (scratch.tiles_phase == phase && scratch.tiles_first == first) return {tiles, scales, offsets};
+  int32_t* sums = (int32_t*)(scales + rows * depth.groups);
+  if (scratch.tiles_phase == phase && scratch.tiles_first == first) return {tiles, scales, sums};
   memset(tiles, 0, whole * depth.tiles() * kTileSteps * sizeof(unit));
   int8_t* bytes = (int8_t*)scratch.units.at_least(rounded_up(depth.group * 4, kTileBytes) / sizeof(unit));
   for (size_t r = 0; r < rows; r++)
@@ -99,18 +107,19 @@ inline Int8Rows int8_rows(const Gemm& p, const TileSteps& depth, size_t first, s
       scales[r * depth.groups + g] = round_to_bytes((const bf16*)(p.x + (first + r) * p.w.steps) + from, (int)count, bytes);
       int32_t total = 0;
       for (size_t i = 0; i < count; i++) total += bytes[i];
-      offsets[r * depth.groups + g] = kOffset * total;
+      sums[r * depth.groups + g] = total;
       unit* to = tiles + (r / kTileRows * depth.tiles() + g * depth.group_tiles) * kTileUnits + r % kTileRows * kTileSteps;
       for (size_t t = 0; t < depth.tiles_of(g); t++) memcpy(to + t * kTileUnits, bytes + t * kTileBytes, kTileBytes);
     }
   scratch.tiles_phase = phase, scratch.tiles_first = first;
-  return {tiles, scales, offsets};
+  return {tiles, scales, sums};
 }
 
-// Rows of x times one panel of BLOCKS blocks.
-template <class Op, int BLOCKS>
+// Rows of x times one panel of BLOCKS blocks of codes of BITS bits.
+template <class Op, int BLOCKS, int BITS>
 class Int8Panel {
   static constexpr size_t kWidth = 16 * BLOCKS;
+  static constexpr size_t kQuads = BITS == 4 ? kNibbleProducts : 1;  // that are multiplied between two checks for the end
   static constexpr int kAtOnce = kRegisters == 32 ? 8 : 2;  // rows whose sums fit into the registers
 
  public:
@@ -121,7 +130,7 @@ class Int8Panel {
     const size_t padded = rounded_up(rows_, kPassRows);
     float* totals = scratch.floats.at_least(padded * kWidth);
     unit* sums = scratch.units.at_least(kPassRows * kWidth + kTileUnits * BLOCKS);
-    const bool by_tiles = kTiles && BLOCKS == kTileBlocks && rows_ >= kTilesPay;
+    const bool by_tiles = kTiles && BLOCKS == kTileBlocks && rows_ >= tiles_pay(BITS);
     if (by_tiles) use_gemm_tiles(rows_);
     memset(totals, 0, padded * kWidth * sizeof(float));
     for (size_t g = 0; g < depth_.groups; g++)
@@ -140,7 +149,7 @@ class Int8Panel {
   }
 
  private:
-  const unit* lines(size_t g) const { return w_.panel(panel_) + g * depth_.group * kWidth; }
+  const unit* lines(size_t g) const { return w_.panel(panel_) + g * depth_.group * kWidth / (8 / BITS); }
   const unit* tile(size_t g, size_t row) const {
     return x_.tiles + (row / kTileRows * depth_.tiles() + g * depth_.group_tiles) * kTileUnits;
   }
@@ -162,14 +171,40 @@ class Int8Panel {
       TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = splat_unit(0);
     }
     const size_t quads = depth_.end_of(g) - g * depth_.group;
-    for (size_t q = 0; q < quads; q++, w += kWidth) {
-      u32x16 v[BLOCKS];
-      TGI_UNROLL for (int b = 0; b < BLOCKS; b++) v[b] = load_units(w + b * 16), prefetch((const char*)(w + b * 16) + kAhead);
-      const size_t at = q / kTileSteps * kTileUnits + q % kTileSteps;
-      TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
-          c[r][b] = add_byte_products(c[r][b], v[b], splat_unit(x[r][at]));
+    for (size_t q = 0; q < quads; q += kQuads) {
+      const size_t at = q / kTileSteps * kTileUnits + q % kTileSteps, some = std::min(quads - q, kQuads);
+      if constexpr (BITS == 4)
+        add_nibbles(c, w, x, at, some), w += kQuads / 2 * kWidth;
+      else
+        add_bytes(c, w, x, at), w += kWidth;
     }
     TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) store_units(sums + r * kWidth + b * 16, c[r][b]);
+  }
+
+  // Adds the products of the quads of x from `at` on.
+  template <int ROWS>
+  TGI_INLINED void add_bytes(u32x16 (&c)[ROWS][BLOCKS], const unit* w, const unit* const (&x)[ROWS], size_t at) const {
+    u32x16 v[BLOCKS];
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) v[b] = load_units(w + b * 16), prefetch((const char*)(w + b * 16) + kAhead);
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
+        c[r][b] = add_byte_products(c[r][b], v[b], splat_unit(x[r][at]));
+  }
+
+  // Beyond the last quad x is zero.
+  template <int ROWS>
+  TGI_INLINED void add_nibbles(u32x16 (&c)[ROWS][BLOCKS], const unit* w, const unit* const (&x)[ROWS], size_t at, size_t quads) const {
+    u32x16 words[ROWS][BLOCKS];
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) words[r][b] = splat_unit(0);
+    for (size_t q = 0; q < quads; q += 2, at += 2, w += kWidth)
+      TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
+        const u32x16 both = load_units(w + b * 16), first = low_nibbles(both), second = high_nibbles(both);
+        prefetch((const char*)(w + b * 16) + kAhead);
+        TGI_UNROLL for (int r = 0; r < ROWS; r++) {
+          words[r][b] = add_nibble_products(words[r][b], first, splat_unit(x[r][at]));
+          words[r][b] = add_nibble_products(words[r][b], second, splat_unit(x[r][at + 1]));
+        }
+      }
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = add_words(c[r][b], words[r][b]);
   }
 
   // The same by the tile unit. `room` is for a part of a panel that is not a whole tile.
@@ -178,14 +213,9 @@ class Int8Panel {
     const bool second = rows_ > row + kTileRows;
     const unit *w = lines(g), *x = tile(g, row), *x2 = x + depth_.tiles() * kTileUnits;
     tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
-    for (size_t t = 0; t < depth_.tiles_of(g); t++, x += kTileUnits, x2 += kTileUnits, w += kTileSteps * kWidth) {
-      const unit* from = w;
-      if (const size_t quads = depth_.steps_of(g, t); quads < (size_t)kTileSteps) {
-        memcpy(room, w, quads * kLineStride);
-        memset(room + quads * kWidth, 0, (kTileSteps - quads) * kLineStride);
-        from = room;
-      }
-      fetch((const char*)w + kTileAhead, kTileSteps * kLineStride);
+    for (size_t t = 0; t < depth_.tiles_of(g); t++, x += kTileUnits, x2 += kTileUnits, w += kTileSteps / (8 / BITS) * kWidth) {
+      const unit* from = whole_tile(w, depth_.steps_of(g, t), room);
+      fetch((const char*)w + kTileAhead, kTileSteps / (8 / BITS) * kLineStride);
       tile_load<6>(from, kLineStride), tile_load<7>(from + 16, kLineStride);
       tile_load<4>(x, kTileBytes);
       tile_bytes<0, 4, 6>(), tile_bytes<1, 4, 7>();
@@ -197,15 +227,35 @@ class Int8Panel {
     if (second) tile_store<2>(sums + kTileRows * kWidth, kStride), tile_store<3>(sums + kTileRows * kWidth + 16, kStride);
   }
 
+  // The bytes of 16 quads: in `room` if fewer are there, or if they are nibbles.
+  const unit* whole_tile(const unit* w, size_t quads, unit* room) const {
+    if (BITS == 8 && quads == (size_t)kTileSteps) return w;
+    if (BITS == 8) {
+      memcpy(room, w, quads * kWidth * sizeof(unit));
+    } else {
+      for (size_t q = 0; q < quads; q += 2, w += kWidth)
+        TGI_UNROLL for (size_t b = 0; b < kWidth; b += 16) {
+          const u32x16 both = load_units(w + b);
+          store_units(room + q * kWidth + b, low_nibbles(both)), store_units(room + (q + 1) * kWidth + b, high_nibbles(both));
+        }
+    }
+    memset(room + quads * kWidth, 0, (kTileSteps - quads) * kWidth * sizeof(unit));
+    return room;
+  }
+
   void add_group(size_t g, size_t row, const unit* sums, float* totals) const {
-    const size_t place = row * depth_.groups + g;
-    const float* scales = w_.scales(panel_) + (w_.scale_groups > 1 ? g : 0) * kWidth;
-    const u32x16 offset = splat_unit((unit)x_.offsets[place]);
+    const size_t place = row * depth_.groups + g, scale_group = w_.scale_groups > 1 ? g : 0;
+    const float* scales = w_.scales(panel_) + scale_group * kWidth * (w_.has_offsets ? 2 : 1);
+    const u32x16 zeros = splat_unit((unit)(zero_of(BITS) * x_.sums[place]));
     const f32x16 scale = splat(x_.scales[place]);
     TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
-      const f32x16 whole = float_integers(sub_units(load_units(sums + b * 16), offset));
+      const f32x16 whole = float_integers(sub_units(load_units(sums + b * 16), zeros));
       store(totals + b * 16, fma(whole, mul(load(scales + b * 16), scale), load(totals + b * 16)));
     }
+    if (!w_.has_offsets) return;
+    const f32x16 inputs = splat(x_.scales[place] * (float)x_.sums[place]);
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
+        store(totals + b * 16, fma(inputs, load(scales + kWidth + b * 16), load(totals + b * 16)));
   }
 
   const Gemm& p_;
@@ -217,14 +267,14 @@ class Int8Panel {
 };
 
 // Panels from…to-1 times rows first…last-1.
-template <class Op>
+template <class Op, int BITS>
 void multiply_int8(const Gemm& p, int from, int to, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
   const Int8& weight = *(const Int8*)p.w.data;
   const TileSteps depth(weight.quads, weight.group);
   const Int8Rows x = int8_rows(p, depth, first, last, scratch, phase);
   for (int panel = from; panel < to; panel++)
-    in_pairs(p.epilogue) ? Int8Panel<Op, kPairBlocks>(p, depth, panel, first, last, x).run(scratch)
-                         : Int8Panel<Op, kPlainBlocks>(p, depth, panel, first, last, x).run(scratch);
+    in_pairs(p.epilogue) ? Int8Panel<Op, kPairBlocks, BITS>(p, depth, panel, first, last, x).run(scratch)
+                         : Int8Panel<Op, kPlainBlocks, BITS>(p, depth, panel, first, last, x).run(scratch);
 }
 
 }  // namespace tgi

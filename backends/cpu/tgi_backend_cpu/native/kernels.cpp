@@ -65,7 +65,7 @@ void add_lora(Pool& pool, const PackedLoras* found, std::vector<Segment> segment
 extern "C" {
 
 // Changes with every signature or structure; kernels.py checks it.
-int32_t tgi_interface() { return 9; }
+int32_t tgi_interface() { return 10; }
 
 // Asks the system for what this variant needs beyond instructions; once per process, before any other function. Returns 0 or an errno.
 int32_t tgi_permit() { return permit_tiles(); }
@@ -115,7 +115,7 @@ size_t tgi_pack_codes(void* pool, const UnpackedCodes* from, char* to) {
   return encoder.size();
 }
 
-// The same for a weight of eight bits whose rows of x are rounded to eight bits.
+// The same for a weight whose rows of x are rounded to eight bits.
 size_t tgi_pack_int8(void* pool, const UnpackedCodes* from, char* to) {
   Int8Encoder encoder(*from);
   if (to) encoder.run(*(Pool*)pool, to);

@@ -28,7 +28,7 @@ namespace tgi {
 enum class Part : uint32_t { input, norm, qkv, rotary, attention, output, gate_up, down, head, sampling, other, count };
 
 // A thread's own buffers, kept from one task to the next. `phase` is the number of the phase in which `normed` was filled, `tiles_phase` that
-// in which `tiles` were, with rows from `tiles_first` on; likewise `wide_rows`.
+// in which `tiles` were, with rows from `tiles_first` on; likewise `wide_rows` and `sums`.
 struct Scratch {
   Buffer<float> floats;
   Buffer<uint32_t> units;
@@ -36,8 +36,9 @@ struct Scratch {
   Buffer<uint32_t> tiles;
   Buffer<float> tile_scales;
   Buffer<float> wide_rows, wide_part;
-  uint64_t phase = 0, tiles_phase = 0, wide_phase = 0;
-  size_t tiles_first = 0, wide_first = 0;
+  Buffer<float> sums;
+  uint64_t phase = 0, tiles_phase = 0, wide_phase = 0, sums_phase = 0;
+  size_t tiles_first = 0, wide_first = 0, sums_first = 0;
 };
 
 struct Phase {

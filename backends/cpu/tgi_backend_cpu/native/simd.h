@@ -111,6 +111,22 @@ TGI_INLINE u32x16 add_byte_products(u32x16 sum, u32x16 a, u32x16 b) {
   return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
 #endif
 }
+// The same for `a` of at most 15, in a form of the instruction set's own: at most kNibbleProducts of them may be summed before add_words.
+constexpr int kNibbleProducts = 8;
+TGI_INLINE u32x16 add_nibble_products(u32x16 words, u32x16 a, u32x16 b) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpbusd_epi32(words, a, b);
+#else
+  return _mm512_add_epi16(words, _mm512_maddubs_epi16(a, b));
+#endif
+}
+TGI_INLINE u32x16 add_words(u32x16 sum, u32x16 words) {
+#if defined(__AVX512VNNI__)
+  return _mm512_add_epi32(sum, words);
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(words, _mm512_set1_epi16(1)));
+#endif
+}
 TGI_INLINE f32x16 even_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
 TGI_INLINE f32x16 odd_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u))); }
 
@@ -243,6 +259,13 @@ TGI_INLINE __m256i add_byte_products(__m256i sum, __m256i a, __m256i b) {
 TGI_INLINE u32x16 add_byte_products(u32x16 sum, u32x16 a, u32x16 b) {
   return {add_byte_products(sum.lo, a.lo, b.lo), add_byte_products(sum.hi, a.hi, b.hi)};
 }
+constexpr int kNibbleProducts = 8;  // 8 · 2 · 15 · 127 fits into 16 bits
+TGI_INLINE __m256i add_nibble_products(__m256i words, __m256i a, __m256i b) { return _mm256_add_epi16(words, _mm256_maddubs_epi16(a, b)); }
+TGI_INLINE u32x16 add_nibble_products(u32x16 words, u32x16 a, u32x16 b) {
+  return {add_nibble_products(words.lo, a.lo, b.lo), add_nibble_products(words.hi, a.hi, b.hi)};
+}
+TGI_INLINE __m256i add_words(__m256i sum, __m256i words) { return _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1))); }
+TGI_INLINE u32x16 add_words(u32x16 sum, u32x16 words) { return {add_words(sum.lo, words.lo), add_words(sum.hi, words.hi)}; }
 TGI_INLINE f32x16 even_half(u32x16 v) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(v.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(v.hi, 16))};
 }

@@ -44,13 +44,26 @@ struct Tiling {
   static constexpr size_t kManyRows = 96;  // a smaller block is not worth decoding a panel for
 };
 
+// Sums of x by group for a weight with offsets, [rows][groups]; those of rows first…last-1 are computed, and kept for the other tasks of a
+// phase. A sum is that of 16 lanes, so its bits depend on its row alone.
+inline const float* group_sums(const Gemm& p, const Codes& weight, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
+  float* sums = scratch.sums.at_least(p.rows * weight.groups);
+  if (scratch.sums_phase == phase && scratch.sums_first == first) return sums;
+  const size_t inputs = 2 * (size_t)p.w.steps, size = 2 * weight.group_steps;
+  for (size_t row = first; row < last; row++)
+    for (size_t g = 0; g < weight.groups; g++) {
+      const bf16* x = (const bf16*)(p.x + row * p.w.steps);
+      f32x16 total = zero();
+      for (size_t i = g * size, end = std::min(inputs, i + size); i < end; i += 16) total = add(total, load_first(x + i, (int)(end - i)));
+      sums[row * weight.groups + g] = sum(total);
+    }
+  scratch.sums_phase = phase, scratch.sums_first = first;
+  return sums;
+}
+
+// Panels from…to-1 times rows first…last-1.
 template <class Op>
-void run_task(const Gemm& p, const Tiling& tiling, uint32_t task, Scratch& scratch, uint64_t phase) {
-  const size_t first = task / tiling.panel_runs * tiling.block;
-  const size_t last = first + tiling.block < p.rows ? first + tiling.block : p.rows;
-  const int from = (int)(task % tiling.panel_runs) * tiling.run, to = from + tiling.run < p.panels() ? from + tiling.run : p.panels();
-  if constexpr (Op::per_unit == 2)
-    if (p.w.layout == Layout::int8) return multiply_int8<Op>(p, from, to, first, last, scratch, phase);
+void run_panels(const Gemm& p, int from, int to, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
   if constexpr (kTiles && Op::per_unit == 2) {
     const TileSteps depth(p.w);
     const unit* x = row_tiles(p, depth, first, last, scratch, phase);
@@ -60,6 +73,23 @@ void run_task(const Gemm& p, const Tiling& tiling, uint32_t task, Scratch& scrat
   if constexpr (kWidens<Op>)
     if (widens<Op>(p.w, last - first)) return multiply_wide<Op>(p, from, to, first, last, scratch, phase);
   for (int panel = from; panel < to; panel++) PanelGemm<Op>(p, panel, first, last).run(scratch);
+}
+
+template <class Op>
+void run_task(const Gemm& p, const Tiling& tiling, uint32_t task, Scratch& scratch, uint64_t phase) {
+  const size_t first = task / tiling.panel_runs * tiling.block;
+  const size_t last = first + tiling.block < p.rows ? first + tiling.block : p.rows;
+  const int from = (int)(task % tiling.panel_runs) * tiling.run, to = from + tiling.run < p.panels() ? from + tiling.run : p.panels();
+  if constexpr (Op::per_unit == 2) {
+    if (p.w.layout == Layout::int8) return multiply_int8<Op, 8>(p, from, to, first, last, scratch, phase);
+    if (p.w.layout == Layout::int4) return multiply_int8<Op, 4>(p, from, to, first, last, scratch, phase);
+    if (const Codes* codes = codes_of(p.w); codes && codes->has_offsets) {
+      Gemm own = p;
+      own.sums = group_sums(p, *codes, first, last, scratch, phase), own.groups = codes->groups;
+      return run_panels<Op>(own, from, to, first, last, scratch, phase);
+    }
+  }
+  run_panels<Op>(p, from, to, first, last, scratch, phase);
 }
 
 }  // namespace tgi

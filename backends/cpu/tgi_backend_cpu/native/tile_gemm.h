@@ -31,8 +31,8 @@ struct TileSteps {
     group_tiles = (group + kTileSteps - 1) / kTileSteps;
   }
   static size_t group_of(const Linear& w) {
-    const bool coded = w.layout == Layout::codes4 || w.layout == Layout::codes8;
-    return coded ? ((const Codes*)w.data)->group_steps : (size_t)w.steps;
+    const Codes* codes = codes_of(w);
+    return codes ? codes->group_steps : (size_t)w.steps;
   }
   size_t tiles() const { return groups * group_tiles; }
   size_t end_of(size_t g) const { return std::min(steps, (g + 1) * group); }
@@ -139,6 +139,7 @@ class TilePanel {
         return run_over<DecodedPanelTiles<CodeLines<4>>>(scratch);
       case Layout::codes8:
         return run_over<DecodedPanelTiles<CodeLines<8>>>(scratch);
+      case Layout::int4:
       case Layout::int8:
         return;
     }
@@ -152,6 +153,7 @@ class TilePanel {
     bool first, last;  // of the group
     bool last_group, in_memory;
     const float* scales;
+    size_t group;
   };
 
   template <class Source>
@@ -171,7 +173,7 @@ class TilePanel {
         // Only a group's last tile may be partial: it is a part of its own.
         some = t + 1 == tiles ? 1 : std::min(most, tiles - 1 - t);
         const unit* w = source.next(some, some == 1 ? depth_.steps_of(g, t) : some * kTileSteps);
-        multiply_part({w, g * depth_.group_tiles + t, some, t == 0, t + some == tiles, g + 1 == depth_.groups, Source::in_memory, scales});
+        multiply_part({w, g * depth_.group_tiles + t, some, t == 0, t + some == tiles, g + 1 == depth_.groups, Source::in_memory, scales, g});
       }
     }
   }
@@ -186,7 +188,7 @@ class TilePanel {
       float* sums = sums_ + pass * kPassRows * kSumsWidth;
       second ? multiply<true>(x, part.w, part.tiles, sums, part.first, load, store, fetch)
              : multiply<false>(x, part.w, part.tiles, sums, part.first, load, store, fetch);
-      if (part.last && part.scales) scale(pass, part.scales);
+      if (part.last && part.scales) scale(pass, part.scales, part.group);
       if (done) finish(pass, part.scales ? totals_ : sums_);
     }
   }
@@ -228,14 +230,17 @@ class TilePanel {
 
   size_t pass_end(size_t pass) const { return std::min(rows_, (pass + 1) * kPassRows); }
 
-  // Adds a group's sums, times its scales, to the totals.
-  void scale(size_t pass, const float* scales) const {
+  // Adds a group's sums, times its scales, to the totals, and its offsets times the sum of the group's inputs.
+  void scale(size_t pass, const float* scales, size_t group) const {
     const f32x16 first = load(scales), second = load(scales + 16);
     for (size_t row = pass * kPassRows; row < pass_end(pass); row++) {
       const float* sums = sums_ + row * kSumsWidth;
       float* to = totals_ + row * kSumsWidth;
       store(to, fma(load(sums), first, load(to)));
       store(to + 16, fma(load(sums + 16), second, load(to + 16)));
+      if (!p_.sums) continue;
+      const f32x16 inputs = splat(p_.sums[(first_ + row) * p_.groups + group]);
+      for (int at : {0, 16}) store(to + at, fma(inputs, load(scales + kSumsWidth + at), load(to + at)));
     }
   }
 

@@ -16,6 +16,7 @@ from tgi_backend_cpu.packing.panels import PackedLayout, Unpacked
 from tgi_core.engine.quantization.weight import Weight
 
 LAYOUTS: tuple[PackedLayout, ...] = (
+    CodePanels(Layout.INT4),
     CodePanels(Layout.CODES4),
     CodePanels(Layout.INT8),
     CodePanels(Layout.CODES8),
@@ -30,7 +31,7 @@ def pack(
 ) -> Linear:
     """Pack weights [out, in] of one dtype, concatenated, or two whose rows form pairs.
 
-    The bias, float32, and the arena must outlive the result. A GEMM has the same bits in every layout but INT8.
+    The bias, float32, and the arena must outlive the result. A GEMM has the same bits in every layout but INT4 and INT8.
     """
     asked = Unpacked(kernels, weights, panels)
     steps = -(-asked.depth // 2) if asked.dtype is torch.bfloat16 else asked.depth

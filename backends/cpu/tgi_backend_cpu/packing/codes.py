@@ -3,58 +3,107 @@ that are rounded to eight bits (`native/int8.h`)."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from tgi_backend_cpu.interface import Layout, UnpackedCodes
 from tgi_backend_cpu.kernels import Arena, Memory
 from tgi_backend_cpu.packing.panels import Unpacked
-from tgi_core.engine.quantization.weight import Scaled
+from tgi_core.engine.quantization.weight import Affine, Grouped, Weight
 
 _STEP = 8
 """Groups have multiples of so many inputs: they are decoded at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """Numbers (code − zero) · scale + offset: codes [out, in], int16; scales, zeros and offsets [out, groups], float32."""
+
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor | None
+    offsets: Tensor | None
+
+    @classmethod
+    def of(cls, weight: Grouped) -> _Codes:
+        """Of a weight of integers. Unsigned codes are counted from the middle of their range, and the offsets are those of it. A zero point
+        that is no code, as in HQQ's files, becomes an offset."""
+        codes, scales, *others = weight.parts
+        codes, scales = codes.to(torch.int16), scales.float()
+        if isinstance(weight, Affine):
+            most = int(codes.max())
+            middle = 0 if most < 8 else 8 if most < 16 else 128 if most > 127 else 0
+            return cls(codes - middle, scales, None, others[0].float() + middle * scales)
+        if not others:
+            return cls(codes, scales, None, None)
+        zeros, half = others[0].float(), 8 if _fit_nibbles(codes) else 128
+        if bool(((zeros == zeros.round()) & (zeros >= -half) & (zeros < half)).all()):
+            return cls(codes, scales, zeros, None)
+        return cls(codes, scales, None, -zeros * scales)
+
+    def in_groups(self, size: int) -> _Codes:
+        """The same numbers in groups of `size` inputs, which divides those of today."""
+        times = self.codes.shape[1] // self.scales.shape[1] // size
+        scales, zeros, offsets = (
+            None if part is None else part.repeat_interleave(times, 1) for part in (self.scales, self.zeros, self.offsets)
+        )
+        assert scales is not None
+        return _Codes(self.codes, scales, zeros, offsets)
+
+    def without_zeros(self) -> _Codes:
+        """The same numbers, to float32's precision, with offsets instead of zero points."""
+        if self.zeros is None:
+            return self
+        return _Codes(self.codes, self.scales, None, _or_zeros(self.offsets, self.scales) - self.zeros * self.scales)
+
+
 class CodePanels:
-    """Supports integers with scales, in groups of multiples of eight inputs, in models that run in bfloat16; of the other layout's bits."""
+    """Supports integers in groups of multiples of eight inputs, in models that run in bfloat16; of the other layout's bits, and of other
+    groups, if weights that are merged have them."""
 
     def __init__(self, layout: Layout) -> None:
-        """`layout` is CODES4, for codes from -8 to 7, CODES8, or INT8, for codes without zero points in kernels that round rows."""
+        """`layout` is CODES4 or INT4, for codes of a range of 16, CODES8 or INT8; INT4 and INT8 in kernels that round rows."""
         self.layout = layout
-        self._bits = 4 if layout is Layout.CODES4 else 8
+        self._bits = 4 if layout in (Layout.CODES4, Layout.INT4) else 8
+        self._rounds = layout in (Layout.INT4, Layout.INT8)
 
     def pack(self, asked: Unpacked, arena: Arena) -> int | None:
         """See `PackedLayout.pack`."""
-        weights = [weight for weight in asked.weights if isinstance(weight, Scaled) and weight.parts[0].dtype is torch.int8]
-        groups = {weight.parts[1].shape[1] for weight in weights}
-        if asked.dtype is not torch.bfloat16 or len(weights) < len(asked.weights) or len(groups) != 1:
+        if asked.dtype is not torch.bfloat16 or (self._rounds and not asked.kernels.int8_rows):
             return None
-        [count], size = groups, weights[0].group_size
-        if (count > 1 and size % _STEP) or (self._bits == 4 and not all(_fit_nibbles(weight) for weight in weights)):
+        found = _common(asked.weights)
+        if found is None or (self._bits == 4 and not all(_fit_nibbles(own.codes) for own in found)):
             return None
-        has_zeros = any(len(weight.parts) > 2 for weight in weights)
-        if self.layout is Layout.INT8 and (has_zeros or not asked.kernels.int8_rows):
-            return None
-        codes = self._panels(asked, [weight.parts[0].to(torch.int16) for weight in weights], asked.depth)
-        scales = self._panels(asked, [weight.parts[1].float() for weight in weights], count)
-        zeros = None
-        if has_zeros:
-            points = [weight.parts[2] if len(weight.parts) > 2 else torch.zeros(weight.parts[1].shape) for weight in weights]
-            zeros = self._panels(asked, [point.float() for point in points], count)
+        if self._rounds or any(own.offsets is not None for own in found):
+            found = [own.without_zeros() for own in found]
+        count = found[0].scales.shape[1]
+        codes = self._panels(asked, [own.codes for own in found], asked.depth)
+        scales = self._panels(asked, [own.scales for own in found], count)
+        zeros, offsets = (
+            self._panels(asked, [_or_zeros(part, own.scales) for part, own in zip(parts, found, strict=True)], count)
+            if any(part is not None for part in parts)
+            else None
+            for parts in ([own.zeros for own in found], [own.offsets for own in found])
+        )
         _, line_bytes = asked.sizes(True, 2)
         unpacked = UnpackedCodes(
             codes.address,
             scales.address,
             zeros.address if zeros is not None else None,
+            offsets.address if offsets is not None else None,
             asked.count,
             line_bytes // 64,
             -(-asked.depth // 2),
             count,
-            -(-size // 2),
+            -(-asked.depth // count // 2),
             self._bits,
         )
         call, pool = asked.kernels.call, asked.kernels.pool
-        write = call.tgi_pack_int8 if self.layout is Layout.INT8 else call.tgi_pack_codes
+        write = call.tgi_pack_int8 if self._rounds else call.tgi_pack_codes
         to = arena.take(write(pool, unpacked, None))
         write(pool, unpacked, to)
         return to
@@ -66,6 +115,21 @@ class CodePanels:
         return memory
 
 
-def _fit_nibbles(weight: Scaled) -> bool:
-    low, high = torch.aminmax(weight.parts[0])
+def _common(weights: Sequence[Weight]) -> list[_Codes] | None:
+    """Weights of integers in groups of one size; None if some are not, or the groups don't fit."""
+    grouped = [weight for weight in weights if isinstance(weight, Grouped) and not weight.parts[0].is_floating_point()]
+    if len(grouped) < len(weights):
+        return None
+    size = math.gcd(*(weight.group_size for weight in grouped))
+    if size < grouped[0].shape[1] and size % _STEP:
+        return None
+    return [_Codes.of(weight).in_groups(size) for weight in grouped]
+
+
+def _or_zeros(part: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if part is None else part
+
+
+def _fit_nibbles(codes: Tensor) -> bool:
+    low, high = torch.aminmax(codes)
     return int(low) >= -8 and int(high) <= 7

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.quantization.formats.fields import check_scales, grouped
-from tgi_core.engine.quantization.weight import Dense, Weight
+from tgi_core.engine.quantization.weight import Affine, Weight
 from tgi_core.gguf.header import BLOCKS as SIZES
 
 Unpacked = tuple[Tensor, Tensor, Tensor | None]
@@ -27,7 +27,7 @@ class Block:
 
 
 def block_weight(stored: Tensor, name: str, dtype: torch.dtype) -> Weight:
-    """The weight of rows of blocks [out, bytes of a row]; dense if its type has offsets. Raises ValueError."""
+    """The weight of rows of blocks [out, bytes of a row]. Raises ValueError."""
     block, rows = BLOCKS[name], stored.shape[0]
     codes, scales, offsets = block.unpack(stored.reshape(-1, block.size))
     codes, scales = codes.reshape(rows, -1), scales.reshape(rows, -1)
@@ -36,8 +36,7 @@ def block_weight(stored: Tensor, name: str, dtype: torch.dtype) -> Weight:
         return grouped(codes, scales, None, size, dtype)
     check_scales(scales, dtype)
     check_scales(offsets, dtype)
-    values = codes.unflatten(1, (-1, size)).float() * scales.float().unsqueeze(-1)
-    return Dense.of((values - offsets.float().reshape(rows, -1, 1)).flatten(1).to(dtype))
+    return Affine((codes, scales, -offsets.reshape(rows, -1)), dtype)
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
