@@ -93,6 +93,17 @@ def test_layouts_that_differ_join_dense() -> None:
         assert type(both) is Dense and torch.equal(both.dequantize(), torch.cat((first.dequantize(), second.dequantize())))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_offsets_and_scales_join(dtype: torch.dtype) -> None:
+    """Integers with offsets and those without, in other groups, stay integers; floats do not."""
+    weights = [affine(2, dtype), scaled(4, dtype), affine(1, dtype)]
+    both = concatenated(weights)
+    assert type(both) is Affine and both.group_size == 4
+    assert torch.equal(both.dequantize(), torch.cat([weight.dequantize() for weight in weights]))
+    floats = Scaled((scaled(4).parts[0].to(torch.float8_e4m3fn), scaled(4).parts[1]), dtype)
+    assert type(concatenated([affine(2, dtype), floats])) is Dense
+
+
 @dataclass
 class Named:
     """A provider that is as it is told, and right."""

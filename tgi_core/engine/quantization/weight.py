@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Self
@@ -150,7 +151,7 @@ class Scaled(Grouped):
 
 
 class Affine(Grouped):
-    """Codes with scales and offsets, both float32 or float16: GGUF's types with a minimum."""
+    """Codes with scales and offsets, both float32 or float16: GGUF's types with a minimum. Codes beside others may be 16-bit integers."""
 
     layout = "affine"
     __slots__ = ()
@@ -163,11 +164,31 @@ class Affine(Grouped):
 
 
 def concatenated(weights: Sequence[Weight]) -> Weight:
-    """Weights concatenated by rows: in their layout if they share one, else dense."""
+    """Weights concatenated by rows: in their layout if they share one or, of integers, if some have offsets; else dense."""
     first = weights[0]
     if len(weights) == 1:
         return first
+    if any(isinstance(weight, Affine) for weight in weights):
+        weights = _affine(weights)
+        first = weights[0]
     if not all(first.can_concatenate(other) for other in weights[1:]):
         return Dense.of(torch.cat([weight.dequantize() for weight in weights]))
     parts = zip(*(weight.parts for weight in weights), strict=True)
     return type(first)([torch.cat(part) for part in parts], first.dtype)
+
+
+def _affine(weights: Sequence[Weight]) -> Sequence[Weight]:
+    """Weights of the same numbers with offsets, in groups of one size; as they are if some are not integers without zero points."""
+    found = [
+        weight for weight in weights if isinstance(weight, Affine) or (isinstance(weight, Scaled) and len(weight.parts) == 2)
+    ]
+    if len(found) < len(weights) or any(weight.parts[0].is_floating_point() for weight in found):
+        return weights
+    size = math.gcd(*(weight.group_size for weight in found))
+    made: list[Weight] = []
+    for weight in found:
+        codes, scales, *offsets = weight.parts
+        by_group = (scales.float(), offsets[0].float() if offsets else torch.zeros_like(scales, dtype=torch.float32))
+        times = weight.group_size // size
+        made.append(Affine((codes.to(torch.int16), *(part.repeat_interleave(times, 1) for part in by_group)), weight.dtype))
+    return made

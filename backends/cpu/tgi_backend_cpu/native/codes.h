@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "pool.h"
-#include "simd.h"
+#include "simd_integers.h"
 
 namespace tgi {
 
@@ -51,7 +51,7 @@ class GroupScales {
 // Lines that were decoded before.
 struct DecodedCodes {
   static constexpr int kSteps = 1;
-  static constexpr bool kGrouped = true;
+  static constexpr bool kGrouped = true, kInRegisters = false;
   const unit* at;
   GroupScales scales;
 
@@ -65,6 +65,66 @@ struct DecodedCodes {
   }
 };
 
+// Lines of a panel as floats in registers, for rows that are multiplied at once: shorter than by way of bfloat16, where that is widened again
+// to be multiplied. The numbers, and thus the bits of results, are the same.
+template <int BITS>
+class CodeNumbers {
+ public:
+  static constexpr int kSteps = kCodeSteps;
+  static constexpr bool kGrouped = true, kInRegisters = true;
+  static constexpr size_t kBlockBytes = BITS == 4 ? kLine : kCodeSteps * 32;
+  GroupScales scales;
+
+  CodeNumbers(const void* data, size_t panel)
+      : scales(*(const Codes*)data, panel), codes_(((const Codes*)data)->codes(panel)), zeros_(((const Codes*)data)->zeros(panel)),
+        left_(scales.steps()) {}
+
+  // Calls use(step, element of its unit, floats [BLOCKS]) for the next four steps, in order.
+  template <int BLOCKS, class Use>
+  TGI_INLINED void next(const Use& use) {
+    zeros_ ? decode<BLOCKS, true>(use) : decode<BLOCKS, false>(use);
+    TGI_UNROLL for (size_t at = 0; at < BLOCKS * kBlockBytes; at += kLine) prefetch_near(codes_ + kAhead / 2 + at);
+  }
+
+ private:
+  template <int BLOCKS, bool ZEROS, class Use>
+  TGI_INLINED void decode(const Use& use) {
+    if (ZEROS && left_ == 0) zeros_ += BLOCKS * 16, left_ = scales.steps();
+    left_ -= kSteps;
+    u32x16 zero[BLOCKS];
+    if (ZEROS) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) zero[r] = right<16>(load_units(zeros_ + r * 16));
+    step<BLOCKS, ZEROS, 0>(zero, use), step<BLOCKS, ZEROS, 1>(zero, use), step<BLOCKS, ZEROS, 2>(zero, use), step<BLOCKS, ZEROS, 3>(zero, use);
+    codes_ += BLOCKS * kBlockBytes;
+  }
+
+  template <int BLOCKS, bool ZEROS, int STEP, class Use>
+  TGI_INLINED void step(const u32x16* zero, const Use& use) const {
+    f32x16 first[BLOCKS], second[BLOCKS];
+    TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
+      const char* block = codes_ + r * kBlockBytes;
+      u32x16 both;
+      if constexpr (BITS == 8)
+        both = load_byte_words((const int8_t*)block + STEP * 32);
+      else
+        both = left<12 - 4 * STEP>(load_units((const unit*)block));  // the second one's nibble on top
+      constexpr int kShift = BITS == 8 ? 16 : 28;
+      const u32x16 even = left<16>(both);
+      u32x16 a, b;
+      if constexpr (BITS == 4 && ZEROS)
+        a = right_unsigned<kShift>(even), b = right_unsigned<kShift>(both);
+      else
+        a = right<kShift>(even), b = right<kShift>(both);
+      first[r] = float_integers(ZEROS ? sub_units(a, zero[r]) : a);
+      second[r] = float_integers(ZEROS ? sub_units(b, zero[r]) : b);
+    }
+    use(STEP, 0, first), use(STEP, 1, second);
+  }
+
+  const char* codes_;
+  const unit* zeros_;
+  long left_;
+};
+
 // Lines of a panel, decoded; see layouts.h.
 template <int BITS>
 class CodeLines {
@@ -72,8 +132,9 @@ class CodeLines {
   static constexpr int kSteps = kCodeSteps;
   static constexpr size_t kRoom = kCodeSteps * kMostBlocks;
   static constexpr size_t kBlockBytes = BITS == 4 ? kLine : kCodeSteps * 32;  // of a block's four steps
-  static constexpr bool kGrouped = true;
+  static constexpr bool kGrouped = true, kInRegisters = false;
   using Again = DecodedCodes;
+  using InRegisters = CodeNumbers<BITS>;
   GroupScales scales;
 
   CodeLines(const void* data, size_t panel, unit* room, bool stay)

@@ -235,13 +235,30 @@ TGI_INLINED void add_products(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int step
   }
 }
 
+// The same for lines that are decoded in registers.
+template <class Op, int ROWS, int BLOCKS, class Lines>
+TGI_INLINED void add_number_products(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps, int from, int to, Lines& lines) {
+  for (int k = from; k < to; k += Lines::kSteps)
+    lines.template next<BLOCKS>([&](int s, int pass, const f32x16 (&b)[BLOCKS]) {
+      if (k + s >= to) return;
+      TGI_UNROLL for (int m = 0; m < ROWS; m++) {
+        const auto a = Op::part(splat_unit(x[(size_t)m * steps + k + s]), pass);
+        TGI_UNROLL for (int r = 0; r < BLOCKS; r++) c[m][r] = Op::madd(c[m][r], a, b[r]);
+      }
+    });
+}
+
 // The same over all steps, where each group of them has scales; `sums`: of ROWS rows by group, null without offsets.
 template <class Op, int ROWS, int BLOCKS, class Lines>
 TGI_INLINED void add_groups(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps, Lines& lines, const float* sums, size_t groups) {
   for (int from = 0; from < steps; from += lines.scales.steps()) {
     f32x16 group[ROWS][BLOCKS];
     TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) group[m][r] = zero();
-    add_products<Op>(group, x, steps, from, std::min(steps, from + lines.scales.steps()), lines);
+    const int to = std::min(steps, from + lines.scales.steps());
+    if constexpr (Lines::kInRegisters)
+      add_number_products<Op>(group, x, steps, from, to, lines);
+    else
+      add_products<Op>(group, x, steps, from, to, lines);
     const float* scales = lines.scales.template next<BLOCKS>();
     TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
       const f32x16 scale = load(scales + r * 16);
@@ -313,6 +330,8 @@ class PanelGemm {
   template <class Lines>
   void run_decoded(Scratch& scratch) {
     if constexpr (Op::per_unit == 2) {
+      if constexpr (Lines::kGrouped && Op::passes == 2)
+        if (parts_ == 1) return multiply_part(0, typename Lines::InRegisters(p_.w.data, panel_));
       const size_t lines = parts_ > 1 ? p_.w.steps * blocks_ : 0;
       unit* wide = scratch.units.at_least((lines + Lines::kRoom) * 16);
       multiply_part(0, Lines(p_.w.data, panel_, wide, lines > 0));

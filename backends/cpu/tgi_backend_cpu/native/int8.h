@@ -9,6 +9,7 @@
 // the second one's in the high ones. Scales are [panel][group][block][16], each group's followed by its offsets.
 #pragma once
 
+#include "simd_integers.h"
 #include "tile_gemm.h"
 
 namespace tgi {
@@ -120,32 +121,18 @@ template <class Op, int BLOCKS, int BITS>
 class Int8Panel {
   static constexpr size_t kWidth = 16 * BLOCKS;
   static constexpr size_t kQuads = BITS == 4 ? kNibbleProducts : 1;  // that are multiplied between two checks for the end
-  static constexpr int kAtOnce = kRegisters == 32 ? 8 : 2;  // rows whose sums fit into the registers
+  static constexpr int kAtOnce = (kRegisters == 32 ? 16 : 4) / BLOCKS;  // rows whose sums fit into the registers
 
  public:
   Int8Panel(const Gemm& p, const TileSteps& depth, int panel, size_t first, size_t last, const Int8Rows& x)
       : p_(p), depth_(depth), w_(*(const Int8*)p.w.data), panel_(panel), first_(first), rows_(last - first), x_(x) {}
 
   void run(Scratch& scratch) const {
-    const size_t padded = rounded_up(rows_, kPassRows);
-    float* totals = scratch.floats.at_least(padded * kWidth);
-    unit* sums = scratch.units.at_least(kPassRows * kWidth + kTileUnits * BLOCKS);
-    const bool by_tiles = kTiles && BLOCKS == kTileBlocks && rows_ >= tiles_pay(BITS);
-    if (by_tiles) use_gemm_tiles(rows_);
-    memset(totals, 0, padded * kWidth * sizeof(float));
-    for (size_t g = 0; g < depth_.groups; g++)
-      for (size_t row = 0; row < rows_; row += kPassRows) {
-        if constexpr (kTiles && BLOCKS == kTileBlocks)
-          by_tiles ? tile_sums(g, row, sums, sums + kPassRows * kWidth) : vector_sums(g, row, sums);
-        else
-          vector_sums(g, row, sums);
-        for (size_t r = row; r < std::min(rows_, row + kPassRows); r++) add_group(g, r, sums + (r - row) * kWidth, totals + r * kWidth);
-      }
-    for (size_t row = 0; row < rows_; row++) {
-      f32x16 c[1][BLOCKS];
-      TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[0][b] = load(totals + row * kWidth + b * 16);
-      apply_any_epilogue<Op>(p_, panel_, first_ + row, c);
-    }
+    if constexpr (kTiles && BLOCKS == kTileBlocks)
+      if (rows_ >= tiles_pay(BITS)) return run_tiles(scratch);
+    size_t row = 0;
+    for (; row + kAtOnce <= rows_; row += kAtOnce) some_rows<kAtOnce>(row);
+    for (; row < rows_; row++) some_rows<1>(row);
   }
 
  private:
@@ -154,51 +141,56 @@ class Int8Panel {
     return x_.tiles + (row / kTileRows * depth_.tiles() + g * depth_.group_tiles) * kTileUnits;
   }
 
-  // Integer sums [32][BLOCKS · 16] of a group for rows from `row` on.
-  void vector_sums(size_t g, size_t row, unit* sums) const {
-    const size_t end = std::min(rows_, row + kPassRows);
-    for (; row + kAtOnce <= end; row += kAtOnce, sums += kAtOnce * kWidth) some_sums<kAtOnce>(g, row, sums);
-    for (; row < end; row++, sums += kWidth) some_sums<1>(g, row, sums);
+  template <int ROWS>
+  void some_rows(size_t row) const {
+    f32x16 totals[ROWS][BLOCKS];
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) totals[r][b] = zero();
+    for (size_t g = 0; g < depth_.groups; g++) {
+      u32x16 sums[ROWS][BLOCKS];
+      add_up(g, row, sums);
+      TGI_UNROLL for (int r = 0; r < ROWS; r++) add_group(g, row + r, sums[r], totals[r]);
+    }
+    apply_any_epilogue<Op>(p_, panel_, first_ + row, totals);
   }
 
+  // Integer sums of a group. The first rows read the panel from memory, the others from the cache.
   template <int ROWS>
-  void some_sums(size_t g, size_t row, unit* sums) const {
+  TGI_INLINED void add_up(size_t g, size_t row, u32x16 (&c)[ROWS][BLOCKS]) const {
     const unit* w = lines(g);
     const unit* x[ROWS];
-    u32x16 c[ROWS][BLOCKS];
     TGI_UNROLL for (int r = 0; r < ROWS; r++) {
       x[r] = tile(g, row + r) + (row + r) % kTileRows * kTileSteps;
       TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = splat_unit(0);
     }
-    const size_t quads = depth_.end_of(g) - g * depth_.group;
+    const size_t quads = depth_.end_of(g) - g * depth_.group, ahead = row ? 0 : kAhead;
     for (size_t q = 0; q < quads; q += kQuads) {
       const size_t at = q / kTileSteps * kTileUnits + q % kTileSteps, some = std::min(quads - q, kQuads);
       if constexpr (BITS == 4)
-        add_nibbles(c, w, x, at, some), w += kQuads / 2 * kWidth;
+        add_nibbles(c, w, x, at, some, ahead), w += kQuads / 2 * kWidth;
       else
-        add_bytes(c, w, x, at), w += kWidth;
+        add_bytes(c, w, x, at, ahead), w += kWidth;
     }
-    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) store_units(sums + r * kWidth + b * 16, c[r][b]);
   }
 
   // Adds the products of the quads of x from `at` on.
   template <int ROWS>
-  TGI_INLINED void add_bytes(u32x16 (&c)[ROWS][BLOCKS], const unit* w, const unit* const (&x)[ROWS], size_t at) const {
+  TGI_INLINED void add_bytes(u32x16 (&c)[ROWS][BLOCKS], const unit* w, const unit* const (&x)[ROWS], size_t at, size_t ahead) const {
     u32x16 v[BLOCKS];
-    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) v[b] = load_units(w + b * 16), prefetch((const char*)(w + b * 16) + kAhead);
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) v[b] = load_units(w + b * 16), prefetch((const char*)(w + b * 16) + ahead);
     TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
         c[r][b] = add_byte_products(c[r][b], v[b], splat_unit(x[r][at]));
   }
 
   // Beyond the last quad x is zero.
   template <int ROWS>
-  TGI_INLINED void add_nibbles(u32x16 (&c)[ROWS][BLOCKS], const unit* w, const unit* const (&x)[ROWS], size_t at, size_t quads) const {
+  TGI_INLINED void add_nibbles(u32x16 (&c)[ROWS][BLOCKS], const unit* w, const unit* const (&x)[ROWS], size_t at, size_t quads,
+                               size_t ahead) const {
     u32x16 words[ROWS][BLOCKS];
     TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) words[r][b] = splat_unit(0);
     for (size_t q = 0; q < quads; q += 2, at += 2, w += kWidth)
       TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
         const u32x16 both = load_units(w + b * 16), first = low_nibbles(both), second = high_nibbles(both);
-        prefetch((const char*)(w + b * 16) + kAhead);
+        prefetch((const char*)(w + b * 16) + ahead);
         TGI_UNROLL for (int r = 0; r < ROWS; r++) {
           words[r][b] = add_nibble_products(words[r][b], first, splat_unit(x[r][at]));
           words[r][b] = add_nibble_products(words[r][b], second, splat_unit(x[r][at + 1]));
@@ -207,7 +199,33 @@ class Int8Panel {
     TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = add_words(c[r][b], words[r][b]);
   }
 
-  // The same by the tile unit. `room` is for a part of a panel that is not a whole tile.
+  // All rows, up to 32 at a time; totals wait in memory from one group to the next.
+  void run_tiles(Scratch& scratch) const {
+    const size_t padded = rounded_up(rows_, kPassRows);
+    float* totals = scratch.floats.at_least(padded * kWidth);
+    unit* sums = scratch.units.at_least(kPassRows * kWidth + kTileUnits * BLOCKS);
+    use_gemm_tiles(rows_);
+    memset(totals, 0, padded * kWidth * sizeof(float));
+    for (size_t g = 0; g < depth_.groups; g++)
+      for (size_t row = 0; row < rows_; row += kPassRows) {
+        tile_sums(g, row, sums, sums + kPassRows * kWidth);
+        for (size_t r = row; r < std::min(rows_, row + kPassRows); r++) {
+          u32x16 c[BLOCKS];
+          f32x16 own[BLOCKS];
+          TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
+              c[b] = load_units(sums + (r - row) * kWidth + b * 16), own[b] = load(totals + r * kWidth + b * 16);
+          add_group(g, r, c, own);
+          TGI_UNROLL for (int b = 0; b < BLOCKS; b++) store(totals + r * kWidth + b * 16, own[b]);
+        }
+      }
+    for (size_t row = 0; row < rows_; row++) {
+      f32x16 c[1][BLOCKS];
+      TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[0][b] = load(totals + row * kWidth + b * 16);
+      apply_any_epilogue<Op>(p_, panel_, first_ + row, c);
+    }
+  }
+
+  // Integer sums [32][BLOCKS · 16] of a group, by the tile unit. `room` is for a part of a panel that is not a whole tile.
   void tile_sums(size_t g, size_t row, unit* sums, unit* room) const {
     constexpr size_t kStride = kWidth * sizeof(unit), kLineStride = BLOCKS * kLine;
     const bool second = rows_ > row + kTileRows;
@@ -243,19 +261,17 @@ class Int8Panel {
     return room;
   }
 
-  void add_group(size_t g, size_t row, const unit* sums, float* totals) const {
+  // Adds the integer sums of a group, times their scales, and its offsets times the sum of the row's integers.
+  TGI_INLINED void add_group(size_t g, size_t row, const u32x16* sums, f32x16* totals) const {
     const size_t place = row * depth_.groups + g, scale_group = w_.scale_groups > 1 ? g : 0;
     const float* scales = w_.scales(panel_) + scale_group * kWidth * (w_.has_offsets ? 2 : 1);
     const u32x16 zeros = splat_unit((unit)(zero_of(BITS) * x_.sums[place]));
     const f32x16 scale = splat(x_.scales[place]);
-    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
-      const f32x16 whole = float_integers(sub_units(load_units(sums + b * 16), zeros));
-      store(totals + b * 16, fma(whole, mul(load(scales + b * 16), scale), load(totals + b * 16)));
-    }
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
+        totals[b] = fma(float_integers(sub_units(sums[b], zeros)), mul(load(scales + b * 16), scale), totals[b]);
     if (!w_.has_offsets) return;
     const f32x16 inputs = splat(x_.scales[place] * (float)x_.sums[place]);
-    TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
-        store(totals + b * 16, fma(inputs, load(scales + kWidth + b * 16), load(totals + b * 16)));
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) totals[b] = fma(inputs, load(scales + kWidth + b * 16), totals[b]);
   }
 
   const Gemm& p_;

@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "simd.h"
+#include "simd_integers.h"
 
 namespace tgi {
 

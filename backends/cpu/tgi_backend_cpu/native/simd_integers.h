@@ -1,0 +1,81 @@
+// Integers, sixteen units at a time, on every instruction set: more of simd.h, for codes and for rows in eight bits.
+#pragma once
+
+#include "simd.h"
+
+namespace tgi {
+
+#if defined(__AVX512F__)
+
+TGI_INLINE f32x16 float_integers(u32x16 v) { return _mm512_cvtepi32_ps(v); }
+TGI_INLINE u32x16 sub_units(u32x16 a, u32x16 b) { return _mm512_sub_epi32(a, b); }
+// Rounds numbers from -127 to 127 to signed bytes.
+TGI_INLINE void store_bytes(int8_t* to, f32x16 v) { _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v))); }
+// sum + the products of four unsigned bytes of `a` with four signed ones of `b`, exact in each unit.
+TGI_INLINE u32x16 add_byte_products(u32x16 sum, u32x16 a, u32x16 b) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpbusd_epi32(sum, a, b);
+#else
+  const __m512i even = _mm512_madd_epi16(_mm512_and_si512(a, _mm512_set1_epi16(255)), _mm512_srai_epi16(_mm512_slli_epi16(b, 8), 8));
+  const __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(a, 8), _mm512_srai_epi16(b, 8));
+  return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
+#endif
+}
+// The same for `a` of at most 15, in a form of the instruction set's own: at most kNibbleProducts of them may be summed before add_words.
+constexpr int kNibbleProducts = 8;
+TGI_INLINE u32x16 add_nibble_products(u32x16 words, u32x16 a, u32x16 b) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpbusd_epi32(words, a, b);
+#else
+  return _mm512_add_epi16(words, _mm512_maddubs_epi16(a, b));
+#endif
+}
+TGI_INLINE u32x16 add_words(u32x16 sum, u32x16 words) {
+#if defined(__AVX512VNNI__)
+  return _mm512_add_epi32(sum, words);
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(words, _mm512_set1_epi16(1)));
+#endif
+}
+// Each unit shifted; right with copies of its sign, or with zeros.
+template <int BITS>
+TGI_INLINE u32x16 left(u32x16 v) { return _mm512_slli_epi32(v, BITS); }
+template <int BITS>
+TGI_INLINE u32x16 right(u32x16 v) { return _mm512_srai_epi32(v, BITS); }
+template <int BITS>
+TGI_INLINE u32x16 right_unsigned(u32x16 v) { return _mm512_srli_epi32(v, BITS); }
+
+#else
+
+TGI_INLINE f32x16 float_integers(u32x16 v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
+TGI_INLINE u32x16 sub_units(u32x16 a, u32x16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+TGI_INLINE __m128i signed_words(__m256 v) {
+  const __m256i integers = _mm256_cvtps_epi32(v);
+  return _mm_packs_epi32(_mm256_castsi256_si128(integers), _mm256_extracti128_si256(integers, 1));
+}
+TGI_INLINE void store_bytes(int8_t* to, f32x16 v) { _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(signed_words(v.lo), signed_words(v.hi))); }
+TGI_INLINE __m256i add_byte_products(__m256i sum, __m256i a, __m256i b) {
+  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(a, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
+  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
+  return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
+}
+TGI_INLINE u32x16 add_byte_products(u32x16 sum, u32x16 a, u32x16 b) {
+  return {add_byte_products(sum.lo, a.lo, b.lo), add_byte_products(sum.hi, a.hi, b.hi)};
+}
+constexpr int kNibbleProducts = 8;  // 8 · 2 · 15 · 127 fits into 16 bits
+TGI_INLINE __m256i add_nibble_products(__m256i words, __m256i a, __m256i b) { return _mm256_add_epi16(words, _mm256_maddubs_epi16(a, b)); }
+TGI_INLINE u32x16 add_nibble_products(u32x16 words, u32x16 a, u32x16 b) {
+  return {add_nibble_products(words.lo, a.lo, b.lo), add_nibble_products(words.hi, a.hi, b.hi)};
+}
+TGI_INLINE __m256i add_words(__m256i sum, __m256i words) { return _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1))); }
+TGI_INLINE u32x16 add_words(u32x16 sum, u32x16 words) { return {add_words(sum.lo, words.lo), add_words(sum.hi, words.hi)}; }
+template <int BITS>
+TGI_INLINE u32x16 left(u32x16 v) { return {_mm256_slli_epi32(v.lo, BITS), _mm256_slli_epi32(v.hi, BITS)}; }
+template <int BITS>
+TGI_INLINE u32x16 right(u32x16 v) { return {_mm256_srai_epi32(v.lo, BITS), _mm256_srai_epi32(v.hi, BITS)}; }
+template <int BITS>
+TGI_INLINE u32x16 right_unsigned(u32x16 v) { return {_mm256_srli_epi32(v.lo, BITS), _mm256_srli_epi32(v.hi, BITS)}; }
+
+#endif
+
+}  // namespace tgi
