@@ -115,9 +115,9 @@ class Settings:
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "Data type of the KV cache: auto uses the model's; fp8 halves the cache on backends that support it.",
+        "Data type of the KV cache: auto uses the model's; 8 bits halve the cache, fp8 on accelerators that support it, int8 on the CPU.",
         "Device",
-        choices=("auto", "fp8_e4m3fn", "fp8_e5m2"),
+        choices=("auto", "fp8_e4m3fn", "fp8_e5m2", "int8"),
         scope=Scope.SHARD,
     )
     compile_cache: str | None = setting(

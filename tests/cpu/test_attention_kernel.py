@@ -31,6 +31,8 @@ class Case:
     dtype: torch.dtype
     rows: list[tuple[int, int]]
     seed: int = 0
+    kept: torch.dtype | None = None
+    """The cache's dtype, if it is another one."""
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -47,7 +49,9 @@ class Case:
         chosen = list(range(len(self.rows))) if rows is None else rows
         provider = NativeAttention(kernels, "")
         needed = [-(-sum(self.rows[i]) // self.block_size) for i in chosen]
-        layer = provider.new_layer(LayerShape(self.kv_heads, self.size, self.size), sum(needed), self.block_size, self.dtype, CPU)
+        layer = provider.new_layer(
+            LayerShape(self.kv_heads, self.size, self.size), sum(needed), self.block_size, self.kept or self.dtype, CPU
+        )
         poison(layer)
         free = torch.randperm(sum(needed), generator=torch.Generator().manual_seed(1)).add(1).tolist()
         works = []
@@ -71,7 +75,8 @@ class Case:
         """The same in float64."""
         past, take = self.rows[row]
         group = self.heads // self.kv_heads
-        keys, values = (x[row].double().repeat_interleave(group, 1).transpose(0, 1) for x in (self.keys, self.values))
+        kept = (x[row].double() if self.kept is None else rounded(x[row]) for x in (self.keys, self.values))
+        keys, values = (x.repeat_interleave(group, 1).transpose(0, 1) for x in kept)
         scores = self.queries[row][past:].double().transpose(0, 1) @ keys.transpose(1, 2) * how.scaling
         if how.softcap is not None:
             scores = torch.tanh(scores / how.softcap) * how.softcap
@@ -80,6 +85,13 @@ class Case:
         if how.window is not None:
             hidden |= seen <= at - how.window
         return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values).transpose(0, 1)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Heads [..., size] as integers of eight bits times a scale each, in float64."""
+    top = x.float().abs().amax(-1, keepdim=True)
+    most = torch.full_like(top, 127)
+    return (x.float() * (most / top)).round().double() * (top / most).double()
 
 
 def poison(layer: NativeLayer) -> None:
@@ -107,6 +119,46 @@ def test_ragged_rows(kernels: Kernels, dtype: torch.dtype, heads: int, kv_heads:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "size", "block_size"), [(3, 1, 64, 16), (8, 2, 80, 32), (2, 1, 16, 16), (5, 1, 512, 128)]
+)
+@pytest.mark.parametrize("window", [None, 20])
+def test_a_cache_of_eight_bits(
+    kernels: Kernels, dtype: torch.dtype, heads: int, kv_heads: int, size: int, block_size: int, window: int | None
+) -> None:
+    """It holds keys and values rounded with a scale per position and head; nothing else is rounded further."""
+    case = Case(heads, kv_heads, size, block_size, dtype, RAGGED, seed=size, kept=torch.int8)
+    how = AttentionParameters(size**-0.5, window=window, softcap=None if window is None else 3.0)
+    for row, found in enumerate(case.run(kernels, how)):
+        assert error(found, case.wanted(row, how)) < (1e-5 if dtype is torch.float32 else 2e-2), RAGGED[row]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_rewritten_position_leaves_nothing(kernels: Kernels, dtype: torch.dtype) -> None:
+    """A draft of large numbers that is rejected, and then overwritten, changes nothing of what follows, nor of its neighbours."""
+    case, how = Case(4, 2, 32, 16, dtype, [(20, 1), (21, 3)], kept=torch.int8), AttentionParameters(0.2)
+    drafted = Case(4, 2, 32, 16, dtype, case.rows, kept=torch.int8)
+    expected = case.run(kernels, how)
+    for part in (drafted.keys, drafted.values):
+        for row, (past, _) in enumerate(case.rows):
+            part[row][past - 5 : past] *= 1000
+    write, provider = NativeLayer.write, NativeAttention(kernels, "")
+    layer = provider.new_layer(LayerShape(2, 32, 32), 4, 16, torch.int8, CPU)
+    poison(layer)
+    found = []
+    for row, (past, take) in enumerate(case.rows):
+        table = (1 + 2 * row, 2 + 2 * row)
+        slots = torch.tensor([table[p // 16] * 16 + p % 16 for p in range(past + take)])
+        for keys, values in ((drafted.keys[row], drafted.values[row]), (case.keys[row], case.values[row])):
+            for part in (slice(0, past - 5), slice(past - 5, past), slice(past, past + take)):
+                write(layer, slots[part], keys[part].transpose(0, 1), values[part].transpose(0, 1))
+        request = Request(row, (0,) * (past + take), past + take, 0, (table,), take)
+        step = build([Work(LiveRow(request, [0] * (past + take), past, (table,)), past, take, True)], 16, CPU)
+        found.append(provider.attend(case.queries[row][past:].transpose(0, 1), layer, step, how))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("window", "softcap"), [(1, None), (7, None), (16, 3.0), (300, None), (None, 2.0)])
 def test_windows_and_soft_caps(kernels: Kernels, dtype: torch.dtype, window: int | None, softcap: float | None) -> None:
     """A window hides what lies before it, a soft cap bends the scores."""
@@ -117,24 +169,26 @@ def test_windows_and_soft_caps(kernels: Kernels, dtype: torch.dtype, window: int
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("window", [None, 100])
-def test_bits_depend_on_the_row_alone(kernels: Kernels, dtype: torch.dtype, window: int | None) -> None:
+@pytest.mark.parametrize("kept", [None, torch.int8], ids=str)
+def test_bits_depend_on_the_row_alone(kernels: Kernels, dtype: torch.dtype, window: int | None, kept: torch.dtype | None) -> None:
     """A query's bits are the same alone, beside others, as the end of a long prompt and as a single token that threads share."""
-    whole = Case(6, 2, 64, 16, dtype, [(0, 1100), (40, 9), (600, 1)])
+    whole = Case(6, 2, 64, 16, dtype, [(0, 1100), (40, 9), (600, 1)], kept=kept)
     how = AttentionParameters(0.125, window=window)
     together = whole.run(kernels, how)
     for row in range(3):
         assert torch.equal(whole.run(kernels, how, [row])[0], together[row])
     for past in (1099, 800, 511, 256, 17):
-        part = Case(6, 2, 64, 16, dtype, [(past, 1)])
+        part = Case(6, 2, 64, 16, dtype, [(past, 1)], kept=kept)
         part.keys, part.values, part.queries = ([x[0][: past + 1]] for x in (whole.keys, whole.values, whole.queries))
         assert torch.equal(part.run(kernels, how)[0][0], together[0][past])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_no_number_shows(kernels: Kernels, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kept", [None, torch.int8], ids=str)
+def test_what_is_no_number_shows(kernels: Kernels, dtype: torch.dtype, kept: torch.dtype | None) -> None:
     """A key or a value that is NaN reaches every query of its row that sees it, and no other row."""
     for part in ("keys", "values"):
-        case = Case(4, 2, 32, 16, dtype, [(0, 20), (3, 30)])
+        case = Case(4, 2, 32, 16, dtype, [(0, 20), (3, 30)], kept=kept)
         getattr(case, part)[0][7, 1, 5] = float("nan")
         first, second = case.run(kernels, AttentionParameters(0.2))
         assert first[7:, 2:].isnan().any(-1).all()

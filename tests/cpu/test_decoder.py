@@ -64,9 +64,11 @@ def test_flags_of_the_family(model_type: str, fields: dict[str, object], tmp_pat
 
 
 @pytest.mark.parametrize("head_size", [16, 64])
-def test_bits_do_not_depend_on_the_batch_in_bfloat16(head_size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", ["auto", "int8"])
+def test_bits_do_not_depend_on_the_batch_in_bfloat16(head_size: int, cache: str, tmp_path: Path) -> None:
     """Logprobs of a bfloat16 row are the same numbers alone, in chunks, and with mates that come and go."""
-    session, capacity = open_cpu(save_tiny("llama", tmp_path, head_dim=head_size), PLAN, dtype="bfloat16")
+    folder = save_tiny("llama", tmp_path, head_dim=head_size)
+    session, capacity = open_cpu(folder, PLAN, dtype="bfloat16", cache_dtype=cache)
 
     def logprobs(beside: bool, take: int) -> list[float]:
         run, found = Schedule(session, capacity), list[float]()
@@ -90,11 +92,13 @@ def test_bits_do_not_depend_on_the_batch_in_bfloat16(head_size: int, tmp_path: P
 
 
 @pytest.mark.parametrize("head_size", [16, 64])
-def test_a_long_step_is_its_parts(head_size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", ["auto", "int8"])
+def test_a_long_step_is_its_parts(head_size: int, cache: str, tmp_path: Path) -> None:
     """A step of thousands of tokens is cut wherever its parts end, within a row or between two, and no number changes by that."""
     lengths = (700, 1, 333, 1500, 17, 900, 64)
     folder = save_tiny("llama", tmp_path, max_position_embeddings=2048, head_dim=head_size)
-    session, _ = open_cpu(folder, WarmupPlan(len(lengths), 1600, sum(lengths), num_blocks=7 * 100), dtype="bfloat16")
+    plan = WarmupPlan(len(lengths), 1600, sum(lengths), num_blocks=7 * 100)
+    session, _ = open_cpu(folder, plan, dtype="bfloat16", cache_dtype=cache)
     requests = []
     for index, length in enumerate(lengths):
         table = tuple(range(1 + 100 * index, 101 + 100 * index))

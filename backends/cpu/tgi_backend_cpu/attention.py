@@ -25,17 +25,18 @@ class NativeLayer:
 
     def __init__(self, kernels: Kernels, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self._kernels, self._dtype = kernels, dtype
-        self.memory = Memory(kernels, (num_blocks + 1) * block_size * shape.elements() * dtype.itemsize)
-        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size, layers=1)
+        self.memory = Memory(kernels, (num_blocks + 1) * block_size * shape.num_bytes(dtype))
+        int8 = int(dtype is torch.int8)
+        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size, layers=1, int8=int8)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]."""
         key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (key, value))
-        if key.dtype is not self._dtype or value.dtype is not self._dtype:
+        if value.dtype is not key.dtype or self._dtype not in (key.dtype, torch.int8):
             raise TypeError(f"keys of {key.dtype} in a cache of {self._dtype}")
         self._kernels.call.tgi_write(
             self._kernels.pool,
-            int(self._dtype is torch.bfloat16),
+            int(key.dtype is torch.bfloat16),
             ctypes.byref(self.cache),
             slots.data_ptr(),
             slots.shape[0],
@@ -50,7 +51,7 @@ class NativeAttention:
     """The provider `native`."""
 
     name = "native"
-    fp8_caches: tuple[torch.dtype, ...] = ()
+    fp8_caches: tuple[torch.dtype, ...] = (torch.int8,)
     invariant = True
     block_sizes = BLOCK_SIZES
 

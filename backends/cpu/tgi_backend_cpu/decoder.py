@@ -20,7 +20,7 @@ from tgi_backend_cpu.packing import pack
 from tgi_backend_cpu.sampling import NativeSampler
 from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.ledger import Work
-from tgi_core.engine.attention.cache import BLOCK_SIZES
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -204,7 +204,6 @@ class DecoderRunner:
 
     features = frozenset({Feature.BATCH_INVARIANT, Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE, Feature.SPECULATION})
     block_sizes = BLOCK_SIZES
-    cache_dtype = "auto"
 
     def __init__(self, kernels: Kernels, kit: DeviceKit, weights: DecoderWeights, progress: Progress) -> None:
         if reason := refusal(weights.table, weights.dtype):
@@ -212,6 +211,9 @@ class DecoderRunner:
         table = weights.table
         self.agree: Callable[[int], int] = int  # it runs on one rank
         self._kernels, self._kit, self._plain_sampler = kernels, kit, NativeSampler(kernels)
+        self.cache_dtype, self._stored_dtype = "auto", weights.dtype
+        if kit.fp8_cache is not None:
+            self.cache_dtype, self._stored_dtype = kit.fp8_cache.name, kit.fp8_cache.dtype
         self.packed = PackedDecoder(kernels, weights, progress)
         self.shape = ModelShape(
             weights.dtype,
@@ -253,10 +255,12 @@ class DecoderRunner:
         for index, layer in enumerate(self.packed.layers):
             layer.cache = self.cache.address + index * block_bytes // len(self.packed.layers)
         self._block_size = self.packed.model.block_size = block_size
+        self.packed.model.int8_cache = int(self._stored_dtype is torch.int8)
 
     def cache_block_bytes(self, block_size: int) -> int:
         table = self.packed.table
-        return block_size * len(table.layers) * 2 * table.kv_heads * table.head_size * self.shape.dtype.itemsize
+        shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
+        return block_size * len(table.layers) * shape.num_bytes(self._stored_dtype)
 
     def run(self, works: Sequence[Work]) -> StepLogits:
         """Compute one step. The next one overwrites the logits."""

@@ -113,6 +113,7 @@ class Model(Structure):
         ("embedding", c_void_p),
         ("head", Linear),
         ("adapters", POINTER(PackedLoras)),
+        ("int8_cache", c_int32),
         ("ranks", c_int32),
     )
 
@@ -137,6 +138,7 @@ class Cache(Structure):
         ("head_size", c_int32),
         ("block_size", c_int32),
         ("layers", c_int32),
+        ("int8", c_int32),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 
@@ -43,6 +44,14 @@ class CpuKit:
         torch.set_num_threads(threads)
         self.kernels, self.choice = open_kernels(threads, fault)
         self._arena = None if self.kernels is None else Arena(self.kernels)
+
+    def with_cache(self, asked: str) -> Self:
+        """This kit with a KV cache of the requested dtype. Raises Unsupported for others than int8."""
+        if asked not in ("auto", "int8"):
+            raise Unsupported(f"--kv-cache-dtype: the CPU does not support a cache in {asked}; it supports int8")
+        if asked == "int8":
+            self.fp8_cache = Fp8Cache(asked, torch.int8)
+        return self
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """float32 or bfloat16. A float16 checkpoint runs in bfloat16, since processors compute that and not float16."""

@@ -44,7 +44,8 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     from tgi_backend_cpu.kit import CpuKit
     from tgi_core.engine.open_model import open_session
 
-    return open_session(options, CpuKit(thread_count(os.environ, ranks), options.memory_fraction, ranks, fault), progress)
+    kit = CpuKit(thread_count(os.environ, ranks), options.memory_fraction, ranks, fault).with_cache(options.cache_dtype)
+    return open_session(options, kit, progress)
 
 
 def set_up_openmp(ranks: int = 1) -> None:

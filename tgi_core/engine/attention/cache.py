@@ -28,6 +28,10 @@ class LayerShape:
         """Elements per position."""
         return self.kv_heads * (self.key_width + self.value_width)
 
+    def num_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes per position in a cache of a dtype. Integers have two float32 scales per head, of its key and its value."""
+        return self.elements() * dtype.itemsize + (0 if dtype.is_floating_point else 8 * self.kv_heads)
+
 
 class PagedLayer(Protocol):
     """One layer's keys and values in blocks, in the layout of its attention provider."""
@@ -164,4 +168,4 @@ class PagedCache:
     @staticmethod
     def block_bytes(shapes: tuple[LayerShape, ...], block_size: int, dtype: torch.dtype) -> int:
         """Bytes of one block over all layers."""
-        return block_size * sum(shape.elements() for shape in shapes) * dtype.itemsize
+        return block_size * sum(shape.num_bytes(dtype) for shape in shapes)

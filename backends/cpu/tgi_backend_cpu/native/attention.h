@@ -33,35 +33,7 @@ class Attention {
         out_stride_(out_stride) {}
 
   void operator()(uint32_t index, Scratch& scratch, uint64_t) const {
-    const AttentionTask& task = plan_->tasks[index];
-    const Row& row = plan_->rows[task.row];
-    const int group = heads_ / cache_.kv_heads, width = cache_.head_size, queries = task.count * group;
-    float* floats = scratch.floats.at_least((size_t)kMostQueries * (kChunk + width) + (size_t)queries * (width + 2));
-    unit* weights = scratch.units.at_least((size_t)kMostQueries * kChunk + kTileRoom * width);
-    float* scores = floats;
-    float* part = scores + kMostQueries * kChunk;
-    float* values = part + kMostQueries * width;
-    Softmax* states = (Softmax*)(values + (size_t)queries * width);
-    if (task.split >= 0) {
-      values = plan_->partial.data() + task.slot * (size_t)group * (width + 2);
-      states = (Softmax*)(values + (size_t)group * width);
-    }
-    for (int i = 0; i < queries; i++) states[i] = {kHidden, 0.0f};
-    const ChunkWork<Op> work{cache_, scoring_, row.table, task.head};
-    const int last_position = row.past + task.first + task.count;
-    const int first_seen = scoring_.window ? std::max(0, row.past + task.first + 1 - scoring_.window) : 0;
-    const int first_chunk = task.split >= 0 ? task.split : first_seen / kChunk;
-    const int end_chunk = task.split >= 0 ? task.split + 1 : (last_position + kChunk - 1) / kChunk;
-    const int at_once = work.in_tiles() ? kMostQueries : kQueries;
-    for (int chunk = first_chunk; chunk < end_chunk; chunk++)
-      for (int at = 0; at < queries; at += at_once) {
-        if (chunk == first_chunk) fetch_ahead(task, row, at + at_once, std::min(at + 2 * at_once, queries));
-        one_chunk(work, task, row, chunk, at, std::min(at_once, queries - at), scores, weights, part, states, values);
-      }
-    if (task.split < 0)
-      write(task, row, states, values);
-    else if (plan_->left[task.group].fetch_sub(1, std::memory_order_acq_rel) == 1)
-      join(task, row);
+    cache_.int8 ? run<true>(index, scratch) : run<false>(index, scratch);
   }
 
   // Shared by all layers of a step: its tasks, and room for the partial results of rows that are split.
@@ -115,6 +87,39 @@ class Attention {
   void use(Plan& plan) { plan_ = &plan; }
 
  private:
+  template <bool INT8>
+  void run(uint32_t index, Scratch& scratch) const {
+    const AttentionTask& task = plan_->tasks[index];
+    const Row& row = plan_->rows[task.row];
+    const int group = heads_ / cache_.kv_heads, width = cache_.head_size, queries = task.count * group;
+    float* floats = scratch.floats.at_least((size_t)kMostQueries * (kChunk + width) + (size_t)queries * (width + 2));
+    unit* weights = scratch.units.at_least((size_t)kMostQueries * kChunk + kTileRoom * width);
+    float* scores = floats;
+    float* part = scores + kMostQueries * kChunk;
+    float* values = part + kMostQueries * width;
+    Softmax* states = (Softmax*)(values + (size_t)queries * width);
+    if (task.split >= 0) {
+      values = plan_->partial.data() + task.slot * (size_t)group * (width + 2);
+      states = (Softmax*)(values + (size_t)group * width);
+    }
+    for (int i = 0; i < queries; i++) states[i] = {kHidden, 0.0f};
+    const ChunkWork<Op, INT8> work{cache_, scoring_, row.table, task.head};
+    const int last_position = row.past + task.first + task.count;
+    const int first_seen = scoring_.window ? std::max(0, row.past + task.first + 1 - scoring_.window) : 0;
+    const int first_chunk = task.split >= 0 ? task.split : first_seen / kChunk;
+    const int end_chunk = task.split >= 0 ? task.split + 1 : (last_position + kChunk - 1) / kChunk;
+    const int at_once = work.in_tiles() ? kMostQueries : kQueries;
+    for (int chunk = first_chunk; chunk < end_chunk; chunk++)
+      for (int at = 0; at < queries; at += at_once) {
+        if (chunk == first_chunk) fetch_ahead(task, row, at + at_once, std::min(at + 2 * at_once, queries));
+        one_chunk(work, task, row, chunk, at, std::min(at_once, queries - at), scores, weights, part, states, values);
+      }
+    if (task.split < 0)
+      write(task, row, states, values);
+    else if (plan_->left[task.group].fetch_sub(1, std::memory_order_acq_rel) == 1)
+      join(task, row);
+  }
+
   // Prefetch queries at…end-1 of a task, and their outputs.
   TGI_INLINED void fetch_ahead(const AttentionTask& task, const Row& row, int at, int end) const {
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size;
@@ -125,7 +130,8 @@ class Attention {
     }
   }
 
-  void one_chunk(const ChunkWork<Op>& work, const AttentionTask& task, const Row& row, int chunk, int at, int rows, float* scores,
+  template <bool INT8>
+  void one_chunk(const ChunkWork<Op, INT8>& work, const AttentionTask& task, const Row& row, int chunk, int at, int rows, float* scores,
                  unit* weights, float* part, Softmax* states, float* values) const {
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size;
     Queries q;

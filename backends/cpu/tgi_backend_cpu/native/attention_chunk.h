@@ -2,7 +2,7 @@
 #pragma once
 
 #include "memory.h"
-#include "simd.h"
+#include "simd_integers.h"
 #include "tile_attention.h"
 
 namespace tgi {
@@ -10,17 +10,20 @@ namespace tgi {
 constexpr int kQueries = kRegisters == 32 ? 8 : 4;  // rows of queries that share one read of the keys
 constexpr int kMostQueries = kTiles ? kTileRows : kQueries;
 constexpr float kHidden = -1e30f;
+constexpr int kMostHead = 512;
 
 // One layer's cache.
 struct Cache {
   unit* base;  // this layer's part of block 0
   int kv_heads, head_size, block_size;
   int layers;  // layers whose parts of a block are adjacent, so that a new block touches one place in memory, not one per layer
+  int int8;    // keys and values are integers of eight bits with a scale per position, 16 of keys and 16 of values after those of the page
 
-  size_t page_units(int per_unit) const { return (size_t)kPage * head_size / per_unit; }
+  // Of a page's keys, or values.
+  size_t page_units(int per_unit) const { return int8 ? (size_t)kPage * head_size / sizeof(unit) : (size_t)kPage * head_size / per_unit; }
   unit* page(int per_unit, int block, int page, int head) const {
-    const size_t per_head = (size_t)(block_size / kPage) * 2 * page_units(per_unit);
-    return base + ((size_t)block * layers * kv_heads + head) * per_head + (size_t)page * 2 * page_units(per_unit);
+    const size_t size = 2 * page_units(per_unit) + (int8 ? 2 * kPage : 0), per_head = (size_t)(block_size / kPage) * size;
+    return base + ((size_t)block * layers * kv_heads + head) * per_head + (size_t)page * size;
   }
 };
 
@@ -40,20 +43,41 @@ unit* keys_of(const Cache& cache, const int32_t* table, int position, int head) 
   return cache.page(Op::per_unit, table[position / cache.block_size], position % cache.block_size / kPage, head);
 }
 
+// The scales of a page's keys; those of its values follow.
+template <class Op>
+float* scales_of(const Cache& cache, unit* page) { return (float*)(page + 2 * cache.page_units(Op::per_unit)); }
+
 template <class Op>
 void write_key(const Cache& cache, const int32_t* table, int position, int head, const typename Op::element* key) {
-  unit* keys = keys_of<Op>(cache, table, position, head) + position % kPage;
-  const int steps = cache.head_size / Op::per_unit;
+  constexpr int kEach = Op::per_unit;
+  unit* page = keys_of<Op>(cache, table, position, head);
+  const int place = position % kPage;
+  if (cache.int8) {
+    int8_t whole[kMostHead], *to = (int8_t*)page;
+    scales_of<Op>(cache, page)[place] = round_to_bytes(key, cache.head_size, whole);
+    for (int i = 0; i < cache.head_size; i++) to[(i / kEach * kPage + place) * kEach + i % kEach] = whole[i];
+    return;
+  }
+  unit* keys = page + place;
+  const int steps = cache.head_size / kEach;
   for (int k = 0; k < steps; k++) memcpy(&keys[k * kPage], key + (size_t)k * Op::per_unit, 4);
 }
 
 // Writes the values of one position. Two positions may share units: then whoever writes the first writes the second as well (`next`), since
 // two threads must not write to one unit. Without a second position its half is zeroed: it will be multiplied by zero, and zero times
-// what a faulted row left there could be NaN.
+// what a faulted row left there could be NaN. Integers of eight bits are bytes of their own.
 template <class Op>
 void write_value(const Cache& cache, const int32_t* table, int position, int head, const typename Op::element* value,
                  const typename Op::element* next) {
   const int place = position % kPage, size = cache.head_size;
+  if (cache.int8) {
+    constexpr int kEach = Op::per_unit;
+    unit* page = keys_of<Op>(cache, table, position, head);
+    int8_t whole[kMostHead], *to = (int8_t*)(page + cache.page_units(kEach));
+    scales_of<Op>(cache, page)[kPage + place] = round_to_bytes(value, size, whole);
+    for (int i = 0; i < size; i++) to[(place / kEach * size + i) * kEach + place % kEach] = whole[i];
+    return;
+  }
   unit* values = keys_of<Op>(cache, table, position, head) + cache.page_units(Op::per_unit) +
                  (size_t)(place / Op::per_unit) * size;
   if constexpr (Op::per_unit == 1)
@@ -68,8 +92,8 @@ void write_value(const Cache& cache, const int32_t* table, int position, int hea
 
 // Whether a position's values are written together with those of the previous position, because the same step writes both.
 template <class Op>
-bool written_before(int position, bool has_previous) {
-  return Op::per_unit == 2 && position % 2 && has_previous;
+bool written_before(const Cache& cache, int position, bool has_previous) {
+  return Op::per_unit == 2 && position % 2 && has_previous && !cache.int8;
 }
 
 // The state of one query: highest score, sum of weights, weighted sum of values [head_size].
@@ -97,16 +121,25 @@ struct Queries {
   int from[kMostQueries], to[kMostQueries];
 };
 
-template <class Op>
+// INT8: over integers of eight bits. They are widened to the dtype, which holds them exactly; scores are multiplied by the keys' scales, and
+// weights by the values'.
+template <class Op, bool INT8>
 struct ChunkWork {
   const Cache& cache;
   const Scoring& scoring;
   const int32_t* table;
   int head;
 
-  const unit* keys(int page) const {
+  unit* keys(int page) const {
     const int per_block = cache.block_size / kPage;
     return cache.page(Op::per_unit, table[page / per_block], page % per_block, head);
+  }
+  // The line `at` of a page's keys or values.
+  TGI_INLINED u32x16 line(const unit* from, size_t at) const {
+    if constexpr (INT8)
+      return integer_units<Op>((const int8_t*)from + at * Op::per_unit);
+    else
+      return load_units(from + at);
   }
 
   // Scores [ROWS][kChunk] of pages first…last-1, and the highest of each row.
@@ -132,7 +165,7 @@ struct ChunkWork {
     for (int step = 0; step < steps; step++) {
       TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
         decltype(Op::part(u32x16(), 0)) b[PAGES];
-        TGI_UNROLL for (int p = 0; p < PAGES; p++) b[p] = Op::part(load_units(k[p] + step * kPage), pass);
+        TGI_UNROLL for (int p = 0; p < PAGES; p++) b[p] = Op::part(line(k[p], step * kPage), pass);
         TGI_UNROLL for (int r = 0; r < ROWS; r++) {
           const auto a = Op::part(splat_unit(q.query[r][step]), pass);
           TGI_UNROLL for (int p = 0; p < PAGES; p++) c[r][p] = Op::madd(c[r][p], a, b[p]);
@@ -150,6 +183,7 @@ struct ChunkWork {
 
   // A query's products with a page's keys as scores: scaled, and hidden where the query does not see.
   TGI_INLINED f32x16 scored(const Queries& q, int r, int page, f32x16 product) const {
+    if constexpr (INT8) product = mul(product, load(scales_of<Op>(cache, keys(page))));
     f32x16 v = mul(product, splat(scoring.scale));
     if (scoring.softcap > 0) v = mul(tanh(div(v, splat(scoring.softcap))), splat(scoring.softcap));
     const int base = page * kPage;
@@ -158,13 +192,15 @@ struct ChunkWork {
   }
 
   // Scores of `pages` pages as weights, and each row's softmax; `top` are its highest scores.
-  TGI_INLINED void weigh(int rows, int pages, const float* top, const float* scores, unit* weights, Softmax* states) const {
+  TGI_INLINED void weigh(int rows, int first, int pages, const float* top, const float* scores, unit* weights, Softmax* states) const {
     for (int r = 0; r < rows; r++) {
       f32x16 total = zero();
       const f32x16 base = splat(top[r]);
       for (int i = 0; i < pages * kPage; i += 16) {
-        const f32x16 s = load(scores + r * kChunk + i), e = where_above(s, 0.5f * kHidden, Op::exp(sub(s, base)));
+        const f32x16 s = load(scores + r * kChunk + i);
+        f32x16 e = where_above(s, 0.5f * kHidden, Op::exp(sub(s, base)));
         total = add(total, e);
+        if constexpr (INT8) e = where_above(s, 0.5f * kHidden, mul(e, load(scales_of<Op>(cache, keys(first + i / kPage)) + kPage)));
         store((typename Op::element*)(weights + r * (kChunk / Op::per_unit)) + i, e);
       }
       states[r] = {top[r], sum(total)};
@@ -177,13 +213,13 @@ struct ChunkWork {
     f32x16 c[ROWS][BLOCKS];
     TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = zero();
     for (int page = first; page < last; page++) {
-      const unit* v = keys(page) + cache.page_units(Op::per_unit) + column;
+      const unit* v = keys(page) + cache.page_units(Op::per_unit);
       const int left = end - page * kPage, positions = left < kPage ? left : kPage;
       const unit* w = weights + (page - first) * kPage / Op::per_unit;
       for (int step = 0; step * Op::per_unit < positions; step++) {
         TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
           decltype(Op::part(u32x16(), 0)) b[BLOCKS];
-          TGI_UNROLL for (int i = 0; i < BLOCKS; i++) b[i] = Op::part(load_units(v + (size_t)step * cache.head_size + i * 16), pass);
+          TGI_UNROLL for (int i = 0; i < BLOCKS; i++) b[i] = Op::part(line(v, (size_t)step * cache.head_size + column + i * 16), pass);
           TGI_UNROLL for (int r = 0; r < ROWS; r++) {
             const auto a = Op::part(splat_unit(w[r * (kChunk / Op::per_unit) + step]), pass);
             TGI_UNROLL for (int i = 0; i < BLOCKS; i++) c[r][i] = Op::madd(c[r][i], a, b[i]);
@@ -200,7 +236,7 @@ struct ChunkWork {
   void run(const Queries& q, int first, int last, int end, float* scores, unit* weights, Softmax* states, float* values) const {
     float top[ROWS];
     score<ROWS>(q, first, last, scores, top);
-    weigh(ROWS, last - first, top, scores, weights, states);
+    weigh(ROWS, first, last - first, top, scores, weights, states);
     constexpr int kBlocks = ROWS <= 4 ? (kRegisters == 32 ? 4 : 1) : 2;
     int column = 0;
     for (; column + kBlocks * 16 <= cache.head_size; column += kBlocks * 16)
@@ -218,7 +254,7 @@ struct ChunkWork {
   }
 
   // Whether the tile unit multiplies: then for any number of queries, so that a query's bits don't depend on it.
-  bool in_tiles() const { return kTiles && Op::per_unit == 2 && cache.head_size % kTileElements == 0; }
+  bool in_tiles() const { return kTiles && !INT8 && Op::per_unit == 2 && cache.head_size % kTileElements == 0; }
 
   // The same by the tile unit, for up to 16 queries. `room` has space for kTileRoom · head_size units.
   void run_tiles(int rows, const Queries& q, int first, int last, int end, float* scores, unit* weights, Softmax* states, float* values,
@@ -239,7 +275,7 @@ struct ChunkWork {
       }
       top[r] = highest(highest_of);
     }
-    weigh(rows, pages, top, scores, weights, states);
+    weigh(rows, first, pages, top, scores, weights, states);
     tile_weighted_sums(weights, v, pages, end - first * kPage, cache.head_size, values, room);
   }
 };

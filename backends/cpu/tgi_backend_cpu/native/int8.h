@@ -73,25 +73,6 @@ struct Int8Rows {
   const int32_t* sums;
 };
 
-// Rounds `count` inputs to integers and returns their scale. One that is not finite makes it NaN.
-TGI_INLINED float round_to_bytes(const bf16* from, int count, int8_t* to) {
-  f32x16 most = zero(), strange = zero();
-  for (int i = 0; i < count; i += 16) {
-    const f32x16 v = load_first(from + i, count - i);
-    most = max(max(v, sub(zero(), v)), most);
-    strange = fma(v, zero(), strange);
-  }
-  const float top = highest(most), odd = sum(strange);
-  const bool usable = odd == 0 && top > 1e-30f;
-  const f32x16 inverse = splat(usable ? 127.0f / top : 0.0f);
-  for (int i = 0; i < count; i += 16) {
-    int8_t whole[16];
-    store_bytes(whole, usable ? mul(load_first(from + i, count - i), inverse) : zero());
-    memcpy(to + i, whole, (size_t)std::min(16, count - i));
-  }
-  return odd == 0 ? (usable ? top / 127.0f : 0.0f) : odd;
-}
-
 // Kept for the other tasks of a phase, as row_tiles are.
 inline Int8Rows int8_rows(const Gemm& p, const TileSteps& depth, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
   const size_t rows = last - first, whole = (rows + kTileRows - 1) / kTileRows * kTileRows, inputs = 2 * (size_t)p.w.steps;

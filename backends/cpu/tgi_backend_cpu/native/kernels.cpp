@@ -148,7 +148,7 @@ void tgi_write(void* pool, int32_t bfloat16, const Cache* cache, const int64_t* 
     const auto work = [&](uint32_t t, Scratch&, uint64_t) {
       const int32_t block = (int32_t)(slots[t] / cache->block_size);
       const int offset = (int)(slots[t] % cache->block_size);
-      const bool before = written_before<Op>(offset, t > 0 && slots[t - 1] == slots[t] - 1);
+      const bool before = written_before<Op>(*cache, offset, t > 0 && slots[t - 1] == slots[t] - 1);
       const bool has_next = (int)t + 1 < tokens && slots[t + 1] == slots[t] + 1;
       for (int h = 0; h < cache->kv_heads; h++) {
         const element* value = (const element*)values + t * value_stride + h * value_head;

@@ -37,6 +37,8 @@ TGI_INLINE u32x16 add_words(u32x16 sum, u32x16 words) {
   return _mm512_add_epi32(sum, _mm512_madd_epi16(words, _mm512_set1_epi16(1)));
 #endif
 }
+TGI_INLINE u32x16 load_byte_units(const int8_t* from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)); }
+TGI_INLINE u32x16 as_units(f32x16 v) { return _mm512_castps_si512(v); }
 // Each unit shifted; right with copies of its sign, or with zeros.
 template <int BITS>
 TGI_INLINE u32x16 left(u32x16 v) { return _mm512_slli_epi32(v, BITS); }
@@ -47,6 +49,9 @@ TGI_INLINE u32x16 right_unsigned(u32x16 v) { return _mm512_srli_epi32(v, BITS); 
 
 #else
 
+TGI_INLINE __m256i eight_units(const int8_t* from) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)); }
+TGI_INLINE u32x16 load_byte_units(const int8_t* from) { return {eight_units(from), eight_units(from + 8)}; }
+TGI_INLINE u32x16 as_units(f32x16 v) { return {_mm256_castps_si256(v.lo), _mm256_castps_si256(v.hi)}; }
 TGI_INLINE f32x16 float_integers(u32x16 v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 TGI_INLINE u32x16 sub_units(u32x16 a, u32x16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 TGI_INLINE __m128i signed_words(__m256 v) {
@@ -77,5 +82,34 @@ template <int BITS>
 TGI_INLINE u32x16 right_unsigned(u32x16 v) { return {_mm256_srli_epi32(v.lo, BITS), _mm256_srli_epi32(v.hi, BITS)}; }
 
 #endif
+
+// Rounds `count` numbers to integers and returns their scale. One that is not finite makes it NaN.
+template <class T>
+TGI_INLINED float round_to_bytes(const T* from, int count, int8_t* to) {
+  f32x16 most = zero(), strange = zero();
+  for (int i = 0; i < count; i += 16) {
+    const f32x16 v = load_first(from + i, count - i);
+    most = max(max(v, sub(zero(), v)), most);
+    strange = fma(v, zero(), strange);
+  }
+  const float top = highest(most), odd = sum(strange);
+  const bool usable = odd == 0 && top > 1e-30f;
+  const f32x16 inverse = splat(usable ? 127.0f / top : 0.0f);
+  for (int i = 0; i < count; i += 16) {
+    int8_t whole[16];
+    store_bytes(whole, usable ? mul(load_first(from + i, count - i), inverse) : zero());
+    memcpy(to + i, whole, (size_t)std::min(16, count - i));
+  }
+  return odd == 0 ? (usable ? top / 127.0f : 0.0f) : odd;
+}
+
+// Codes of eight bits as units of a dtype: numbers, or pairs of them.
+template <class Op>
+TGI_INLINED u32x16 integer_units(const int8_t* from) {
+  if constexpr (Op::per_unit == 2)
+    return bf16_integers(load_byte_words(from));
+  else
+    return as_units(float_integers(load_byte_units(from)));
+}
 
 }  // namespace tgi

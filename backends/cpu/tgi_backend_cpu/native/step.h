@@ -24,6 +24,7 @@ struct Model {
   const void* embedding;
   Linear head;
   const PackedLoras* adapters;  // [adapters][layers][Projection::count]
+  int32_t int8_cache;
   int32_t ranks;             // the largest total rank of one adapter's slices of one projection
 };
 
@@ -137,7 +138,7 @@ class StepBody {
     }
     const Adapted adapted = adapters_.of(layer, Projection::qkv);
     phases_.normed_gemm(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data(), adapted);
-    const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, m_.layers};
+    const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, m_.layers, m_.int8_cache};
     const Scoring scoring{m_.attention_scale, m_.softcap, layer.window};
     if (plan.tasks.empty()) Attention<Op>::plan(plan, cache, scoring, m_.heads, threads_);
     phases_.each_token(
@@ -185,7 +186,7 @@ class StepBody {
   TGI_INLINED void keep(const Cache& cache, size_t t, const Key& key, const Value& value) {
     const Row& row = all_.rows[token_row_[t]];
     const int position = row.past + (int)t - row.first;
-    const bool has_next = (int)t + 1 < row.first + row.count, before = written_before<Op>(position, (int)t > row.first);
+    const bool has_next = (int)t + 1 < row.first + row.count, before = written_before<Op>(cache, position, (int)t > row.first);
     fetch_page(cache, row, position);
     for (int h = 0; h < m_.kv_heads; h++) {
       write_key<Op>(cache, row.table, position, h, key(h));

@@ -48,11 +48,8 @@ class _Codes:
     def in_groups(self, size: int) -> _Codes:
         """The same numbers in groups of `size` inputs, which divides those of today."""
         times = self.codes.shape[1] // self.scales.shape[1] // size
-        scales, zeros, offsets = (
-            None if part is None else part.repeat_interleave(times, 1) for part in (self.scales, self.zeros, self.offsets)
-        )
-        assert scales is not None
-        return _Codes(self.codes, scales, zeros, offsets)
+        zeros, offsets = (None if part is None else part.repeat_interleave(times, 1) for part in (self.zeros, self.offsets))
+        return _Codes(self.codes, self.scales.repeat_interleave(times, 1), zeros, offsets)
 
     def without_zeros(self) -> _Codes:
         """The same numbers, to float32's precision, with offsets instead of zero points."""

@@ -1,0 +1,59 @@
+"""A KV cache in int8, in models that run from their table and module by module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tgi_backend_cpu.building import VARIANTS
+
+from bench.accuracy import demo_prompts, errors, our_logits, transformers_logits
+from tests.cpu.conftest import need
+from tests.engine.tiny_models import PROMPTS, Schedule, open_cpu, ragged_schedule, save_tiny
+from tgi_core.backend import Unsupported
+from tgi_core.model_files import DEMO
+
+
+@pytest.fixture(autouse=True)
+def needs_kernels() -> None:
+    """Only native kernels have such a cache."""
+    need(*VARIANTS)
+
+
+@pytest.mark.parametrize(("model_type", "dtype"), [("llama", "float32"), ("llama", "bfloat16"), ("gemma2", "float32")])
+def test_a_model_over_it(model_type: str, dtype: str, tmp_path: Path) -> None:
+    """It says so, keeps 8 bits and two scales per head, and makes the same tokens in chunks and beside others as alone."""
+    folder = save_tiny(model_type, tmp_path)
+    found = []
+    for cache in ("auto", "int8"):
+        session, capacity = open_cpu(folder, dtype=dtype, cache_dtype=cache)
+        told = [kernel.name for kernel in session.capabilities().kernels if kernel.part == "kv cache"]
+        assert session.capabilities().cache_dtype == cache and told == ([cache] if cache != "auto" else [])
+        sizes = {memory.name: memory.num_bytes for memory in capacity.memory}
+        found.append(sizes["kv cache"] / capacity.groups[0].num_blocks)
+    size, itemsize = 16, 4 if dtype == "float32" else 2
+    assert found[1] / found[0] == (2 * size + 2 * 4) / (2 * size * itemsize)
+    together = ragged_schedule(session, capacity)
+    for (id, tokens), prompt in zip(together.items(), PROMPTS, strict=True):
+        alone = Schedule(*open_cpu(folder, dtype=dtype, cache_dtype="int8"))
+        alone.step(alone.request(id, prompt, len(prompt)))
+        while len(alone.tokens[id]) < len(tokens):
+            alone.step()
+        assert tokens and alone.tokens[id] == tokens
+
+
+def test_it_costs_little() -> None:
+    """Its rounding adds to the logits' errors no more than twice what bfloat16 alone does, on the demo model."""
+    prompts = demo_prompts(2, 96)
+    truth = transformers_logits(DEMO, prompts, torch.float32)
+    plain, narrow = (errors(our_logits(DEMO, prompts, "bfloat16", cache), truth) for cache in ("auto", "int8"))
+    assert plain.rms < narrow.rms <= 2 * plain.rms and narrow.agreement >= plain.agreement - 0.02
+
+
+def test_other_dtypes_are_refused(tmp_path: Path) -> None:
+    """With the flag, and what there is."""
+    with pytest.raises(
+        Unsupported, match="--kv-cache-dtype: the CPU does not support a cache in float8_e4m3fn; it supports int8"
+    ):
+        open_cpu(save_tiny("llama", tmp_path), cache_dtype="float8_e4m3fn")
